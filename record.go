@@ -14,66 +14,73 @@ import (
 
 // Record is the state of one operation.
 type Record struct {
-	// Attempt is 1 for the first attempt and grows by one with each claim, for as long as the store has the record.
+	// Attempt is the number of the current or last attempt. The first attempt has number 1, and each claim adds one
+	// for as long as the store keeps the record.
 	Attempt int
 
-	// Fingerprint equals the fingerprint of the request that asks for the record if and only if that request is the same as the
-	// first one. Nothing else follows from Fingerprint, because a store may keep fingerprints secret.
+	// Fingerprint equals the fingerprint of the request that asks for the record if and only if the request is the
+	// same as the first request of the operation. Use Fingerprint only for this comparison, because a store may keep
+	// fingerprints secret and return other values.
 	Fingerprint Fingerprint
 
-	// Created is when the first attempt began, by the clock of the store or, in a [RedisStore], of the process.
+	// Created is the time at which the first attempt began, by the clock of the store or, for a [RedisStore], of the
+	// process.
 	Created time.Time
 
-	// LeaseLeft is how long the current lease still runs, by the store's clock. Zero means that nobody is running the
-	// operation.
+	// LeaseLeft is the rest of the current lease, by the clock of the store. Zero means that no attempt is running.
 	LeaseLeft time.Duration
 
-	// Remaining is how long the record that Begin has found would still be kept, by the store's clock. It is never too long. Zero
-	// means that Begin has found no record, or that the store does not know. For a completed record, a store may leave Remaining out
-	// unless [ClaimRequest].Remaining asks for it. In a claim to a further attempt, it is that of the replaced record.
+	// Remaining is how long the store would still keep the record that Begin has found, by the clock of the store.
+	// The value is never too long. Zero means that Begin has found no record, or that the store does not know. For a
+	// completed record, a store may return zero unless [ClaimRequest].Remaining is set. If Begin has claimed a
+	// further attempt, Remaining belongs to the record that the claim has replaced.
 	Remaining time.Duration
 
-	// FromCache says that a cache in front of a store, as in package cache, had the completed record and did not ask the store.
+	// FromCache reports that the completed record came from a cache in front of the store, such as package cache,
+	// which did not ask the store.
 	FromCache bool
 
-	// Response is nil until the operation is completed. It is shared: nobody modifies it.
+	// Response is nil until the operation is completed. The Response may be shared, so the caller must not modify the
+	// Response.
 	Response *Response
 }
 
-// Response is what a handler answered, or what is kept of it.
+// Response is the answer of a handler, as far as the store keeps the answer.
 type Response struct {
 	// Status is the final status code.
 	Status int
 
-	// Header has the changes that the handler made to the header it was given. A field with values was added or changed. A
-	// field without values was deleted or, if net/http adds it by itself, suppressed.
+	// Header has the changes that the handler made to the header it received. A field with values was added or
+	// changed. A field without values was deleted, or suppresses a field that net/http adds by default.
 	Header Fields
 
-	// Trailer holds what is set after the body. Fields that Header does not declare under "Trailer" carry
-	// [http.TrailerPrefix].
+	// Trailer has the fields that the handler set after the body. A field that Header does not declare under
+	// "Trailer" has a name with [http.TrailerPrefix].
 	Trailer Fields
 
-	// Body is the whole body as the handler wrote it.
+	// Body is the whole body as the handler wrote the body.
 	Body []byte
 
-	// Omitted says that the answer was not kept, so that it cannot be sent again. Only its status is known.
+	// Omitted reports that the store keeps only the status, so the answer cannot be sent again.
 	Omitted bool
 
-	// Note is what [Annotate] has attached to the operation: at most 255 bytes. [Event] and [Entry] show it to operators.
-	// It is never sent to a client. Middleware and [Runner] set it, and overwrite what the work of a Runner has set.
+	// Note is the text that [Annotate] has attached to the operation, at most 255 bytes. Operators see the note in an
+	// [Event] and an [Entry]. Clients never receive the note. Middleware and [Runner] set Note, and overwrite a Note
+	// set by the work of a Runner.
 	Note string
 }
 
-// tombstone returns what is stored of a response that is not kept.
+// toTombstone returns the tombstone of r: the status alone, with Omitted set.
 func (r Response) toTombstone() Response { return Response{Status: r.Status, Omitted: true} }
 
-// Clone returns a copy that shares no memory with r that could be modified.
+// Clone returns a copy with a body of its own. The other fields are immutable, so modifying the copy leaves r
+// unchanged.
 func (r Response) Clone() Response {
 	r.Body = bytes.Clone(r.Body)
 	return r
 }
 
-// The stored form of a response is text as far as its body is text, so that an operator can read it in the store:
+// The stored form of a response is text if the body is text, so that an operator can read the response in the store:
 //
 //	response/1 crc=1a2b3c4d 201 header=44 trailer=0 body=8
 //	Content-Type: application/json
@@ -81,13 +88,13 @@ func (r Response) Clone() Response {
 //
 //	{"id":1}
 //
-// Header and trailer are as in [Fields]; the first line says how many bytes each part has. The checksum (CRC-32C) covers
-// all that follows it. A body that was not kept is written as body=omitted. If there is a note, it ends the first line:
-// body=8 note=payment 17.
+// The first line gives the size of each part in bytes. Header and trailer have the form of [Fields]. The checksum
+// (CRC-32C) covers everything after the checksum. An omitted body is written as body=omitted. A note ends the first
+// line: body=8 note=payment 17.
 
 var castagnoliTable = crc32.MakeTable(crc32.Castagnoli)
 
-// AppendBinary appends the stored form of r to b. It never fails; it implements [encoding.BinaryAppender].
+// AppendBinary implements [encoding.BinaryAppender]. AppendBinary appends the stored form of r to b, and never fails.
 func (r Response) AppendBinary(b []byte) ([]byte, error) {
 	b = append(b, recordline.ResponseMagic+"crc="...)
 	sum := len(b)
@@ -119,7 +126,7 @@ func appendNumber(b []byte, prefix string, n int) []byte {
 	return strconv.AppendInt(append(b, prefix...), int64(n), 10)
 }
 
-// checksum returns the CRC-32C of b in hexadecimal.
+// hexChecksum returns the CRC-32C of b in hexadecimal.
 func hexChecksum(b []byte) (digits [8]byte) {
 	var crc [4]byte
 	binary.BigEndian.PutUint32(crc[:], crc32.Checksum(b, castagnoliTable))
@@ -132,40 +139,40 @@ func (r Response) MarshalBinary() ([]byte, error) {
 	return r.AppendBinary(make([]byte, 0, r.encodedSize()))
 }
 
-// encodedSize returns no less than how many bytes the stored form of r has, and hardly more.
+// encodedSize returns an upper bound for the size of the stored form of r, slightly above the size.
 func (r Response) encodedSize() int {
 	return len(recordline.ResponseMagic) + 96 + len(r.Note) + len(r.Header) + len(r.Trailer) + len(r.Body)
 }
 
-// UnmarshalBinary sets r to the response whose stored form is data. The body of r is a part of data, which must not be
-// modified afterwards. The error wraps [ErrRecordInvalid] if data is damaged, or was written by a version of this
-// package that this one does not know.
+// UnmarshalBinary sets r to the response with the stored form data. The body of r is a slice of data, so the caller
+// must not modify data afterwards. The error wraps [ErrRecordInvalid] if data is damaged, or was written by an unknown
+// version of this package.
 func (r *Response) UnmarshalBinary(data []byte) error {
 	if !bytes.HasPrefix(data, []byte(recordline.ResponseMagic)) {
-		return fmt.Errorf("%w: no response, or of an unknown version", ErrRecordInvalid)
+		return fmt.Errorf("%w: the data is no stored response of a known version", ErrRecordInvalid)
 	}
 	line, rest := recordline.ParseResponse(data)
 	sum := hexChecksum(data[min(len(data), len(recordline.ResponseMagic)+len("crc=")+len(line.CRC)):])
 	if string(line.CRC) != string(sum[:]) {
-		return fmt.Errorf("%w: checksum of the response", ErrRecordInvalid)
+		return fmt.Errorf("%w: the checksum of the stored response is wrong", ErrRecordInvalid)
 	}
 	fields := line.Header + line.Trailer
 	if !line.OK || fields < 0 || fields >= int64(len(rest)) || rest[fields] != '\n' {
-		return fmt.Errorf("%w: first line of the response", ErrRecordInvalid)
+		return fmt.Errorf("%w: the first line of the stored response is malformed", ErrRecordInvalid)
 	}
-	text, body := string(rest[:fields]), rest[fields+1:]
+	fieldText, body := string(rest[:fields]), rest[fields+1:]
 	resp := Response{Status: int(line.Status), Omitted: line.Omitted, Note: line.Note}
 	if !resp.Omitted {
 		if line.Body != int64(len(body)) {
-			return fmt.Errorf("%w: length of the response", ErrRecordInvalid)
+			return fmt.Errorf("%w: the body of the stored response has the wrong length", ErrRecordInvalid)
 		}
 		resp.Body = body
 	}
 	var err error
-	if resp.Header, err = ParseFields(text[:line.Header]); err != nil {
+	if resp.Header, err = ParseFields(fieldText[:line.Header]); err != nil {
 		return err
 	}
-	if resp.Trailer, err = ParseFields(text[line.Header:]); err != nil {
+	if resp.Trailer, err = ParseFields(fieldText[line.Header:]); err != nil {
 		return err
 	}
 	*r = resp

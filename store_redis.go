@@ -26,81 +26,86 @@ import (
 
 // RedisOptions are the settings of a [RedisStore]. The zero value of each field is its default.
 type RedisOptions struct {
-	// Prefix begins the name of every Redis key. Empty means "idempotency:". If it contains a hash tag, as "{one
-	// slot}:" does, a Cluster keeps all records in one slot. Its first "{" must not be followed by "}".
+	// Prefix begins the name of every Redis key. Empty means "idempotency:". With a hash tag in Prefix, for example
+	// "{one slot}:", a Cluster keeps all records in one slot. The first "{" in Prefix must not be followed by "}".
 	Prefix string
 
-	// Replicas is how many replicas must have an answer before Complete succeeds. The command WAIT goes out with the
-	// answer, in the same round trip. If too few replicas have the answer, the store tries again until the end of
-	// StoreTimeout. Then the client gets its answer all the same ([OutcomeUnrecorded]), and the background goes on until
-	// there are enough replicas. So with too few replicas, each first execution takes StoreTimeout. Replays do not wait: a
-	// retry may get an answer that the replicas do not have yet.
+	// Replicas is the number of replicas that must have an answer before Complete succeeds. The store sends the
+	// command WAIT with the answer, in the same round trip. If too few replicas acknowledge the answer, the store
+	// repeats the step until the end of StoreTimeout. The client then gets its answer nevertheless
+	// ([OutcomeUnrecorded]), and the store goes on in the background until enough replicas have the answer. With too
+	// few replicas, each first execution therefore takes StoreTimeout. Replays do not wait, so a retry may get an
+	// answer that the replicas do not have yet.
 	//
-	// An answer that all replicas have survives every failover. If Replicas is less than their number, a failover by
-	// command may promote a replica that does not have the answer. Claims do not wait, so an operation that is under way
-	// at a failover may run again.
+	// An answer that all replicas have survives every failover. If Replicas is less than the number of replicas, a
+	// failover by command may promote a replica without the answer. Claims do not wait, so an operation that is
+	// running during a failover may run again.
 	//
-	// The default is 0. Any other value needs a *redis.Client or a *redis.ClusterClient.
+	// The default is 0. Any other value requires a *redis.Client or a *redis.ClusterClient.
 	Replicas int
 }
 
-// RedisStore keeps records in Redis 7.0 or newer, or Valkey: one server, Sentinel or Cluster. It is safe for concurrent use.
+// RedisStore keeps records in Redis 7.0 or newer, or Valkey: one server, Sentinel or Cluster. A RedisStore is safe
+// for concurrent use.
 //
-// A first execution takes two round trips and a replay takes one, whatever the size of the answer. The command SET with
-// NX and GET claims a key, or reads its answer. The command SET with IFEQ stores an answer: it replaces the record of
-// the claim and no other. Valkey 8.1 and Redis 8.4 have IFEQ. If the server has no IFEQ, a short script does the same.
-// Scripts decide everything else, such as a key that is in use or was released. Redis runs them atomically and by its
-// own clock. A server that does not know SET with both NX and GET, such as Redis 6.2, takes another round trip for each
-// claim and each replay.
+// A first execution takes two round trips and a replay takes one, whatever the size of the answer. The command SET
+// with NX and GET claims a key, or reads the stored answer. The command SET with IFEQ (Valkey 8.1, Redis 8.4) stores
+// an answer in place of the record of the claim, if the record is unchanged. On servers without IFEQ, a short script
+// does the same. Scripts decide everything else, for example what happens to a key that is running or was released.
+// Redis runs each script atomically and by its own clock. A server that does not support SET with both NX and GET,
+// such as Redis 6.2, needs one more round trip for each claim and each replay.
 //
-// Redis tells the age of a lease by the expiry of its record, and Extend moves this expiry. So an operation that is
-// under way is kept for the TTL from its last renewal, and Extend never shortens a lease. [Record.Created] is by the
-// clock of the process that claimed the key first.
+// Redis computes the age of a lease from the expiry of its record, and Extend moves the expiry. Redis therefore keeps
+// the record of a running operation for the TTL from its last renewal, and Extend never shortens a lease.
+// [Record.Created] is by the clock of the process that claimed the key first.
 //
-// If the pool of the client has no connection free in time, Begin returns [ErrStoreBusy], and FailOpen does not run the
-// handler. If more steps are under way than the pool has connections, a step that times out returns the same. It may
-// have waited for its connection for most of the time. FailOpen runs the handler in these cases:
+// If no connection of the client's pool is free in time, Begin returns [ErrStoreBusy], and FailOpen does not run the
+// handler. A step that times out also returns ErrStoreBusy while more steps are under way than the pool has
+// connections, because the step may have waited for its connection most of the time. FailOpen does run the handler in
+// these cases:
 //
 //   - The server refuses connections: every request runs.
-//   - The server hangs, or the network drops what is sent: as many requests run at a time as there are connections.
-//     When the last reply is a minute old, every request runs.
-//   - The server has reached its maxclients and closes connections: it counts as down. So give it more than all
-//     processes together have.
+//   - The server hangs, or the network drops packets: as many requests run at a time as the pool has connections. One
+//     minute after the last reply, every request runs.
+//   - The server has reached its maxclients and closes connections: the server counts as down. Set maxclients above
+//     the number of connections of all processes together.
 //
-// The results of steps, see package step, are in a hash beside the record. While a Cluster moves a slot, a script gets at both
-// only if both are there, and on the same server. Until the slot has moved, a step of any other operation may fail, and its
-// result is not stored.
+// The results of steps (see package step) are in a hash beside the record. While a Cluster moves a slot, a script can
+// use the record and the hash only if both are on the same server. Until the slot has moved, a step of a different
+// operation may fail without a stored result.
 //
-// If a client does not tell the size of its pool, the store assumes ten connections for each processor.
+// The store assumes ten connections for each processor if the client does not tell the size of its pool.
 //
-// Nothing else may change the expiry of a record: EXPIRE on the record of a running operation ends its lease, or
-// prolongs it. In a miniredis no key expires by itself, and no lease lapses, unless a test calls FastForward.
+// Applications must not change the expiry of a record: EXPIRE on the record of a running operation ends or prolongs
+// the lease. In miniredis, keys expire and leases lapse only when a test calls FastForward.
 //
-// A claim has a lease. Exactly once holds as long as the owner lives and Redis keeps what it has acknowledged.
-// [RedisStore.Check] reports settings that weaken this.
+// A claim on Redis is a lease: an operation happens exactly once as long as its owner lives and Redis keeps the data
+// that it has acknowledged. [RedisStore.Check] reports settings that weaken this guarantee.
 type RedisStore struct {
 	conn         *redisconn.Conn
 	keyPrefix    string
-	optionsFault error // of the options
+	optionsFault error
 }
 
-// NewRedisStore returns a store on client. The caller closes the client, after [Middleware.Shutdown]. The client may be
-// a *redis.Client (also that of NewFailoverClient), a *redis.ClusterClient, or whatever else has their commands. A
-// *redis.Ring is refused, because it moves keys to servers that do not have the records; so are a redis.Pipeliner, a *redis.Conn
-// and a *redis.Tx.
+// NewRedisStore returns a store that uses client. The caller closes client after [Middleware.Shutdown]. The client
+// may be a *redis.Client (also the one from NewFailoverClient), a *redis.ClusterClient, or any type with their
+// commands. NewRedisStore refuses a *redis.Ring, because a Ring moves keys to servers without the records.
+// NewRedisStore also refuses a redis.Pipeliner, a *redis.Conn and a *redis.Tx.
 //
 // Every step ends by the deadline of its context. Set ContextTimeoutEnabled on the client, so that the client itself
-// ends the step. If a *redis.Client does not have it set, or has a timeout of -2 (which switches all deadlines off), the store
-// uses a copy that shares its connections and has deadlines. Hooks do not run on the copy. For any other client without
-// deadlines, each step runs in a goroutine. The store leaves that goroutine behind at the deadline, and the timeouts of the
-// client end it. A hook that panics there ends the process.
+// ends the step. If ContextTimeoutEnabled is not set on a *redis.Client, or a timeout is -2 (which switches all
+// deadlines off), the store uses a copy of the client with deadlines. The copy shares the connections of the client,
+// but hooks do not run on the copy. For any other client without deadlines, each step runs in a goroutine. If the
+// deadline passes first, the store returns without waiting for the goroutine, which ends by the timeouts of the
+// client. A hook that panics in such a goroutine ends the process.
 //
-// A *redis.AutoPipeliner sends the steps of concurrent requests together. With 64 requests under way at a time, it
-// saves a quarter of the processor time of client and server. With 16 or fewer, requests take longer than without it. No
-// step relies on the order of others, so several batches may be under way at once (MaxConcurrentBatches, Unordered).
+// A *redis.AutoPipeliner sends the steps of concurrent requests together. With 64 requests under way at a time, an
+// AutoPipeliner saves a quarter of the processor time of client and server. With 16 or fewer, requests take longer.
+// No step relies on the order of other steps, so several batches may be under way at once (MaxConcurrentBatches,
+// Unordered).
 //
-// If opts has a fault, or client is refused, [New], Begin and Check return the error; for a client it wraps
-// [errors.ErrUnsupported].
+// If opts has a fault, or NewRedisStore refuses client, [New], Begin and Check return the error. The error wraps
+// [errors.ErrUnsupported] if the reason is the type of client.
 func NewRedisStore(client redis.Cmdable, opts RedisOptions) *RedisStore {
 	prefix := cmp.Or(opts.Prefix, "idempotency:")
 	conn, err := redisconn.New(client, opts.Replicas, redisconn.Errors{
@@ -115,17 +120,17 @@ func NewRedisStore(client redis.Cmdable, opts RedisOptions) *RedisStore {
 // Validate implements [Validator].
 func (s *RedisStore) Validate(RunnerOptions) error { return s.optionsFault }
 
-// checkPrefix refuses a prefix that would put a record and its staging key into different slots: the first "{}" in a name
-// makes a Cluster ignore all hash tags behind it.
+// checkPrefix refuses a prefix whose first "{" is followed by "}". Such a prefix makes a Cluster ignore all later
+// hash tags in a key name, so the record and its staging key would be in different slots.
 func checkPrefix(prefix string) error {
 	if _, tag, ok := strings.Cut(prefix, "{"); ok && strings.HasPrefix(tag, "}") {
-		return fmt.Errorf("idempotency: RedisOptions.Prefix %q: its first \"{\" is followed by \"}\"", prefix)
+		return fmt.Errorf("idempotency: RedisOptions.Prefix %q begins its first hash tag with \"{}\": put text between the braces, or leave them out", prefix)
 	}
 	return nil
 }
 
-// name returns the name of the Redis key for a digest. Its hash tag keeps the staging key of the same record in the same
-// slot.
+// keyName returns the name of the Redis key for a digest. The hash tag in the name puts the record, its staging key
+// and its steps into the same slot.
 func (s *RedisStore) keyName(digest [sha256.Size]byte) string {
 	var space [128]byte
 	b := append(append(space[:0], s.keyPrefix...), '{')
@@ -133,7 +138,7 @@ func (s *RedisStore) keyName(digest [sha256.Size]byte) string {
 	return string(append(b, '}'))
 }
 
-// half returns the part of a name that the record has as its key.
+// digestHalf returns the half of the digest in keyName by which a record names its key.
 func (s *RedisStore) digestHalf(name string) string {
 	start := len(s.keyPrefix) + len("{")
 	return name[start : start+recordline.KeySize]
@@ -172,8 +177,8 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (
 	return record, nil, err
 }
 
-// remaining returns how long the completed record with that head is still kept, or zero if that is not known soon: the
-// record itself is there already.
+// readRemaining returns how long Redis still keeps the completed record with the given head. Begin has the record
+// already, so readRemaining returns zero after an error, and gives up after a second.
 func (s *RedisStore) readRemaining(ctx context.Context, name any, head []byte) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -181,32 +186,32 @@ func (s *RedisStore) readRemaining(ctx context.Context, name any, head []byte) t
 	if err != nil {
 		return 0
 	}
-	n, _ := strconv.ParseInt(reply, 10, 64)
-	return fromMilliseconds(n)
+	remaining, _ := strconv.ParseInt(reply, 10, 64)
+	return fromMilliseconds(remaining)
 }
 
-// redisClaim implements Claim.
+// redisClaim implements [Claim] and [Checkpointer] for one record in Redis.
 type redisClaim struct {
 	store         *RedisStore
-	keyName       any             // a string
-	runningRecord redisconn.Value // the record, byte for byte as Redis has it for as long as the claim lasts
-	leaseMillis   int64           // in milliseconds, as the record names it
-	ttlMillis     any             // likewise; to put a number into an any costs an allocation
-	recordSpace   [256]byte       // as much as the head of a record may have
+	keyName       any             // a string, as redisconn takes names
+	runningRecord redisconn.Value // byte for byte as in Redis while the claim lasts
+	leaseMillis   int64           // as in the record
+	ttlMillis     any             // an int64, as in the record; converted once, because a conversion to any allocates
+	recordSpace   [256]byte       // the memory of runningRecord, enough for the longest head
 
-	mayHaveSteps atomic.Bool // there may be steps
+	mayHaveSteps atomic.Bool // this attempt or an earlier one may have stored steps
 
 	redisSettlement
 }
 
-// redisSettlement says how far a claim is settled.
+// redisSettlement records how far a claim is settled.
 type redisSettlement struct {
-	mu               sync.Mutex // held while the record is settled or made again
+	mu               sync.Mutex // held while the claim settles or restores its record
 	hasTriedComplete bool       // Complete was called
 	isSettled        bool       // Complete or Release has ended the claim
 }
 
-// newRedisClaim returns a claim to a new operation, which Redis does not know yet.
+// newRedisClaim returns a claim on a new operation, before Redis has granted the claim.
 func newRedisClaim(s *RedisStore, name string, request ClaimRequest, now int64) *redisClaim {
 	ttl := toMilliseconds(max(request.TTL, request.Lease))
 	c := &redisClaim{store: s, keyName: name, leaseMillis: toMilliseconds(request.Lease), ttlMillis: ttl}
@@ -215,16 +220,18 @@ func newRedisClaim(s *RedisStore, name string, request ClaimRequest, now int64) 
 	return c
 }
 
-// next returns the claim to a further attempt, which has that head in Redis.
+// nextClaim returns the claim on a further attempt, whose running record in Redis is head.
 func (c *redisClaim) nextClaim(head []byte) *redisClaim {
 	next := &redisClaim{store: c.store, keyName: c.keyName, leaseMillis: c.leaseMillis, ttlMillis: c.ttlMillis}
 	next.runningRecord.Text = head
-	next.mayHaveSteps.Store(true) // perhaps, by the attempts before
+	next.mayHaveSteps.Store(true) // earlier attempts may have stored steps
 	return next
 }
 
-// take puts the record under its name. It returns nothing if there was none, and else the record that is there then, which
-// may be that of the claim.
+// claimKey tries to store the running record under the key. The result storedRecord is nil if the key had no record, so
+// the claim is granted. Otherwise storedRecord is the record that the key has now: the record of this claim if a script
+// has granted the claim, or else the record that holds the key. The result replyLost reports that the reply to a try was
+// lost, so Redis may have granted the claim although claimKey returns an error.
 func (c *redisClaim) claimKey(ctx context.Context, takeOver bool) (storedRecord []byte, replyLost bool, err error) {
 	isSet, storedRecord, setLost, err := c.store.conn.SetNX(ctx, c.keyName, &c.runningRecord, c.ttlMillis)
 	if err != nil || isSet || storedRecord != nil && !recordline.IsOpen(storedRecord) {
@@ -243,7 +250,8 @@ func (c *redisClaim) Extend(ctx context.Context, lease time.Duration) error {
 	return verdictError(verdict, err)
 }
 
-// restore makes the record again, unless the claim has ended: nobody would renew or settle it then.
+// restoreRecord creates the lost record again, unless the claim is settled: a settled claim would never renew or
+// settle the new record.
 func (c *redisClaim) restoreRecord(ctx context.Context, lease time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -251,14 +259,14 @@ func (c *redisClaim) restoreRecord(ctx context.Context, lease time.Duration) err
 		return ErrClaimLost
 	}
 	script, args := redisscript.Extend, []any{&c.runningRecord, c.expiryMillis(lease), "again"}
-	if c.mayHaveSteps.Load() { // the steps are lost, too, which must not be left unsaid
+	if c.mayHaveSteps.Load() { // the steps are lost as well, so the script stores RecordLost
 		script, args = script.WithRequired(1), slices.Insert(args, 0, any(stepsName(c.keyName)))
 	}
 	verdict, _, err := c.store.conn.Run(ctx, script, c.keyName, args...)
 	return verdictError(verdict, err)
 }
 
-// expiry returns for how many milliseconds Redis is to keep the record, if the lease is to run for so long from now.
+// expiryMillis returns the expiry of the record in milliseconds that makes the lease end after lease from now.
 func (c *redisClaim) expiryMillis(lease time.Duration) int64 {
 	return c.ttlMillis.(int64) + toMilliseconds(lease) - c.leaseMillis
 }
@@ -280,7 +288,7 @@ func (c *redisClaim) completeRecord(ctx context.Context, resp Response, ttl int6
 	buffer := bounds.NewBuffer(len(c.runningRecord.Text) + resp.encodedSize())
 	buffer.B, _ = resp.AppendBinary(recordline.AppendDone(buffer.B, c.runningRecord.Text)) // never fails
 	verdict, replyLost, err := c.putCompleted(ctx, buffer.B, ttl)
-	if err == nil && !replyLost { // else the client may still be about to send it
+	if err == nil && !replyLost { // otherwise the client may still read the buffer to send it
 		buffer.Free()
 	}
 	if errors.Is(err, ErrStoreFull) && len(buffer.B) > maxSpareSize {
@@ -290,22 +298,26 @@ func (c *redisClaim) completeRecord(ctx context.Context, resp Response, ttl int6
 	return verdict, err
 }
 
-// What passes through Lua is copied there, at some microseconds for each kilobyte, while the server does nothing else.
+// A script copies the values that pass through Lua. The copy takes some microseconds for each kilobyte, and blocks
+// the server.
 const (
-	maxInlineSize = 2 << 10 // of records that are stored by a script; larger ones are stored beside it
-	maxSpareSize  = 8 << 10 // likewise, of a server that has no memory for anything beside
+	maxInlineSize = 2 << 10 // the largest record that a script stores; a larger record is staged under a key of its own
+	maxSpareSize  = 8 << 10 // the same limit while the server has no memory for a staging key
 )
 
-// put stores a completed record in the place of the running one. What is not as it should be is left to the script, which
-// knows more.
-func (c *redisClaim) putCompleted(ctx context.Context, completed []byte, ttl int64) (verdict string, replyLost bool, err error) {
+// putCompleted replaces the running record by the completed record. If the operation has no steps, the first try is a SET
+// with IFEQ, which succeeds in the usual case. A script handles the other cases, for example a record that is gone or that
+// another attempt has claimed.
+func (c *redisClaim) putCompleted(
+	ctx context.Context, completed []byte, ttl int64,
+) (verdict string, replyLost bool, err error) {
 	conn := c.store.conn
-	stepsKeys := make([]any, 0, 4) // of a size that needs no allocation
+	stepsKeys := make([]any, 0, 4) // with room for the arguments, so that append does not allocate
 	if c.mayHaveSteps.Load() {
 		stepsKeys = append(stepsKeys, stepsName(c.keyName))
 	}
 	if !c.hasTriedComplete && len(stepsKeys) == 0 {
-		c.hasTriedComplete = true // a repetition will hardly find what it is to replace
+		c.hasTriedComplete = true // a repetition will hardly find the running record
 		swapped, tryLost, err := conn.Swap(ctx, c.keyName, &c.runningRecord, completed, ttl)
 		if swapped || err != nil {
 			return "OK", tryLost, err
@@ -327,18 +339,21 @@ func (c *redisClaim) putCompleted(ctx context.Context, completed []byte, ttl int
 	return verdict, replyLost || tryLost, err
 }
 
-// settle notes that the claim has ended, if it has.
+// noteSettled translates the verdict and err into the error of Release and Complete, and notes whether the claim has
+// ended.
 func (c *redisClaim) noteSettled(verdict string, err error) error {
 	err = verdictError(verdict, err)
 	c.isSettled = c.isSettled || err == nil || errors.Is(err, ErrRestored) || errors.Is(err, ErrClaimLost)
 	return err
 }
 
-// stepsName returns the name of the hash that has the checkpoints of a record: in its slot.
+// stepsName returns the name of the hash with the checkpoints of a record. The hash is in the slot of the record.
 func stepsName(name any) string { return name.(string) + ":steps" }
 
-// run runs a script on the record and, if there may be any, on its steps.
-func (c *redisClaim) runScript(ctx context.Context, script redisconn.Script, args ...any) (reply string, lost bool, err error) {
+// runScript runs script on the record, and passes the key of the steps if the operation may have steps.
+func (c *redisClaim) runScript(
+	ctx context.Context, script redisconn.Script, args ...any,
+) (reply string, replyLost bool, err error) {
 	if c.mayHaveSteps.Load() {
 		script, args = script.With(1), slices.Insert(args, 0, any(stepsName(c.keyName)))
 	}
@@ -377,12 +392,12 @@ func (c *redisClaim) Checkpoints(ctx context.Context) (map[string][]byte, error)
 	}
 	steps, ok := recordline.ParseSteps(list)
 	if !ok {
-		return nil, fmt.Errorf("%w: steps in Redis", ErrRecordInvalid)
+		return nil, fmt.Errorf("%w: the checkpoints in Redis are malformed", ErrRecordInvalid)
 	}
 	return steps, nil
 }
 
-// lostSteps returns what Checkpoints returns if the record is gone.
+// reportLostSteps returns the result of Checkpoints for a record that is gone.
 func (c *redisClaim) reportLostSteps() (map[string][]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -392,7 +407,7 @@ func (c *redisClaim) reportLostSteps() (map[string][]byte, error) {
 	return map[string][]byte{RecordLost: {}}, nil
 }
 
-// outcome translates the reply of a script, or of SET.
+// verdictError translates the verdict of a script, or of SET, into an error of a [Claim].
 func verdictError(verdict string, err error) error {
 	if err != nil {
 		return err
@@ -405,11 +420,11 @@ func verdictError(verdict string, err error) error {
 	case "lost":
 		return ErrClaimLost
 	default:
-		return fmt.Errorf("%w: Redis holds something else", ErrRecordInvalid)
+		return fmt.Errorf("%w: the Redis key holds a value that is no record", ErrRecordInvalid)
 	}
 }
 
-// parse reads the record with that name.
+// parseRecord parses the record that was stored under name.
 func (s *RedisStore) parseRecord(value []byte, name string) (recordline.Head, error) {
 	head, err := recordline.Parse(value, s.digestHalf(name))
 	if err != nil {
@@ -418,12 +433,12 @@ func (s *RedisStore) parseRecord(value []byte, name string) (recordline.Head, er
 	return head, nil
 }
 
-// recordOf returns what a head says of a record that nobody has claimed now.
+// recordFromHead returns the fields of a [Record] that are in the head of a record in Redis.
 func recordFromHead(h recordline.Head) Record {
 	return Record{Attempt: h.Attempt, Fingerprint: h.Fingerprint, Created: time.UnixMilli(h.Created)}
 }
 
-// heldBy returns the record that somebody else holds, with its response.
+// storedRecordFrom returns the [Record] that holds a key, with its lease or its response.
 func storedRecordFrom(h recordline.Head) (Record, error) {
 	record := recordFromHead(h)
 	switch h.State {
@@ -435,11 +450,11 @@ func storedRecordFrom(h recordline.Head) (Record, error) {
 		err := record.Response.UnmarshalBinary(h.Response)
 		return record, err
 	default:
-		return Record{}, fmt.Errorf("%w: state of the record in Redis", ErrRecordInvalid)
+		return Record{}, fmt.Errorf("%w: the record in Redis has an unknown state", ErrRecordInvalid)
 	}
 }
 
-// milliseconds returns what Redis counts. A part of one is a whole one: no lease is to end early.
+// toMilliseconds returns d in milliseconds, rounded up so that no lease ends early.
 func toMilliseconds(d time.Duration) int64 {
 	n := d.Milliseconds()
 	if d%time.Millisecond > 0 {

@@ -16,12 +16,12 @@ import (
 
 var _ Resolver = (*RedisStore)(nil)
 
-// UnsafeSetting is a setting of a store, or of its server, that weakens what the store promises.
+// UnsafeSetting describes a setting of a store, or of its server, that weakens the guarantees of the store.
 type UnsafeSetting struct {
 	Node    string // the server, or "client"
 	Setting string
 	Value   string
-	Risk    string // what may happen
+	Risk    string // the possible damage
 }
 
 // Error describes the setting and its risk.
@@ -29,8 +29,8 @@ func (e *UnsafeSetting) Error() string {
 	return fmt.Sprintf("idempotency: %s: %s is %s: %s", e.Node, e.Setting, e.Value, e.Risk)
 }
 
-// Findings splits the error of a store's Check, such as [RedisStore.Check], into single findings, so that a service can accept
-// some of them. It returns none for nil.
+// Findings splits the error of a store's Check, such as [RedisStore.Check], into single findings, so that a service
+// can accept some of them. Findings returns nil for a nil error.
 func Findings(err error) []error {
 	switch joined := err.(type) {
 	case nil:
@@ -42,19 +42,22 @@ func Findings(err error) []error {
 	}
 }
 
-// Check asks every master for the settings that the guarantees of the store rest on. Call it at start-up. It returns
-// all findings joined, see [Findings]. Each is an [*UnsafeSetting] that you weigh: not every service needs its records to
-// survive a loss of power. Any other error says that a server could not be asked. A setting that the server does not
-// report, as with some hosted services, is skipped.
+// Check asks every master for the settings on which the guarantees of the store rest. Call Check at start-up. Check
+// returns all findings joined; [Findings] splits them. A finding is one of these:
 //
-// It also names each right that requests need and the user of the client lacks (ACL SETUSER), and each command that the server
-// does not know. It sends each command for keys that do not exist.
+//   - An [*UnsafeSetting]. Weigh each one: for example, not every service needs records that survive a loss of power.
+//   - Any other error: a server could not be asked.
 //
-// It also compares the clock of each master with those of its replicas, and reports a difference of more than half a
-// second. It asks each replica at the address that the master has for it, with the credentials of the client. A replica
-// that does not answer within a second is skipped.
+// Check skips a setting that the server does not report, as with some hosted services.
 //
-// Through a *redis.AutoPipeliner on a Cluster it asks one master only.
+// Check reports each right that requests need and the user of the client lacks (ACL SETUSER), and each command that
+// the server does not know. To find them, Check sends each command for keys that do not exist.
+//
+// Check also compares the clock of each master with the clocks of its replicas, and reports a difference of more than
+// half a second. Check connects to each replica at the address that the master has for the replica, with the
+// credentials of the client, and skips a replica that does not answer within a second.
+//
+// Through a *redis.AutoPipeliner on a Cluster, Check asks only one master.
 func (s *RedisStore) Check(ctx context.Context) error {
 	if s.optionsFault != nil {
 		return s.optionsFault
@@ -68,7 +71,7 @@ func (s *RedisStore) Check(ctx context.Context) error {
 	return errors.Join(append(findings, failed...)...)
 }
 
-// rights returns the rights that requests need. A digest of zeros belongs to no key.
+// neededRights returns the rights that requests need. The name of a digest of zeros belongs to no key.
 func (s *RedisStore) neededRights() redisconn.Rights {
 	name := s.keyName([sha256.Size]byte{})
 	return redisconn.Rights{
@@ -77,14 +80,14 @@ func (s *RedisStore) neededRights() redisconn.Rights {
 	}
 }
 
-// Inspect implements [Inspector]. Redis does not know when an operation was completed, so Entry.Completed is zero. If
-// somebody has taken away the expiry of a record, Redis does not know its age either. The lease then counts from now,
-// as for Begin, and Entry.Remaining is zero.
+// Inspect implements [Inspector]. Redis does not store when an operation was completed, so Entry.Completed is zero. A
+// record without an expiry (somebody has sent PERSIST, for example) does not show its age: Inspect then counts the
+// lease from now, as Begin does, and Entry.Remaining is zero.
 func (s *RedisStore) Inspect(ctx context.Context, key Key) (Entry, error) {
 	return s.InspectDigest(ctx, key.Digest())
 }
 
-// InspectDigest is Inspect for a key of which only the digest is known, as in a [Listing].
+// InspectDigest is like Inspect for a caller who knows only the digest of the key, for example from a [Listing].
 func (s *RedisStore) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (Entry, error) {
 	if s.optionsFault != nil {
 		return Entry{}, s.optionsFault
@@ -125,14 +128,15 @@ func (s *RedisStore) InspectDigest(ctx context.Context, digest [sha256.Size]byte
 	return entry, nil
 }
 
-// showHead adds what the head of a record says, if the record as a whole has the form that its head asks for.
+// addHead adds the fields in the head of a record to e. The error wraps [ErrRecordInvalid] if the size of the record
+// does not fit the head.
 func (e *Entry) addHead(h recordline.Head, snapshot redisconn.Snapshot) error {
 	if !h.FitsSize(snapshot.Size) {
 		return fmt.Errorf("%w: %w", ErrRecordInvalid, recordline.ErrHead)
 	}
 	expiry := snapshot.Expiry.Milliseconds()
 	if snapshot.Expiry == redisconn.NoExpiry {
-		expiry = h.TTL // nothing of it is gone
+		expiry = h.TTL // the whole TTL is left
 	}
 	left := fromMilliseconds(h.LeaseLeft(expiry))
 	e.Attempt, e.Created, e.Fingerprint = h.Attempt, time.UnixMilli(h.Created), h.Fingerprint
@@ -149,11 +153,12 @@ func (e *Entry) addHead(h recordline.Head, snapshot redisconn.Snapshot) error {
 	return nil
 }
 
-// resolvedField is the field, in the hash beside a record, that says how the operation was resolved. No checkpoint has this
-// name. The scripts have it in record.lua.
+// resolvedField is the field for a [Resolved] in the hash beside a record. No checkpoint has this name. In the
+// scripts, record.lua defines the same name.
 const resolvedField = " resolved"
 
-// besideOf returns what is in the hash beside a record, if it is that of the record: checkpoint.lua says how that is known.
+// parseStepsHash returns the checkpoints and the resolution in the hash beside a record. The result is nil if the
+// hash belongs to a record of an earlier operation; checkpoint.lua describes the comparison.
 func parseStepsHash(h recordline.Head, hash map[string]string) map[string][]byte {
 	if hash[""] != h.Origin() {
 		return nil
@@ -167,7 +172,7 @@ func parseStepsHash(h recordline.Head, hash map[string]string) map[string][]byte
 	return all
 }
 
-// showResolved takes how the operation was resolved from what is beside its record. The checkpoints are left.
+// takeResolved moves the resolution of the operation from stepsHash to e, and leaves the checkpoints in stepsHash.
 func (e *Entry) takeResolved(stepsHash map[string][]byte) error {
 	stored, ok := stepsHash[resolvedField]
 	delete(stepsHash, resolvedField)
@@ -183,29 +188,29 @@ func (e *Entry) takeResolved(stepsHash map[string][]byte) error {
 	return nil
 }
 
-// Forget implements [Inspector]. One script compares and removes the record, by the clock of Redis. A forgotten answer
-// comes back if a replica that does not yet know of the removal becomes the master.
+// Forget implements [Inspector]. One script compares the record and removes the record, by the clock of Redis. If a
+// replica that has not yet received the removal becomes the master, a forgotten answer comes back.
 //
-// A record without an expiry is forgotten only if it is completed or released.
+// Forget removes a record without an expiry only if the record is completed or released.
 func (s *RedisStore) Forget(ctx context.Context, inspected Entry) error {
 	if s.optionsFault != nil {
 		return s.optionsFault
 	}
 	if inspected.State == "" {
-		return fmt.Errorf("%w: an entry without a state", ErrRecordInvalid) // of what could not be read
+		return fmt.Errorf("%w: the entry has no state, because its record could not be read", ErrRecordInvalid)
 	}
 	name := s.keyName(inspected.Digest)
-	verdict, lost, err := s.conn.Run(ctx, redisscript.Forget, name,
+	verdict, replyLost, err := s.conn.Run(ctx, redisscript.Forget, name,
 		stepsName(name), s.digestHalf(name), string(inspected.State), inspected.Attempt, inspected.Created.UnixMilli())
-	if err == nil && verdict == "missing" && lost { // an earlier try has removed it
+	if err == nil && verdict == "missing" && replyLost { // an earlier try has removed the record
 		return nil
 	}
 	return changeError(verdict, err)
 }
 
-// Resolve implements [Resolver]. One script does it, by the clock of Redis. An operation whose record has lost its expiry
-// counts as running. With too few replicas for RedisOptions.Replicas, the error is that of Complete, and the operation may be
-// resolved.
+// Resolve implements [Resolver] by one script, with the clock of Redis. An operation whose record has no expiry
+// counts as running. With fewer replicas than RedisOptions.Replicas, Resolve returns the error that Complete would
+// return, although the operation may be resolved.
 func (s *RedisStore) Resolve(ctx context.Context, inspected Entry, r Resolution) error {
 	if s.optionsFault != nil {
 		return s.optionsFault
@@ -228,7 +233,7 @@ func (s *RedisStore) Resolve(ctx context.Context, inspected Entry, r Resolution)
 	return changeError(verdict, err)
 }
 
-// changed translates the reply of a script that does what an operator asks for.
+// changeError translates the verdict of the scripts for Forget and Resolve into an error.
 func changeError(verdict string, err error) error {
 	switch {
 	case err != nil:
@@ -244,20 +249,20 @@ func changeError(verdict string, err error) error {
 	}
 }
 
-// List implements [Inspector]. Redis keeps no users, so ListRequest.User must be empty.
+// List implements [Inspector]. Redis stores no users, so ListRequest.User must be empty.
 //
-// It goes through all keys of the database by SCAN, a thousand at a time, and reads the first 768 bytes of each record.
-// So damage beyond them does not show. Redis serves others meanwhile. In a Cluster it asks every master, one after the
-// other. Only a *redis.ClusterClient can do that: with any other client of a Cluster the error wraps
-// [errors.ErrUnsupported].
+// List goes through all keys of the database by SCAN, a thousand at a time, and reads the first 768 bytes of each
+// record, so List does not notice damage after byte 768. Redis serves other clients meanwhile. In a Cluster, List
+// asks every master in turn. Only a *redis.ClusterClient can ask every master: with any other client of a Cluster,
+// the error wraps [errors.ErrUnsupported].
 //
-// A key that has the name of a record and holds no record counts as unreadable.
+// A key that has the name of a record, but holds no record, counts as unreadable.
 func (s *RedisStore) List(ctx context.Context, request ListRequest) (Listing, error) {
 	if s.optionsFault != nil {
 		return Listing{}, s.optionsFault
 	}
 	if request.User != "" {
-		return Listing{}, fmt.Errorf("idempotency: Redis keeps no users to list by: %w", errors.ErrUnsupported)
+		return Listing{}, fmt.Errorf("idempotency: Redis stores no users, so ListRequest.User must be empty: %w", errors.ErrUnsupported)
 	}
 	collected, err := newCollector(request)
 	if err != nil {
@@ -271,17 +276,18 @@ func (s *RedisStore) List(ctx context.Context, request ListRequest) (Listing, er
 	return collected.makeListing(), nil
 }
 
-// redisSurvey looks at the records of all servers.
+// redisLister collects the records of all servers for List.
 type redisLister struct {
 	store       *RedisStore
 	collected   *collector
-	seenDigests map[[sha256.Size]byte]bool // a name may be told again
+	seenDigests map[[sha256.Size]byte]bool // because SCAN may return a name more than once
 }
 
-// startSize is enough for the longest head, and behind it for the first line of the response and the longest note.
+// startSize covers the longest head, the first line of the response, and the longest note.
 const startSize = 768
 
-// pick returns those of the names that are to be looked at, and whether more may come.
+// pickNames returns the names of records that the lister has not seen before. The result more is false once the
+// lister has seen ListRequest.Scan records.
 func (l *redisLister) pickNames(names []string) (fresh []string, more bool) {
 	for _, name := range names {
 		digest, ok := l.store.parseKeyName(name)
@@ -298,7 +304,7 @@ func (l *redisLister) pickNames(names []string) (fresh []string, more bool) {
 	return fresh, true
 }
 
-// digestIn returns the digest that is in a name, if it is one that the store gives to a record.
+// parseKeyName returns the digest in the name of a record. The result ok is false if name is no name of a record.
 func (s *RedisStore) parseKeyName(name string) (digest [sha256.Size]byte, ok bool) {
 	text, prefixed := strings.CutPrefix(name, s.keyPrefix+"{")
 	text, closed := strings.CutSuffix(text, "}")
@@ -306,17 +312,17 @@ func (s *RedisStore) parseKeyName(name string) (digest [sha256.Size]byte, ok boo
 		return digest, false
 	}
 	_, err := hex.Decode(digest[:], []byte(text))
-	return digest, err == nil && s.keyName(digest) == name // which has no capital letters
+	return digest, err == nil && s.keyName(digest) == name // false for capital letters, which hex.Decode accepts
 }
 
-// show adds the record of that name, if it is one.
+// addRecord adds the record with the given name to the listing.
 func (l *redisLister) addRecord(name string, snapshot redisconn.Snapshot) {
 	if snapshot.Expiry == redisconn.NoKey {
-		return // in the meantime
+		return // the record has expired since SCAN
 	}
 	digest, _ := l.store.parseKeyName(name)
 	entry := Entry{Digest: digest, Size: snapshot.Size, Remaining: max(0, snapshot.Expiry)}
-	head, err := l.store.parseRecord(snapshot.Start, name) // what is no string has no start
+	head, err := l.store.parseRecord(snapshot.Start, name) // Start is empty if the value is no string
 	if err == nil {
 		err = entry.addHead(head, snapshot)
 	}
@@ -331,14 +337,14 @@ func (l *redisLister) addRecord(name string, snapshot redisconn.Snapshot) {
 	}
 }
 
-// glance adds what the start of a completed record says of its response: the status and the note. The error says that the
-// record is not as long as its start says.
+// addResponseLine adds the status and the note from the first line of a completed response to e. The error reports
+// that the sizes in this line do not add up to size, the size of the whole record.
 func (e *Entry) addResponseLine(h recordline.Head, size int64) error {
 	line, rest := recordline.ParseResponse(h.Response)
-	fits := max(line.Header, line.Trailer, line.Body) <= size // so that the sum is one
-	before := len(h.Line) + len(h.Response) - len(rest)
-	if whole := int64(before+len("\n")) + line.Header + line.Trailer + line.Body; !line.OK || !fits || whole != size {
-		return fmt.Errorf("%w: response in Redis", ErrRecordInvalid)
+	fits := max(line.Header, line.Trailer, line.Body) <= size // so that the sum cannot overflow
+	lineBytes := len(h.Line) + len(h.Response) - len(rest)
+	if whole := int64(lineBytes+len("\n")) + line.Header + line.Trailer + line.Body; !line.OK || !fits || whole != size {
+		return fmt.Errorf("%w: the response in Redis has the wrong length", ErrRecordInvalid)
 	}
 	e.Status, e.Note = int(line.Status), line.Note
 	return nil

@@ -11,11 +11,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Unsafe is a setting of a server that weakens what the store promises.
+// Unsafe is a setting of a server that weakens the guarantees of the store.
 type Unsafe struct{ Node, Setting, Value, Risk string }
 
-// Check asks every master for its settings, for the rights of the user, and for its clock and those of its replicas. It returns
-// what is unsafe, and why a server could not be asked.
+// Check asks every master for its settings, for the rights of the user, and for the clocks of the master and its
+// replicas. The result found has the unsafe settings, and failed has an error for each server that could not be
+// asked.
 func (c *Conn) Check(ctx context.Context, rights Rights) (found []Unsafe, failed []error) {
 	cluster, ok := c.client.(*redis.ClusterClient)
 	if !ok {
@@ -32,20 +33,20 @@ func (c *Conn) Check(ctx context.Context, rights Rights) (found []Unsafe, failed
 	if err != nil {
 		failed = append(failed, err)
 	}
-	var all sync.WaitGroup
+	var checks sync.WaitGroup
 	for _, node := range nodes {
-		all.Go(func() {
-			some, errs := c.checkNode(ctx, node, rights, len(nodes))
+		checks.Go(func() {
+			nodeFound, nodeFailed := c.checkNode(ctx, node, rights, len(nodes))
 			mu.Lock()
 			defer mu.Unlock()
-			found, failed = append(found, some...), append(failed, errs...)
+			found, failed = append(found, nodeFound...), append(failed, nodeFailed...)
 		})
 	}
-	all.Wait()
+	checks.Wait()
 	return found, failed
 }
 
-// hazard is a setting and the values that are safe for it.
+// hazard is a setting with the values that are safe, and the risk of all other values.
 type hazard struct {
 	settingName string
 	isSafe      func(value string, node settings) bool
@@ -56,7 +57,7 @@ var hazards = []hazard{
 	{"redis_version", func(version string, _ settings) bool {
 		major, _, _ := strings.Cut(version, ".")
 		return atLeast(major, "7")
-	}, "each claim takes another round trip before Redis 7.0; before 6.2, none can be settled when memory is short"},
+	}, "before Redis 7.0, each claim takes another round trip; before 6.2, the store cannot settle claims when memory is short"},
 	{"role", isEqual("master"), "a replica refuses claims"},
 	{"cluster_enabled", func(value string, node settings) bool { return value == "1" || node[mastersSetting] == "1" },
 		"the server does not refuse keys of other servers: when ClusterOptions.ClusterSlots moves a key, its operation runs again"},
@@ -74,20 +75,21 @@ var hazards = []hazard{
 		return node["connected_slaves"] == "0" || atLeast(node[replicasSetting], node["connected_slaves"])
 	},
 		"replication is asynchronous: a failover loses the last records that were acknowledged, and their operations run " +
-			"again. By command it loses those of a second or more, unless the setting, or " +
+			"again. A failover by command loses the records of a second or more, unless the setting, or " +
 			"RedisOptions.Replicas, is the number of replicas, or writes are paused (CLIENT PAUSE) before"},
 	{"connected_slaves", func(connected string, node settings) bool { return atLeast(connected, node[replicasSetting]) },
-		"it is less than RedisOptions.Replicas, so each first execution takes StoreTimeout"},
-	{"WAIT", isEqual(""), "no answer counts as stored, so each first execution takes StoreTimeout"},
+		"fewer replicas than RedisOptions.Replicas are connected, so each first execution takes StoreTimeout"},
+	{"WAIT", isEqual(""), "the server refuses WAIT, so no answer counts as stored, and each first execution takes StoreTimeout"},
 }
 
-// Neither is a setting of the server: RedisOptions.Replicas, and how many masters the client sends keys to.
+// Two names in settings stand for properties of the client: replicasSetting for RedisOptions.Replicas, and
+// mastersSetting for the number of masters.
 const (
 	replicasSetting = "Replicas"
 	mastersSetting  = "masters"
 )
 
-// atLeast compares two numbers.
+// atLeast reports whether value is at least bound, both in decimal digits.
 func atLeast(value, bound string) bool {
 	a, _ := strconv.Atoi(value)
 	b, _ := strconv.Atoi(bound)
@@ -98,28 +100,30 @@ func isEqual(safe string) func(string, settings) bool {
 	return func(value string, _ settings) bool { return value == safe }
 }
 
-// settings are those that a server tells.
+// settings are the settings of a server by name.
 type settings map[string]string
 
-// checkNode checks one of so many masters.
-func (c *Conn) checkNode(ctx context.Context, node redis.Cmdable, rights Rights, number int) (found []Unsafe, failed []error) {
+// checkNode checks node, one of masterCount masters.
+func (c *Conn) checkNode(
+	ctx context.Context, node redis.Cmdable, rights Rights, masterCount int,
+) (found []Unsafe, failed []error) {
 	found = c.checkRights(ctx, node, rights)
-	told, err := readSettings(ctx, node)
+	reported, err := readSettings(ctx, node)
 	if err != nil {
 		return found, []error{fmt.Errorf("idempotency: Redis: %w", err)}
 	}
-	told[replicasSetting], told[mastersSetting] = strconv.Itoa(c.replicaCount), strconv.Itoa(number)
+	reported[replicasSetting], reported[mastersSetting] = strconv.Itoa(c.replicaCount), strconv.Itoa(masterCount)
 	if client, ok := node.(*redis.Client); ok && c.replicaCount > 0 {
 		if err := client.Do(ctx, "wait", 0, 1).Err(); err != nil {
-			told["WAIT"] = err.Error()
+			reported["WAIT"] = err.Error()
 		}
 	}
 	for _, h := range hazards {
-		if value, known := told[h.settingName]; known && !h.isSafe(value, told) {
+		if value, known := reported[h.settingName]; known && !h.isSafe(value, reported) {
 			found = append(found, Unsafe{nodeName(node), h.settingName, value, h.risk})
 		}
 	}
-	return append(found, checkClocks(ctx, node, told)...), nil
+	return append(found, checkClocks(ctx, node, reported)...), nil
 }
 
 func nodeName(node redis.Cmdable) string {
@@ -134,15 +138,15 @@ func readSettings(ctx context.Context, node redis.Cmdable) (settings, error) {
 	if err != nil {
 		return nil, err
 	}
-	told := make(settings)
+	reported := make(settings)
 	for line := range strings.Lines(info) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			told[name] = value
+			reported[name] = value
 		}
 	}
-	// INFO does not have these.
+	// INFO does not include the following settings.
 	for _, name := range []string{"appendfsync", "no-appendfsync-on-rewrite", "min-replicas-to-write"} {
-		maps.Copy(told, node.ConfigGet(ctx, name).Val()) // nothing, if the server does not tell
+		maps.Copy(reported, node.ConfigGet(ctx, name).Val()) // empty if the server refuses CONFIG GET
 	}
-	return told, nil
+	return reported, nil
 }

@@ -10,23 +10,24 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// client is what all clients of go-redis have.
+// client is the common interface of the clients of go-redis.
 type client interface {
 	redis.Cmdable
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
 
-// refusedClients has the types of go-redis that cannot keep records, with the reason.
+// refusedClients has the types of go-redis that cannot keep records, with the reasons.
 var refusedClients = map[reflect.Type]string{
-	reflect.TypeFor[*redis.Ring]():     "it moves the keys of a server that does not respond to servers that do not have their records",
-	reflect.TypeFor[*redis.Pipeline](): "it sends nothing until Exec is called",
-	reflect.TypeFor[*redis.Conn]():     "it is one connection, and makes no other when this one breaks",
-	reflect.TypeFor[*redis.Tx]():       "it is one connection, and makes no other when this one breaks",
+	reflect.TypeFor[*redis.Ring]():     "a Ring moves the keys of a server that is down to servers without their records",
+	reflect.TypeFor[*redis.Pipeline](): "a Pipeline sends nothing before Exec is called",
+	reflect.TypeFor[*redis.Conn]():     "its only connection is not replaced after a failure",
+	reflect.TypeFor[*redis.Tx]():       "its only connection is not replaced after a failure",
 }
 
-// checkClient returns an error if given cannot keep records. The error wraps [errors.ErrUnsupported], unless given is nil.
+// checkClient returns an error if given cannot keep records. The error wraps [errors.ErrUnsupported], unless given is
+// nil.
 func checkClient(given redis.Cmdable) error {
-	const maxWrappers = 8 // bounds the search in a wrapper that refers to itself
+	const maxWrappers = 8 // ends the search in a wrapper that contains itself
 	value := reflect.ValueOf(given)
 	if !value.IsValid() || value.Kind() == reflect.Pointer && value.IsNil() {
 		return fmt.Errorf("idempotency: Redis: the client is nil (%T)", given)
@@ -38,9 +39,10 @@ func checkClient(given redis.Cmdable) error {
 	return nil
 }
 
-// findRefused returns the type of the refused client that client is, or that is in a field of the wrapper client. It returns
-// nil if there is none. Only reflection sees the fields of wrappers that are written outside of this module. The search looks
-// at nothing inside of a client of go-redis, because goroutines of the client may be changing it.
+// findRefused returns the type of a refused client: the type of client, or of a client in the fields of the wrapper
+// client. The result is nil if client is accepted. The fields of wrappers from other modules are accessible by
+// reflection only. The search does not enter clients of go-redis, because their goroutines may be changing the
+// fields.
 func findRefused(client reflect.Value, maxWrappers int) reflect.Type {
 	for client.Kind() == reflect.Interface || client.Kind() == reflect.Pointer {
 		if _, refused := refusedClients[client.Type()]; refused {
@@ -53,7 +55,7 @@ func findRefused(client reflect.Value, maxWrappers int) reflect.Type {
 	}
 	for _, field := range client.Fields() {
 		if field.Kind() == reflect.Interface {
-			field = field.Elem() // its own type may be smaller than redis.Cmdable
+			field = field.Elem() // the interface may be smaller than redis.Cmdable
 		}
 		if !field.IsValid() || !field.Type().Implements(reflect.TypeFor[redis.Cmdable]()) {
 			continue
@@ -65,20 +67,21 @@ func findRefused(client reflect.Value, maxWrappers int) reflect.Type {
 	return nil
 }
 
-// withDeadlines returns a client that ends by the deadline of the context, if possible.
+// withDeadlines returns a client that ends each command by the deadline of its context, if go-redis allows a copy
+// with this option.
 func withDeadlines(given redis.Cmdable) client {
 	c, ok := given.(*redis.Client)
 	if !ok || honorsDeadlines(c) {
 		return withProcess(given)
 	}
-	own := c.WithTimeout(max(0, c.Options().ReadTimeout)) // same connections, options of its own, no hooks
+	own := c.WithTimeout(max(0, c.Options().ReadTimeout)) // a copy with the same connections, its own options and no hooks
 	own.Options().WriteTimeout = max(0, c.Options().WriteTimeout)
 	own.Options().ContextTimeoutEnabled = true
 	own.Options().MaxRetries = 0
 	return own
 }
 
-// withProcess returns a client that sends any command.
+// withProcess returns a client with the method Process, which sends any command.
 func withProcess(given redis.Cmdable) client {
 	if c, ok := given.(client); ok {
 		return c
@@ -86,7 +89,7 @@ func withProcess(given redis.Cmdable) client {
 	return typedClient{given}
 }
 
-// typedClient is a wrapper of a client, say, which has the typed commands alone.
+// typedClient adds Process to a client without it, for example a wrapper that embeds redis.Cmdable.
 type typedClient struct{ redis.Cmdable }
 
 func (c typedClient) Process(ctx context.Context, cmd redis.Cmder) error {
@@ -96,8 +99,8 @@ func (c typedClient) Process(ctx context.Context, cmd redis.Cmder) error {
 	return err
 }
 
-// isPrompt reports whether a client ends by the deadline of the context. A timeout below zero (the user has set -2) switches off
-// every deadline of a connection, also that of the context.
+// honorsDeadlines reports whether given ends each command by the deadline of its context. A timeout below zero (-2 in
+// the options) switches off all deadlines of a connection, also the deadline of the context.
 func honorsDeadlines(given redis.Cmdable) bool {
 	switch c := given.(type) {
 	case *redis.Client:
@@ -110,8 +113,8 @@ func honorsDeadlines(given redis.Cmdable) bool {
 	return false
 }
 
-// poolSize returns how many connections a client has at most to one server. One that does not tell is taken to have as many
-// as go-redis gives it by default.
+// poolSize returns the maximum number of connections of given to one server. For a client that does not tell,
+// poolSize returns the default of go-redis.
 func poolSize(given redis.Cmdable) int64 {
 	switch c := given.(type) {
 	case *redis.Client:

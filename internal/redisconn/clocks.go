@@ -11,36 +11,40 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// maxSkew is how far the clock of a replica may be from that of its master. NTP keeps them within milliseconds.
+// maxSkew is the accepted difference between the clocks of a replica and its master. NTP keeps the clocks within
+// milliseconds.
 const maxSkew = 500 * time.Millisecond
 
-// checkClocks compares the clocks of the replicas of a master with its own. It skips replicas that cannot be reached.
-func checkClocks(ctx context.Context, node redis.Cmdable, told settings) (found []Unsafe) {
+// checkClocks compares the clocks of the replicas of node with the clock of node. Replicas that cannot be reached are
+// skipped.
+func checkClocks(ctx context.Context, node redis.Cmdable, reported settings) (found []Unsafe) {
 	master, ok := node.(*redis.Client)
 	if !ok {
 		return nil
 	}
-	own, err := readClock(ctx, master)
+	masterClock, err := readClock(ctx, master)
 	if err != nil {
-		return nil // it does not tell
+		return nil // the master refuses TIME
 	}
 	for i := 0; ; i++ {
-		replica, known := told["slave"+strconv.Itoa(i)]
+		replica, known := reported["slave"+strconv.Itoa(i)]
 		if !known {
 			return found
 		}
 		addr := replicaAddr(replica)
-		clock, err := readReplicaClock(ctx, master.Options(), addr)
-		if ahead := clock.offset - own.offset; err == nil && ahead.Abs()-clock.uncertainty-own.uncertainty > maxSkew {
-			found = append(found, Unsafe{addr, "clock", formatSkew(ahead),
-				"a failover to it ends leases and records early or late by that much"})
+		replicaClock, err := readReplicaClock(ctx, master.Options(), addr)
+		skew, doubt := replicaClock.offset-masterClock.offset, replicaClock.uncertainty+masterClock.uncertainty
+		if err == nil && skew.Abs()-doubt > maxSkew {
+			found = append(found, Unsafe{addr, "clock", formatSkew(skew),
+				"after a failover to this replica, leases and records end early or late by this difference"})
 		}
 	}
 }
 
-// replicaAddr returns the address in "ip=10.0.0.2,port=6379,state=online,offset=14,lag=1".
-func replicaAddr(told string) string {
-	ip, rest, _ := strings.Cut(strings.TrimPrefix(told, "ip="), ",port=")
+// replicaAddr returns the address in the line of a replica in INFO, such as
+// "ip=10.0.0.2,port=6379,state=online,offset=14,lag=1".
+func replicaAddr(line string) string {
+	ip, rest, _ := strings.Cut(strings.TrimPrefix(line, "ip="), ",port=")
 	port, _, _ := strings.Cut(rest, ",")
 	return net.JoinHostPort(ip, port)
 }
@@ -52,8 +56,8 @@ func formatSkew(ahead time.Duration) string {
 	return fmt.Sprintf("%v ahead of its master's", ahead.Round(time.Millisecond))
 }
 
-// clock says how far that of a server is ahead of ours, give or take doubt: the server has looked at its clock somewhen
-// between question and reply.
+// clock is the offset of a server's clock from the clock of this process. The server reads its clock between the
+// question and the reply, so the offset may be wrong by up to uncertainty.
 type clock struct{ offset, uncertainty time.Duration }
 
 func readClock(ctx context.Context, node redis.Cmdable) (clock, error) {
@@ -63,12 +67,13 @@ func readClock(ctx context.Context, node redis.Cmdable) (clock, error) {
 	return clock{shown.Sub(asked.Add(half)), half}, err
 }
 
-// readReplicaClock asks the replica at addr, as the client with these options asks its master.
+// readReplicaClock asks the replica at addr for its clock. The connection uses the options o of the client of the
+// master.
 func readReplicaClock(ctx context.Context, o *redis.Options, addr string) (clock, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	dialer := o.Dialer
-	if o.Addr == "FailoverClient" { // whose dialer knows one address only, that of the master
+	if o.Addr == "FailoverClient" { // the dialer of a FailoverClient always dials the master
 		dialer = nil
 	}
 	replica := redis.NewClient(&redis.Options{

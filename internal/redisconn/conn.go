@@ -1,10 +1,13 @@
-// Package redisconn takes the steps of a store in Redis, with whatever client of go-redis. It knows no record.
+// Package redisconn sends the commands of a store to Redis, through any client of go-redis. The package knows keys
+// and values, but not the form of a record.
 //
-// A [Conn] ends each step by the deadline of its context, and repeats a step whose reply was lost. Most of its methods
-// report lost: the server may have taken a try of the step that it has not answered, or may still take it. That tells who
-// has failed that there may be something to undo, and who has succeeded that the client may still be about to send.
+// A step is one atomic change or reading of a key. A [Conn] ends each step by the deadline of its context, and
+// repeats a step whose reply was lost. Most methods return a result lost, which reports that the server may have
+// executed a try of the step without a reply, or may still execute one. After an error, lost means that the caller
+// may have something to undo. After a success, lost means that the client may still read the arguments in order to
+// send them.
 //
-// What every request runs through is in this file. Why a step has failed is in failure.go.
+// File conn.go has the path of every request. File failure.go tells the kinds of errors apart.
 package redisconn
 
 import (
@@ -20,20 +23,22 @@ import (
 	"github.com/idempotency-go/idempotency/internal/crowd"
 )
 
-// Conn is a client and what has become of its steps so far. It is safe for concurrent use.
+// Conn sends steps through a client, and remembers what the steps have shown of the server. A Conn is safe for
+// concurrent use.
 type Conn struct {
 	client         client
-	honorsDeadline bool // the client ends by the deadline of a context
+	honorsDeadline bool // the client returns by the deadline of a context
 	replicaCount   int
-	waitSlots      chan struct{} // has one for each WAIT under way
-	lacksSwap      atomic.Bool   // the server has no SET with IFEQ
+	waitSlots      chan struct{} // has an element for each WAIT under way
+	lacksSwap      atomic.Bool   // the server does not support SET with IFEQ
 	errorKinds     Errors
 	poolCrowd      *crowd.Crowd
 }
 
-// New wraps client. Writes that are to be copied wait until replicas replicas have acknowledged them (the WAIT command).
+// New wraps client. Each step that the Conn sends by a method with Copied or Staged in its name, or by Swap, waits
+// until replicas replicas have acknowledged its writes (the WAIT command).
 //
-// New fails if client cannot keep records, or cannot send WAIT over the connection that made the write.
+// New fails if client cannot keep records, or if client cannot send WAIT over the connection that made the write.
 func New(client redis.Cmdable, replicas int, kinds Errors) (*Conn, error) {
 	if err := errors.Join(checkClient(client), checkReplicas(client, replicas)); err != nil {
 		return nil, err
@@ -45,30 +50,33 @@ func New(client redis.Cmdable, replicas int, kinds Errors) (*Conn, error) {
 	}, nil
 }
 
-// Value is an argument of a step. It counts how often it was encoded, which most clients do once they have a connection to
-// write to. So it counts also what the client has sent by itself, when it has tried again.
+// Value is an argument of a step. A Value counts how often the client has encoded its Text. Most clients encode an
+// argument when they have a connection to write to, so the count includes the tries that a client repeats by itself.
 type Value struct {
 	Text         []byte
 	timesEncoded atomic.Int32
 }
 
-// MarshalBinary implements [encoding.BinaryMarshaler], by which go-redis encodes what is neither text nor number.
+// MarshalBinary implements [encoding.BinaryMarshaler], which go-redis calls for arguments that are neither text nor
+// numbers.
 func (v *Value) MarshalBinary() ([]byte, error) {
 	v.timesEncoded.Add(1)
 	return v.Text, nil
 }
 
-// String is for hooks of the client that log or trace commands.
+// String returns the text for hooks of the client that log or trace commands.
 func (v *Value) String() string { return string(v.Text) }
 
-// Names of keys are of type any in all that follows, and hold a string: to put one into an any costs an allocation.
+// In the following functions, the name of a key is a string in an any, because a conversion to any for each call
+// would allocate.
 
-// SetNX gives key the value, which was not sent before, for so many milliseconds, if it has none. Otherwise held is what it
-// has. Held is nil if the server has answered with an error, which a script is to find out about.
+// SetNX stores value under key for ttl milliseconds, if key has no value. Otherwise held is the present value of key.
+// The result held is nil, too, if the server has answered with an error: the caller then runs a script, which fails
+// with a clear error or succeeds. The value must be new: SetNX relies on its count of encodings.
 //
-// SetNX asks for the reply as it is on the wire, because go-redis takes a null for a failure: to look for its kind costs
-// 3 us and 23 allocations. So the client sees no error in it. With that of a script, it knows what to do, such as to
-// follow a slot to another node.
+// SetNX reads the raw reply, because go-redis turns a null reply into an error, and to recognise this error costs 3
+// µs and 23 allocations. With raw replies, the client does not see errors of the server such as a redirection to
+// another node. The client does see these errors when the caller runs the script.
 func (c *Conn) SetNX(ctx context.Context, key any, value *Value, ttl any) (set bool, held []byte, lost bool, err error) {
 	command := []any{"set", key, value, "nx", "get", "px", ttl}
 	var reply rawReply
@@ -87,9 +95,9 @@ func (c *Conn) SetNX(ctx context.Context, key any, value *Value, ttl any) (set b
 	return reply.isNull(), reply.stringValue(), lost || value.timesEncoded.Load() > answered, err
 }
 
-// Swap gives key the text for so many milliseconds, if it has the value old, and copies it. It does nothing if the server
-// does not compare values. Without an error, it may also have failed by an error of the server, which a script is to find
-// out about.
+// Swap replaces the value of key by text for ttl milliseconds, if the value is old, and waits for the replicas. Swap
+// returns swapped = false without an error if the server does not support SET with IFEQ, or has answered with an
+// error. The caller then runs a script, which shows the reason.
 func (c *Conn) Swap(ctx context.Context, key any, old *Value, text []byte, ttl int64) (swapped, lost bool, err error) {
 	if c.lacksSwap.Load() {
 		return false, false, nil
@@ -108,43 +116,44 @@ func (c *Conn) Swap(ctx context.Context, key any, old *Value, text []byte, ttl i
 	return false, lost, nil
 }
 
-// Script is what EVAL and EVALSHA take.
+// Script is a Lua script for EVAL and EVALSHA.
 type Script struct {
 	source, hash any  // strings
-	extraKeys    int  // so many of its arguments are keys, the first ones; besides the key that it runs on
-	requiresKeys bool // it can do nothing without them
+	extraKeys    int  // how many of the first arguments are names of keys
+	requiresKeys bool // the script does not work without its extra keys
 }
 
-// NewScript returns the script of that source.
+// NewScript returns the script with the given source.
 func NewScript(source string) Script {
 	return Script{source: source, hash: redis.NewScript(source).Hash()}
 }
 
-// With returns the script with so many keys among its arguments. While the slot is on its way to another server, a script
-// gets at no two keys of it, unless both are on the same server: it runs without them then.
+// With returns the script with extra keys: the first keys arguments of a call are names of keys, besides the key on
+// which the script runs. While a Cluster moves a slot, a script can use two keys of the slot only if both are on the
+// same server. The Conn runs the script without its extra keys if the Cluster refuses both keys for this reason.
 func (s Script) With(keys int) Script { return Script{s.source, s.hash, keys, false} }
 
-// Needs is With for keys that the script cannot do without.
+// WithRequired is like With for a script that does not work without its extra keys.
 func (s Script) WithRequired(keys int) Script { return Script{s.source, s.hash, keys, true} }
 
-// command returns the arguments of EVALSHA that run the script on key.
+// evalshaCommand returns the EVALSHA command that runs the script on key.
 func (s Script) evalshaCommand(key any, args []any) []any {
 	return append(append(make([]any, 0, 8), "evalsha", s.hash, 1+s.extraKeys, key), args...)
 }
 
-// uncached returns the arguments of EVAL for those of an EVALSHA that the server does not know.
+// evalCommand returns the EVAL command for an EVALSHA command whose script the server does not have in its cache.
 func (s Script) evalCommand(args []any) []any {
 	return slices.Concat([]any{"eval", s.source}, args[2:])
 }
 
 func isNoScript(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") }
 
-// Run runs a script on key.
+// Run runs script on key.
 func (c *Conn) Run(ctx context.Context, script Script, key any, args ...any) (reply string, lost bool, err error) {
 	return c.runScript(ctx, c.sendCommand, script, key, args)
 }
 
-// RunCopied is Run, and copies what the script writes.
+// RunCopied is like Run, and waits until the replicas have the writes of the script.
 func (c *Conn) RunCopied(ctx context.Context, script Script, key any, args ...any) (reply string, lost bool, err error) {
 	return c.runScript(ctx, c.sendCopied, script, key, args)
 }
@@ -166,7 +175,8 @@ func (c *Conn) runScript(
 	return reply, lost, err
 }
 
-// sent sends a command that runs the script.
+// sendScript sends a command that runs the script, and sends the source of the script if the server asks for the
+// source.
 func (s Script) sendScript(ctx context.Context, send sender, key any, command []any) (reply string, err error) {
 	reply, err = send(ctx, key, command)
 	if isNoScript(err) {
@@ -175,8 +185,9 @@ func (s Script) sendScript(ctx context.Context, send sender, key any, command []
 	return reply, err
 }
 
-// RunStaged is RunCopied for a script that moves a text which is too large to pass through it. The text is put under the
-// key staged, where it stays for a minute if the script does not pick it up. Both go out together.
+// RunStaged is like RunCopied for a script with a text that is too large to pass through Lua. RunStaged stores text
+// under the key staged, from which the script renames the text. SET and the script go out together. If the script
+// does not run, the staged text expires after a minute.
 func (c *Conn) RunStaged(
 	ctx context.Context, script Script, key any, staged string, text []byte, args ...any,
 ) (reply string, lost bool, err error) {
@@ -192,15 +203,17 @@ func (c *Conn) RunStaged(
 	return reply, lost, err
 }
 
-// again takes a step until its reply is known. To repeat it must be harmless. The error is that of the last try that had
-// a connection, if any had. Lost does not say what the client has tried by itself.
+// retryStep repeats a step until its reply is known, at most three times. The step must be harmless to repeat. The
+// error is the error of the last try that had a connection, or of the last try if none had one. The result lost
+// leaves out the tries that the client has repeated by itself.
 //
-// The error wraps Errors.Busy if others had the whole pool when the step or one of its tries began, and the step has run
-// out of time, although the server was up within the last minute: the step may have had its connection too late.
+// A step that runs out of time may have waited for its connection most of the time. The error of retryStep therefore
+// wraps Errors.Busy if three conditions hold: more steps than connections were under way when a try began, the step
+// has timed out, and the server has replied within the last minute.
 func (c *Conn) retryStep(ctx context.Context, step func() error) (lost bool, err error) {
 	crowded := c.poolCrowd.Enter()
 	defer c.poolCrowd.Leave()
-	const most = 3
+	const maxTries = 3
 	var failure error
 	for tries := 1; ; tries++ {
 		err = step()
@@ -216,7 +229,7 @@ func (c *Conn) retryStep(ctx context.Context, step func() error) (lost bool, err
 		if failure == nil || !busy {
 			failure = err
 		}
-		if answered || ctx.Err() != nil || tries == most {
+		if answered || ctx.Err() != nil || tries == maxTries {
 			break
 		}
 	}
@@ -226,7 +239,7 @@ func (c *Conn) retryStep(ctx context.Context, step func() error) (lost bool, err
 	return lost, c.errorKinds.wrapError(failure)
 }
 
-// send sends a command once: by Process, since Do and EvalSha make twice as many allocations.
+// sendCommand sends a command once. Process makes half as many allocations as Do and EvalSha.
 func (c *Conn) sendCommand(ctx context.Context, key any, args []any) (reply string, err error) {
 	cmd := redis.NewStringCmd(ctx, args...)
 	if err := c.processCommand(ctx, key, cmd); err != nil {
@@ -235,7 +248,7 @@ func (c *Conn) sendCommand(ctx context.Context, key any, args []any) (reply stri
 	return cmd.Val(), nil
 }
 
-// sendCopied is send for a command whose effect is to be copied. It fails until enough replicas have it.
+// sendCopied is like sendCommand, and fails until enough replicas have the writes of the command.
 func (c *Conn) sendCopied(ctx context.Context, key any, args []any) (reply string, err error) {
 	if c.replicaCount == 0 {
 		return c.sendCommand(ctx, key, args)
@@ -243,8 +256,8 @@ func (c *Conn) sendCopied(ctx context.Context, key any, args []any) (reply strin
 	return c.sendBehind(ctx, key, nil, args)
 }
 
-// process sends a command once. It returns by the end of ctx, whatever the client does. Nobody reads a command that has
-// failed: the client may still be about to.
+// processCommand sends cmd once, and returns by the end of ctx, whatever the client does. After an error, cmd must
+// not be read, because the client may still write to cmd.
 func (c *Conn) processCommand(ctx context.Context, key any, cmd redis.Cmder) error {
 	if c.honorsDeadline {
 		return c.wrapPoolError(ctx, key, c.client.Process(ctx, cmd))
@@ -253,11 +266,11 @@ func (c *Conn) processCommand(ctx context.Context, key any, cmd redis.Cmder) err
 		if err := c.client.Process(ctx, cmd); err != nil {
 			return err
 		}
-		return cmd.Err() // waits, if the client sends it later
+		return cmd.Err() // waits until a client that sends later has sent cmd
 	}))
 }
 
-// exec is process for what is in a pipeline.
+// execPipeline is like processCommand for the commands in a pipeline.
 func (c *Conn) execPipeline(ctx context.Context, key any, pipe redis.Pipeliner) error {
 	send := func() error {
 		_, err := pipe.Exec(ctx)
@@ -269,10 +282,10 @@ func (c *Conn) execPipeline(ctx context.Context, key any, pipe redis.Pipeliner) 
 	return c.wrapPoolError(ctx, key, runUntilDone(ctx, send))
 }
 
-// inTime returns what send does, or errLate at the end of ctx.
+// runUntilDone returns the error of send, or errNoReplyInTime once ctx has ended.
 func runUntilDone(ctx context.Context, send func() error) error {
 	if err := ctx.Err(); err != nil {
-		return err // before anything is sent that would be too late
+		return err // too late to send anything
 	}
 	sent := make(chan error, 1)
 	go func() { sent <- send() }()
@@ -284,8 +297,8 @@ func runUntilDone(ctx context.Context, send func() error) error {
 	}
 }
 
-// cause returns the error of a command to key. It wraps Errors.Busy if the last try had no connection to send it on. The
-// client may have tried before by itself.
+// wrapPoolError wraps err in Errors.Busy if the last try had no connection to send its command on. The client may
+// have tried before by itself.
 func (c *Conn) wrapPoolError(ctx context.Context, key any, err error) error {
 	if err == nil || !isPoolWait(err) || !c.isConnected(ctx, key, err) {
 		return err
@@ -293,12 +306,13 @@ func (c *Conn) wrapPoolError(ctx context.Context, key any, err error) error {
 	return c.errorKinds.wrapBusy(err)
 }
 
-// rawReply is a reply of Redis as it is on the wire.
+// rawReply is a reply of Redis in the form of the protocol.
 type rawReply []byte
 
 func (r rawReply) isNull() bool { return string(r) == "$-1\r\n" || string(r) == "_\r\n" }
 
-// text returns the string that is the reply, or nil if it is none. It shares the memory of the reply.
+// stringValue returns the string in the reply, or nil if the reply is no string. The result shares the memory of the
+// reply.
 func (r rawReply) stringValue() []byte {
 	head, text, ok := bytes.Cut(r, []byte("\r\n"))
 	if !ok || !bytes.HasPrefix(head, []byte("$")) || len(text) < 2 {

@@ -11,14 +11,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Errors are what the errors of a [Conn] wrap, so that its user knows them.
+// Errors are the sentinels that the errors of a [Conn] wrap, so that the caller recognises the kind of failure.
 type Errors struct {
-	Busy    error // no connection was free in time: the server may be well
-	Full    error // the server has no memory for it
-	Foreign error // there is something of another type under the key
+	Busy    error // no connection was free in time, although the server may be well
+	Full    error // the server has no memory for the value
+	Foreign error // the key holds a value of another type
 }
 
-// of returns the error of a step.
+// wrapError returns the error of a step for the caller.
 func (e Errors) wrapError(err error) error {
 	switch {
 	case errors.Is(err, e.Busy):
@@ -34,13 +34,14 @@ func (e Errors) wrapError(err error) error {
 
 func (e Errors) wrapBusy(err error) error { return fmt.Errorf("%w: %w", e.Busy, err) }
 
-// errLate is a timeout, as that of a connection is.
+// errNoReplyInTime is a timeout error, like the timeout of a connection.
 var errNoReplyInTime = fmt.Errorf("the client did not answer in time: %w", os.ErrDeadlineExceeded)
 
-// errNotCopied says that a step was taken, but may be lost with the server that has taken it. To repeat it asks again.
+// errTooFewReplicas reports that the server has executed a step, but a failover may lose the effect. A repetition of
+// the step asks the replicas again.
 var errTooFewReplicas = errors.New("too few replicas have the answer")
 
-// isAnswer reports whether err is what the server has answered.
+// isAnswer reports whether err is an answer of the server.
 func isAnswer(err error) bool {
 	_, ok := errors.AsType[redis.Error](err)
 	return ok
@@ -48,12 +49,12 @@ func isAnswer(err error) bool {
 
 func isWrongType(err error) bool { return strings.Contains(err.Error(), "WRONGTYPE") }
 
-// IsSlotMoving reports whether err says that a slot is on its way to another server. Until it is there, a script gets at
-// no two keys of it.
+// IsSlotMoving reports whether the server refused a script because its slot is moving to another server, so that the
+// keys of the script may be on two servers.
 func IsSlotMoving(err error) bool { return redis.HasErrorPrefix(err, "TRYAGAIN") }
 
-// isTimeout reports whether a step has run out of time, other than by opening a connection: a server to which none can be
-// opened is down.
+// isTimeout reports whether a step has timed out. A timeout of a dial does not count, because a server that accepts
+// no connection is down.
 func isTimeout(err error) bool {
 	if network, ok := errors.AsType[*net.OpError](err); ok && network.Op == "dial" {
 		return false
@@ -62,10 +63,10 @@ func isTimeout(err error) bool {
 	return ok && late.Timeout() || isPoolTimeout(err)
 }
 
-// isPoolWait reports whether a command that failed with err may have waited for a connection in vain. If the context
-// ends meanwhile, go-redis returns nothing but its error, and does the same while it dials.
+// isPoolWait reports whether a command that failed with err may have waited in vain for a free connection. If the
+// context ends during the wait, go-redis returns only the error of the context, as during a dial.
 func isPoolWait(err error) bool {
-	if _, dialed := errors.AsType[*net.OpError](err); dialed { // whose timeouts are a context.DeadlineExceeded, too
+	if _, dialed := errors.AsType[*net.OpError](err); dialed { // a timeout of a dial is a context.DeadlineExceeded, too
 		return false
 	}
 	return isPoolTimeout(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
@@ -75,12 +76,12 @@ func isPoolTimeout(err error) bool {
 	return errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
 }
 
-// isConnected reports whether the client has connections to the server of that key. Without any, what has failed is to
-// open one. Of a client that does not show its pool, err alone tells.
+// isConnected reports whether the client has connections to the server of key. A client without connections has
+// failed to open one. If the client does not show its pool, isConnected judges by err.
 func (c *Conn) isConnected(ctx context.Context, key any, err error) bool {
 	asked := c.client
 	if cluster, ok := asked.(*redis.ClusterClient); ok {
-		node, err := cluster.MasterForKey(ctx, key.(string)) // asks nobody, once the slots are known
+		node, err := cluster.MasterForKey(ctx, key.(string)) // sends nothing once the client knows the slots
 		if err != nil {
 			return false
 		}

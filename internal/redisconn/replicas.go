@@ -9,7 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// checkReplicas refuses clients that may send WAIT to another server, or on another connection, than what it waits for.
+// checkReplicas refuses a client that may send WAIT to another server, or over another connection, than the write
+// before it.
 func checkReplicas(given redis.Cmdable, replicas int) error {
 	switch given.(type) {
 	case *redis.Client, *redis.ClusterClient:
@@ -21,11 +22,12 @@ func checkReplicas(given redis.Cmdable, replicas int) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("idempotency: RedisOptions.Replicas %d: it is 0 or more, and 0 with a %T", replicas, given)
+	return fmt.Errorf("idempotency: RedisOptions.Replicas is %d with a %T: Replicas must not be negative, "+
+		"and must be 0 unless the client is a *redis.Client or a *redis.ClusterClient", replicas, given)
 }
 
-// sendBehind sends a command whose effect is to be copied, behind another one, if there is one, and before a WAIT, if
-// replicas are to have it. All go to one server in one round trip.
+// sendBehind sends the command args after the command first (unless first is nil), and WAIT after both if the Conn
+// has replicas. All commands go to one server in one round trip.
 func (c *Conn) sendBehind(ctx context.Context, key any, first redis.Cmder, args []any) (reply string, err error) {
 	node, err := c.nodeForKey(ctx, key)
 	if err != nil {
@@ -38,7 +40,7 @@ func (c *Conn) sendBehind(ctx context.Context, key any, first redis.Cmder, args 
 	_ = pipe.Process(ctx, cmd)
 	err = c.execCopied(ctx, key, node, pipe)
 	moved := redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK")
-	if c.replicaCount > 0 && moved { // the client of the whole Cluster follows
+	if c.replicaCount > 0 && moved { // the client of the whole Cluster follows the redirection
 		if _, err = c.sendCommand(ctx, key, args); err == nil {
 			err = errTooFewReplicas
 		}
@@ -49,8 +51,8 @@ func (c *Conn) sendBehind(ctx context.Context, key any, first redis.Cmder, args 
 	return cmd.Val(), nil
 }
 
-// node returns a client of the server that has the key, if replicas are to have it too: WAIT has no key by which a Cluster
-// could tell where it goes.
+// nodeForKey returns the client of the server that has key, if the Conn has replicas. WAIT has no key from which a
+// Cluster client could choose the server.
 func (c *Conn) nodeForKey(ctx context.Context, key any) (redis.Cmdable, error) {
 	if cluster, ok := c.client.(*redis.ClusterClient); ok && c.replicaCount > 0 {
 		return cluster.MasterForKey(ctx, key.(string))
@@ -58,8 +60,9 @@ func (c *Conn) nodeForKey(ctx context.Context, key any) (redis.Cmdable, error) {
 	return c.client, nil
 }
 
-// execCopied is exec with a WAIT at the end. A WAIT holds a connection until there are enough replicas, so no more than half
-// of the pool may do so. What comes beyond is told at once that it has to ask again.
+// execCopied is like execPipeline with a WAIT at the end. A WAIT occupies a connection until enough replicas have the
+// write, so WAIT may occupy at most half of the pool. Beyond that, execCopied sends the pipeline without WAIT and
+// returns errTooFewReplicas at once, so that the caller asks again.
 func (c *Conn) execCopied(ctx context.Context, key any, node redis.Cmdable, pipe redis.Pipeliner) error {
 	if c.replicaCount == 0 {
 		return c.execPipeline(ctx, key, pipe)
@@ -79,15 +82,15 @@ func (c *Conn) execCopied(ctx context.Context, key any, node redis.Cmdable, pipe
 	return err
 }
 
-// patience returns how long a server may wait for its replicas: there is to be time left for its reply, and for another
-// try, which finds the new master after a failover.
+// waitTimeout returns how long the server may wait for its replicas. The timeout leaves time for the reply, and for a
+// second try, which finds the new master after a failover.
 func waitTimeout(ctx context.Context, node *redis.Client) time.Duration {
-	patience := time.Second
+	timeout := time.Second
 	if deadline, ok := ctx.Deadline(); ok {
-		patience = time.Until(deadline) / 2
+		timeout = time.Until(deadline) / 2
 	}
 	if read := node.Options().ReadTimeout; read > 0 {
-		patience = min(patience, read/2)
+		timeout = min(timeout, read/2)
 	}
-	return max(patience, time.Millisecond)
+	return max(timeout, time.Millisecond)
 }

@@ -9,19 +9,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Rights are what Check looks for in the rights of a user.
+// Rights are the commands and keys to which the user of the client needs rights.
 type Rights struct {
-	Uses    [][]any // commands whose use changes nothing
-	Pattern string  // of the keys that the commands use
+	Uses    [][]any // harmless commands, each of which needs one of the rights
+	Pattern string  // matches the keys of the commands
 }
 
-// checkRights reports which commands of rights the server does not know, or the user of node may not send, and whether the user
-// lacks the right to a key. It reports nothing if the server cannot be asked.
+// checkRights reports the commands in rights that the server does not know or the user of node may not send, and
+// whether the user lacks the right to a key. If node does not answer, checkRights reports nothing.
 func (c *Conn) checkRights(ctx context.Context, node redis.Cmdable, rights Rights) (found []Unsafe) {
 	const risk = "steps of the store fail: requests get 503, or run and their answers are not stored"
 	uses := rights.Uses
 	if _, cluster := c.client.(*redis.ClusterClient); cluster {
-		uses = append([][]any{{"asking"}}, uses...) // sent while a slot moves
+		uses = append([][]any{{"asking"}}, uses...) // clients send ASKING while a slot moves
 	}
 	pipe := node.Pipeline()
 	for _, use := range uses {
@@ -50,13 +50,13 @@ func (c *Conn) checkRights(ctx context.Context, node redis.Cmdable, rights Right
 	return found
 }
 
-// isKeyDenied reports whether a user may use a command, but not on its keys. Redis 6 and 7 word it differently.
+// isKeyDenied reports whether the user may send the command, but not for its keys. Redis 6 and 7 use different texts.
 func isKeyDenied(denied error) bool {
 	return strings.Contains(denied.Error(), "access a key") || strings.Contains(denied.Error(), "access one of the keys")
 }
 
-// deniedCommand returns the command that a user may not send. It is not the one that was sent if the client sends another first
-// on a new connection, as SELECT is.
+// deniedCommand returns the command that the user may not send, which need not be the command sent: on a new
+// connection, the client first sends other commands such as SELECT.
 func deniedCommand(denied error, sent string) string {
 	_, rest, quoted := strings.Cut(denied.Error(), "run the '")
 	if name, _, ok := strings.Cut(rest, "'"); quoted && ok {
@@ -65,7 +65,8 @@ func deniedCommand(denied error, sent string) string {
 	return sent
 }
 
-// userOf returns " to user NAME" for the user as whom node logs in, or nothing if node does not tell.
+// userOf returns " to user NAME" with the name as which node logs in. The result is empty if node does not show the
+// name.
 func userOf(node redis.Cmdable) string {
 	c, ok := node.(*redis.Client)
 	if !ok {

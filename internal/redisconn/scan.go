@@ -12,29 +12,30 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Snapshot is what one moment has shown of a key.
+// Snapshot is the state of a key at one moment.
 type Snapshot struct {
-	Start  []byte // of the value, or all of it; nothing, if the value is no string
-	Size   int64  // of the whole value
+	Start  []byte // the beginning of the value, or the whole value; empty if the value is no string
+	Size   int64  // the size of the whole value
 	Expiry time.Duration
-	Hash   map[string]string // what is in a hash that belongs to the key
+	Hash   map[string]string // the hash that ReadSnapshot reads together with the key
 }
 
-// What PTTL says of a key that has no expiry, and of none.
+// PTTL returns these values for a key without an expiry, and for a missing key.
 const (
 	NoExpiry time.Duration = -1
 	NoKey    time.Duration = -2
 )
 
-// Look reads all that is under a key, and a hash, at one moment: a transaction does it, because a script would copy a large
-// value. While a slot moves, it reads the hash a moment earlier. If there is nothing under the key, the expiry is NoKey.
+// ReadSnapshot reads the value of key and the hash at one moment. ReadSnapshot uses a transaction, because a script
+// would copy a large value. While a Cluster moves the slot, ReadSnapshot reads the hash a moment before the value.
+// For a missing key, Expiry is NoKey.
 func (c *Conn) ReadSnapshot(ctx context.Context, key, hash string) (seen Snapshot, err error) {
 	_, err = c.retryStep(ctx, func() error {
 		pipe := c.client.TxPipeline()
 		fields := pipe.HGetAll(ctx, hash)
 		seen, err = c.execRead(ctx, key, pipe)
 		if IsSlotMoving(err) {
-			apart := c.client.TxPipeline() // a Pipeline that only reads may go to a replica
+			apart := c.client.TxPipeline() // go-redis may send a Pipeline with only reads to a replica
 			fields = apart.HGetAll(ctx, hash)
 			if err := c.execPipeline(ctx, key, apart); err != nil {
 				return err
@@ -50,7 +51,7 @@ func (c *Conn) ReadSnapshot(ctx context.Context, key, hash string) (seen Snapsho
 	return seen, err
 }
 
-// look ends a transaction by what reads a key.
+// execRead adds the commands that read key to the transaction pipe, and executes the transaction.
 func (c *Conn) execRead(ctx context.Context, key string, pipe redis.Pipeliner) (Snapshot, error) {
 	value, expiry := pipe.Get(ctx, key), pipe.PTTL(ctx, key)
 	if err := c.execPipeline(ctx, key, pipe); err != nil {
@@ -60,16 +61,18 @@ func (c *Conn) execRead(ctx context.Context, key string, pipe redis.Pipeliner) (
 	return Snapshot{Start: start, Size: int64(len(start)), Expiry: expiry.Val()}, err
 }
 
-// Literal returns a pattern that matches text, and nothing else.
+// Literal returns a glob pattern that matches only text.
 func Literal(text string) string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`).Replace(text)
 }
 
-// Scan goes through the names of all keys that match a pattern, by SCAN. Of those that pick returns, it shows what is
-// there: as many bytes of the value, and all else. It ends when pick reports that there is to be no more. SCAN may tell a
-// name again, and so may another server that has taken over its slot. One of the two functions is called at a time.
+// Scan goes through the names of all keys that match pattern, by SCAN. Scan passes each page of names to pick, and
+// reads the keys that pick returns: the first bytes bytes of each value, its size and its expiry. Scan passes each
+// Snapshot to show. Scan ends early when pick returns more = false. A name may occur more than once, because SCAN
+// repeats names, and a slot may move to a server that Scan asks later. Calls to pick and show never overlap.
 func (c *Conn) Scan(
-	ctx context.Context, pattern string, bytes int64, pick func(names []string) (some []string, more bool), show func(string, Snapshot),
+	ctx context.Context, pattern string, bytes int64,
+	pick func(names []string) (picked []string, more bool), show func(name string, snapshot Snapshot),
 ) error {
 	s := &keyScan{Conn: c, pattern: pattern, startSize: bytes, pickNames: pick, visitKey: show}
 	var mu sync.Mutex
@@ -87,7 +90,7 @@ func (c *Conn) Scan(
 	return s.scanNode(ctx, c.client)
 }
 
-// isInCluster reports whether the server says so.
+// isInCluster reports whether the server says that it belongs to a Cluster.
 func (c *Conn) isInCluster(ctx context.Context) bool {
 	var info string
 	err := c.askNode(ctx, c.client, func() (err error) {
@@ -97,7 +100,8 @@ func (c *Conn) isInCluster(ctx context.Context) bool {
 	return err == nil && strings.Contains(info, "cluster_enabled:1")
 }
 
-// ask is again for one of the servers. Nobody reads what a failed step was to find: the client may still be about to.
+// askNode is like retryStep for one of the servers. After an error, the results of step must not be read, because the
+// client may still write to them.
 func (c *Conn) askNode(ctx context.Context, node client, step func() error) error {
 	_, err := c.retryStep(ctx, func() error {
 		if honorsDeadlines(node) {
@@ -108,7 +112,7 @@ func (c *Conn) askNode(ctx context.Context, node client, step func() error) erro
 	return err
 }
 
-// scan goes through the keys of all servers.
+// keyScan is a running Scan.
 type keyScan struct {
 	*Conn
 	pattern   string
@@ -117,7 +121,7 @@ type keyScan struct {
 	visitKey  func(string, Snapshot)
 }
 
-// node goes through the keys of one server.
+// scanNode goes through the keys of one server.
 func (s *keyScan) scanNode(ctx context.Context, node client) error {
 	for cursor, more := uint64(0), true; more; {
 		var names []string
@@ -132,7 +136,7 @@ func (s *keyScan) scanNode(ctx context.Context, node client) error {
 		cursor = next
 		names, more = s.pickNames(names)
 		more = more && cursor != 0
-		for some := range slices.Chunk(names, 100) { // a transaction of more would keep others waiting
+		for some := range slices.Chunk(names, 100) { // a longer transaction would delay other clients of the server
 			if err := s.visitKeys(ctx, node, some); err != nil {
 				return err
 			}
@@ -141,10 +145,10 @@ func (s *keyScan) scanNode(ctx context.Context, node client) error {
 	return nil
 }
 
-// showAll shows what is under some keys of a server.
+// visitKeys reads the keys in names on one server, and passes their snapshots to visitKey.
 func (s *keyScan) visitKeys(ctx context.Context, node client, names []string) error {
 	seen, err := s.readKeys(ctx, node, names)
-	if isAnswer(err) { // a slot is moving, say: the client of the whole Cluster follows
+	if isAnswer(err) { // for example while a slot moves: the client of the whole Cluster follows redirections
 		return s.visitKeysSingly(ctx, names)
 	}
 	if err != nil {
@@ -156,7 +160,7 @@ func (s *keyScan) visitKeys(ctx context.Context, node client, names []string) er
 	return nil
 }
 
-// showEach is showAll for keys that must be asked for one by one.
+// visitKeysSingly is like visitKeys, but reads each key by itself through the client of the whole Cluster.
 func (s *keyScan) visitKeysSingly(ctx context.Context, names []string) error {
 	for _, name := range names {
 		seen, err := s.readKeys(ctx, s.client, []string{name})
@@ -168,7 +172,7 @@ func (s *keyScan) visitKeysSingly(ctx context.Context, names []string) error {
 	return nil
 }
 
-// read reads what is under some keys in one transaction.
+// readKeys reads the keys in names in one transaction.
 func (s *keyScan) readKeys(ctx context.Context, node client, names []string) ([]Snapshot, error) {
 	var seen []Snapshot
 	err := s.askNode(ctx, node, func() error {

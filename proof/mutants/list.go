@@ -109,8 +109,8 @@ var ofRedis = []mutant{{
 }, {
 	name: "redis-lost-reply-not-retried", broken: "A step whose reply was lost is not repeated.",
 	file: "internal/redisconn/conn.go", needs: redis,
-	from: "	const most = 3\n",
-	to:   "	const most = 1\n",
+	from: "	const maxTries = 3\n",
+	to:   "	const maxTries = 1\n",
 	test: "TestRedisConnectionBreaks/client without retries", in: "./proof/redistest",
 }, {
 	name: "redis-wait-not-sent", broken: "No WAIT is sent: an answer counts as replicated although no replica has it.",
