@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -91,9 +92,11 @@ func connect(t *testing.T, addr string) jetstream.JetStream {
 	return js
 }
 
-func newTable(t *testing.T, js jetstream.JetStream) *natskv.Table {
+func newTable(t *testing.T, js jetstream.JetStream) *natskv.Table { return newReplicated(t, js, 1) }
+
+func newReplicated(t *testing.T, js jetstream.JetStream, replicas int) *natskv.Table {
 	t.Helper()
-	table, err := natskv.Open(t.Context(), js, "records", 1, 25*time.Hour)
+	table, err := natskv.Open(t.Context(), js, "records", replicas, 25*time.Hour)
 	require.NoError(t, err)
 	return table
 }
@@ -132,6 +135,55 @@ func TestStoresShareOneServer(t *testing.T) {
 	}
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return stores })
 	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return stores })
+}
+
+// newCluster starts three servers, which keep replicas.
+func newCluster(t *testing.T) (servers []*server.Server) {
+	t.Helper()
+	var routes []*url.URL
+	for n := range 3 {
+		opts := options(t.TempDir())
+		opts.ServerName = fmt.Sprintf("server-%d", n)
+		opts.Cluster = server.ClusterOpts{Name: "cluster", Host: "127.0.0.1", Port: freePort(t)}
+		routes = append(routes, &url.URL{Scheme: "nats", Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(opts.Cluster.Port))})
+		opts.Routes = routes
+		s, err := start(opts)
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			s.Shutdown()
+			s.WaitForShutdown()
+		})
+		servers = append(servers, s)
+	}
+	require.Eventually(t, func() bool {
+		return slices.ContainsFunc(servers, func(s *server.Server) bool { return len(s.JetStreamClusterPeers()) == 3 })
+	}, time.Minute, 10*time.Millisecond)
+	return servers
+}
+
+// In a cluster, each store asks another server, and the leader of the bucket steps down again and again.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	servers := newCluster(t)
+	stores := &inTurn{}
+	for _, s := range servers {
+		stores.stores = append(stores.stores, casstore.New(newReplicated(t, connect(t, s.Addr().String()), 3), local))
+	}
+	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return stores })
+	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return stores })
+
+	moves := 0
+	newCharges(t, stores).underLoad(t, func(await func()) {
+		for range 5 {
+			await()
+			for _, s := range servers {
+				if s.JetStreamStepdownStream(server.DEFAULT_GLOBAL_ACCOUNT, "KV_records") == nil { // it was the leader
+					moves++
+				}
+			}
+		}
+	})
+	require.Positive(t, moves)
 }
 
 // lease is longer than any test takes, so a key that is blocked stays so.
@@ -193,6 +245,35 @@ func (c *charges) requireCharged(t *testing.T, key string) {
 	require.Equal(t, 1, c.byKey[key])
 }
 
+// underLoad calls disturb while clients send requests, which they repeat until they are answered. Await returns when some more
+// are. In the end each key was charged once.
+func (c *charges) underLoad(t *testing.T, disturb func(await func())) {
+	var answered, stopped atomic.Int64
+	var clients sync.WaitGroup
+	var keys sync.Map
+	for client := range 8 {
+		clients.Go(func() {
+			for n := 0; stopped.Load() == 0; n++ {
+				key := fmt.Sprintf("client-%d-%d", client, n)
+				for c.sendOnce(t, key).Code != http.StatusCreated && t.Context().Err() == nil {
+				}
+				keys.Store(key, true)
+				answered.Add(1)
+			}
+		})
+	}
+	disturb(func() {
+		before := answered.Load()
+		require.Eventually(t, func() bool { return answered.Load() > before+20 }, time.Minute, time.Millisecond)
+	})
+	stopped.Store(1)
+	clients.Wait()
+	keys.Range(func(key, _ any) bool {
+		c.requireCharged(t, key.(string))
+		return true
+	})
+}
+
 // A request or a reply that is lost neither blocks its key nor runs the handler twice.
 func TestMessagesAreLost(t *testing.T) {
 	t.Parallel()
@@ -237,38 +318,19 @@ func mortal(t *testing.T, dir string, port int) (kill func()) {
 	return kill
 }
 
-// The server is killed while clients send requests, which they repeat until they are answered. What was confirmed stays.
+// The server is killed again and again. What it has confirmed stays.
 func TestServerIsKilled(t *testing.T) {
 	t.Parallel()
 	dir, port := t.TempDir(), freePort(t)
 	kill := mortal(t, dir, port)
 	c := newCharges(t, casstore.New(newTable(t, connect(t, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))), local))
 
-	var answered, stopped atomic.Int64
-	var clients sync.WaitGroup
-	var keys sync.Map
-	for client := range 8 {
-		clients.Go(func() {
-			for n := 0; stopped.Load() == 0; n++ {
-				key := fmt.Sprintf("client-%d-%d", client, n)
-				for c.sendOnce(t, key).Code != http.StatusCreated && t.Context().Err() == nil {
-				}
-				keys.Store(key, true)
-				answered.Add(1)
-			}
-		})
-	}
-	for range 3 {
-		before := answered.Load()
-		require.Eventually(t, func() bool { return answered.Load() > before+20 }, time.Minute, time.Millisecond)
-		kill()
-		kill = mortal(t, dir, port)
-	}
-	stopped.Store(1)
-	clients.Wait()
-	keys.Range(func(key, _ any) bool {
-		c.requireCharged(t, key.(string))
-		return true
+	c.underLoad(t, func(await func()) {
+		for range 3 {
+			await()
+			kill()
+			kill = mortal(t, dir, port)
+		}
 	})
 }
 
