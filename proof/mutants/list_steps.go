@@ -151,6 +151,24 @@ var ofSteps = []mutant{{
 	to:   "	if !bytes",
 	test: "TestForgedSteps",
 }, {
+	name: "casstore-without-token", broken: "An owner that was overtaken changes the record of its successor in a table.",
+	file: "stores/casstore/steps.go",
+	from: "bytes.Equal(r.Token, token)",
+	to:   "(r.Found || bytes.Equal(r.Token, token))",
+	test: "TestClocks",
+}, {
+	name: "casstore-without-skew", broken: "A lease of a table ends early for a process whose clock is ahead.",
+	file: "stores/casstore/store.go",
+	from: " + sqlstore.Micros(s.skew)",
+	to:   "",
+	test: "TestClocks",
+}, {
+	name: "casstore-claim-without-doubt", broken: "A claim whose reply was lost in a table blocks its key for a lease.",
+	file: "stores/casstore/steps.go",
+	from: "s.isInDoubt || !hasNoEffect(err)",
+	to:   "false",
+	test: "TestClaimInDoubt",
+}, {
 	name: "cache-claims-to-keep-steps", broken: "A step counts as kept although the store behind the cache keeps none.",
 	file: "stores/cache/cache.go",
 	from: "	return &own.cachedClaim\n",
