@@ -21,6 +21,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/proof/servertest"
 	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
+	"github.com/idempotency-go/idempotency/stores/internal/rowtest"
 )
 
 func TestMain(m *testing.M) {
@@ -251,38 +252,19 @@ func newStore(t testing.TB) (*dynamodbstore.Store, *service) {
 	return dynamodbstore.New(s.client, local), s
 }
 
-func keyOf(id string) idempotency.Key {
-	return idempotency.Key{User: "user 42", Endpoint: "POST /payments", ID: id}
-}
-
+// What the stores in databases have in common.
 var (
-	request = idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1, 2, 3}, Lease: time.Minute, TTL: time.Hour}
-	answer  = idempotency.Response{Status: 201, Header: "Content-Type: text/plain\n", Body: []byte("receipt 1")}
+	keyOf     = rowtest.KeyOf
+	request   = rowtest.Request
+	answer    = rowtest.Answer
+	begun     = rowtest.Begun
+	completed = rowtest.Completed
 )
-
-// begun claims a key.
-func begun(t testing.TB, store idempotency.Store, id string) (idempotency.Record, idempotency.Claim) {
-	t.Helper()
-	record, claim, err := store.Begin(context.Background(), keyOf(id), request)
-	require.NoError(t, err)
-	require.NotNil(t, claim)
-	return record, claim
-}
-
-// completed claims and completes a key.
-func completed(t testing.TB, store idempotency.Store, id string) {
-	t.Helper()
-	_, claim := begun(t, store, id)
-	require.NoError(t, claim.Complete(context.Background(), answer, time.Hour))
-}
 
 // requireReplay asks for a key whose answer is stored.
 func requireReplay(t testing.TB, store idempotency.Store, id string, want idempotency.Response) {
 	t.Helper()
-	record, claim, err := store.Begin(context.Background(), keyOf(id), request)
-	require.NoError(t, err)
-	require.Nil(t, claim)
-	require.Equal(t, &want, record.Response)
+	require.Equal(t, want, rowtest.Stored(t, store, id))
 }
 
 // lapsed claims a key for a lease that is over when it returns.

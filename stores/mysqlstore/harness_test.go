@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/proof/servertest"
+	"github.com/idempotency-go/idempotency/stores/internal/rowtest"
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
@@ -101,52 +101,20 @@ func one[T any](t testing.TB, db *sql.DB, query string, args ...any) (value T) {
 	return value
 }
 
-func keyOf(id string) idempotency.Key {
-	return idempotency.Key{User: "user 42", Endpoint: "POST /payments", ID: id}
-}
-
+// What the stores in databases have in common.
 var (
-	request = idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1, 2, 3}, Lease: time.Minute, TTL: time.Hour}
-	answer  = idempotency.Response{Status: 201, Header: "Content-Type: text/plain\n", Body: []byte("receipt 1")}
+	keyOf         = rowtest.KeyOf
+	request       = rowtest.Request
+	takeover      = rowtest.Takeover
+	answer        = rowtest.Answer
+	happened      = rowtest.Happened
+	notHappened   = rowtest.NotHappened
+	begun         = rowtest.Begun
+	completed     = rowtest.Completed
+	complete      = rowtest.Complete
+	requireStored = rowtest.Stored
+	requireReplay = rowtest.RequireReplay
 )
-
-// begun claims a key.
-func begun(t testing.TB, store idempotency.Store, key string) (idempotency.Record, idempotency.Claim) {
-	t.Helper()
-	record, claim, err := store.Begin(context.Background(), keyOf(key), request)
-	require.NoError(t, err)
-	require.NotNil(t, claim)
-	return record, claim
-}
-
-// completed claims and completes a key.
-func completed(t testing.TB, store idempotency.Store, key string) {
-	t.Helper()
-	require.NoError(t, complete(store, key))
-}
-
-// complete does so in any goroutine.
-func complete(store idempotency.Store, key string) error {
-	_, claim, err := store.Begin(context.Background(), keyOf(key), request)
-	switch {
-	case err != nil:
-		return err
-	case claim == nil:
-		return fmt.Errorf("%s is held", key)
-	default:
-		return claim.Complete(context.Background(), answer, time.Hour)
-	}
-}
-
-// requireReplay asks for a key whose answer is stored.
-func requireReplay(t testing.TB, store idempotency.Store, key string) {
-	t.Helper()
-	record, claim, err := store.Begin(context.Background(), keyOf(key), request)
-	require.NoError(t, err)
-	require.Nil(t, claim)
-	require.NotNil(t, record.Response)
-	require.Equal(t, answer, *record.Response)
-}
 
 // requireWaiting waits until a statement on the table waits for another transaction: it has run for a tenth of a
 // second.

@@ -1,7 +1,7 @@
 package mysqlstore_test
 
 import (
-	"database/sql"
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/proof/testservice"
+	"github.com/idempotency-go/idempotency/stores/internal/rowtest"
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
@@ -18,18 +18,23 @@ import (
 const looseTable = `ALTER TABLE {table} MODIFY attempt TEXT NULL, MODIFY fingerprint VARBINARY(99) NULL,
 	MODIFY user_id TEXT NULL, MODIFY created TEXT NULL, MODIFY token VARBINARY(99) NULL`
 
-// tamper changes the records of a key behind the back of the store.
-func tamper(t *testing.T, db *sql.DB, table, key, set string) {
+// newLoose returns a store whose table is made loose before a row is changed.
+func newLoose(t testing.TB) rowtest.Subject {
 	t.Helper()
-	execute(t, db, strings.ReplaceAll(looseTable, "{table}", table))
-	execute(t, db, "UPDATE "+table+" SET "+set+" WHERE `key` = ?", key)
+	w := newWorld(t)
+	s := w.subject()
+	set := s.Set
+	s.Set = func(t testing.TB, key, to string) {
+		execute(t, w.db, strings.ReplaceAll(looseTable, "{table}", w.table))
+		set(t, key, to)
+	}
+	return s
 }
 
 // A row that no store has written is neither replayed nor claimed, and stays as it is until it expires.
 func TestTamperedRows(t *testing.T) {
 	t.Parallel()
-	db := pool(t, server(t).DSN())
-	for name, tt := range map[string]struct{ of, set string }{
+	rowtest.TamperedRows(t, newLoose, map[string]rowtest.Tampering{
 		"user":                   {"completed", "user_id = 'user 43'"},
 		"case of the user":       {"completed", "user_id = 'USER 42'"},
 		"space after the user":   {"completed", "user_id = 'user 42 '"},
@@ -53,35 +58,11 @@ func TestTamperedRows(t *testing.T) {
 		"status":                 {"completed", "response = replace(response, ' 201 ', ' 200 ')"},
 		"impossible status":      {"completed", "response = '" + marshal(t, idempotency.Response{Status: 99}) + "'"},
 		"huge response":          {"completed", "response = repeat('x', 1000000)"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			store, table := newStore(t, db)
-			completed(t, store, "completed")
-			begun(t, store, "running")
-			_, claim := begun(t, store, "released")
-			require.NoError(t, claim.Release(t.Context(), time.Hour))
-			tamper(t, db, table, tt.of, tt.set)
-			dump := "SELECT group_concat(hex(digest), hex(token), coalesce(lease, ''), md5(coalesce(response, '')))" +
-				" FROM " + table
-			before := one[string](t, db, dump)
-			for _, takeOver := range []bool{false, true} {
-				asked := request
-				asked.TakeOver = takeOver
-				_, _, err := store.Begin(t.Context(), keyOf(tt.of), asked)
-				require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
-				require.Nil(t, testservice.InDoubt(err))
-			}
-			require.Equal(t, before, one[string](t, db, dump))
-
-			execute(t, db, "UPDATE "+table+" SET expires = 0")
-			if isUnreadable(tt.set) {
-				require.NoError(t, store.Maintain(t.Context()))
-			}
-			record, _ := begun(t, store, tt.of)
-			require.Equal(t, 1, record.Attempt)
-		})
-	}
+	}, func(t testing.TB, s rowtest.Subject, set string) {
+		if isUnreadable(set) {
+			require.NoError(t, s.Store.(*mysqlstore.Store).Maintain(t.Context()))
+		}
+	})
 }
 
 // isUnreadable reports whether a value is not of the type of its column, so that the record counts until it is deleted.
@@ -97,30 +78,13 @@ func marshal(t *testing.T, resp idempotency.Response) string {
 	return string(stored)
 }
 
-// Times that no clock has are no reason to fail, nor to wait for ever.
 func TestTamperedTimes(t *testing.T) {
 	t.Parallel()
-	db := pool(t, server(t).DSN())
-	for name, set := range map[string]string{
-		"earliest":  "created = -9223372036854775808, lease = -9223372036854775808, expires = 9223372036854775807",
-		"latest":    "created = 9223372036854775807, lease = 0, expires = 9223372036854775807",
-		"long over": "created = 0, lease = 0, expires = -9223372036854775808",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			store, table := newStore(t, db)
-			_, owner := begun(t, store, "key")
-			execute(t, db, "UPDATE "+table+" SET "+set)
-			asked := request
-			asked.TakeOver = true
-			_, claim, err := store.Begin(t.Context(), keyOf("key"), asked)
-			require.NoError(t, err)
-			require.NotNil(t, claim)
-			require.ErrorIs(t, owner.Complete(t.Context(), answer, time.Hour), idempotency.ErrClaimLost)
-			require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
-			require.NoError(t, store.Maintain(t.Context()))
-		})
-	}
+	rowtest.TamperedTimes(t, func(t testing.TB) rowtest.Subject {
+		w := newWorld(t)
+		t.Cleanup(func() { require.NoError(t, w.store.Maintain(context.Background())) })
+		return w.subject()
+	})
 }
 
 // A record whose answer says that it was not kept is completed: so the effects of a transaction count that was

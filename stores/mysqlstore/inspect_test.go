@@ -15,6 +15,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
 	"github.com/idempotency-go/idempotency/proof/servertest"
+	"github.com/idempotency-go/idempotency/stores/internal/rowtest"
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
@@ -32,10 +33,6 @@ func TestInspectorConformance(t *testing.T) {
 			require.Zero(t, one[int](t, w.db, "SELECT COUNT(*) FROM "+w.table+" WHERE NOT answer_size <=> LENGTH(response)"))
 		})
 	}
-}
-
-var takeover = idempotency.ClaimRequest{
-	Fingerprint: request.Fingerprint, Lease: request.Lease, TTL: request.TTL, TakeOver: true,
 }
 
 // abandoned claims a key by a lease, lets that lapse, and returns the entry.
@@ -56,15 +53,8 @@ func (w *world) lapsed(t testing.TB, key string) idempotency.Entry {
 
 func inspected(t testing.TB, store idempotency.Inspector, key string) idempotency.Entry {
 	t.Helper()
-	entry, err := store.Inspect(context.Background(), keyOf(key))
-	require.NoError(t, err)
-	return entry
+	return rowtest.Inspected(t, store, key)
 }
-
-var (
-	happened    = idempotency.Resolution{Response: &idempotency.Response{Status: 201, Body: []byte("found"), Note: "alice: found"}, TTL: time.Hour}
-	notHappened = idempotency.Resolution{Operator: "bob", Reason: "no charge", TTL: time.Hour}
-)
 
 // While the transaction of a step has the record locked, nobody else changes it, even if its lease has lapsed.
 func TestOperatorsWaitForAStep(t *testing.T) {
@@ -105,33 +95,9 @@ func forgetting(w *world, entry idempotency.Entry) error {
 	return w.store.Forget(context.Background(), entry)
 }
 
-// An operation that is resolved while another attempt takes it over is resolved, or taken over.
 func TestResolveOrTakeOver(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	for i := range 40 {
-		key := fmt.Sprint(i)
-		entry := w.abandoned(t, key)
-		var record idempotency.Record
-		var claim idempotency.Claim
-		var begun, resolved error
-		var both sync.WaitGroup
-		both.Go(func() { record, claim, begun = w.store.Begin(context.Background(), keyOf(key), takeover) })
-		both.Go(func() { resolved = w.store.Resolve(context.Background(), entry, happened) })
-		both.Wait()
-		require.NoError(t, begun)
-		switch {
-		case claim != nil:
-			require.ErrorIs(t, resolved, idempotency.ErrInProgress)
-			require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
-			requireReplay(t, w.store, key)
-		case record.Response != nil:
-			require.NoError(t, resolved)
-			require.Equal(t, happened.Response.Note, record.Response.Note)
-		default:
-			t.Fatalf("the key is free, and was not claimed: %v, %v", record, resolved)
-		}
-	}
+	rowtest.ResolveOrTakeOver(t, newSubject(t), 40)
 }
 
 // Whatever becomes of the connection, a change is made once, and its caller learns that.
@@ -170,41 +136,19 @@ func TestOperatorsConnectionBreaks(t *testing.T) {
 	}
 }
 
-// An entry is changed only as it was seen.
-func TestChangeWhatHasChanged(t *testing.T) {
+func TestOperatorsSeeChanges(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	for change, want := range map[string]error{
-		"attempt = attempt":                     nil,
-		"created = created + 1":                 idempotency.ErrEntryChanged,
-		"attempt = attempt + 1":                 idempotency.ErrEntryChanged,
-		"lease = NULL":                          idempotency.ErrEntryChanged,
-		"lease = lease + 7200000000":            idempotency.ErrInProgress,
-		"lease = NULL, response = 'an answer'":  idempotency.ErrEntryChanged,
-		"expires = 0":                           idempotency.ErrNoRecord,
-		"expires = 9223372036854775807":         nil,
-		"token = x'00000000000000000000000000'": nil,
-	} {
-		t.Run(change, func(t *testing.T) {
-			t.Parallel()
-			for name, do := range map[string]func(w *world, entry idempotency.Entry) error{
-				"forget ": forgetting, "resolve ": resolving,
-			} {
-				key := name + change
-				entry := w.abandoned(t, key)
-				execute(t, w.db, "UPDATE "+w.table+" SET "+change+" WHERE `key` = ?", key)
-				before := w.row(t, key)
-				require.ErrorIs(t, do(w, entry), want)
-				require.Equal(t, want == nil, w.row(t, key) != before)
-			}
-		})
-	}
-}
-
-func (w *world) row(t testing.TB, key string) string {
-	t.Helper()
-	return one[string](t, w.db, "SELECT COALESCE(MAX(CONCAT_WS(' ', HEX(token), attempt, created, lease, expires, response)), '') "+
-		"FROM "+w.table+" WHERE `key` = ?", key)
+	rowtest.OperatorsSeeChanges(t, newSubject(t), []rowtest.Change{
+		{"attempt = attempt", nil, nil},
+		{"created = created + 1", idempotency.ErrEntryChanged, idempotency.ErrEntryChanged},
+		{"attempt = attempt + 1", idempotency.ErrEntryChanged, idempotency.ErrEntryChanged},
+		{"lease = NULL", idempotency.ErrEntryChanged, idempotency.ErrEntryChanged},
+		{"lease = lease + 7200000000", idempotency.ErrInProgress, idempotency.ErrInProgress},
+		{"lease = NULL, response = 'an answer'", idempotency.ErrEntryChanged, idempotency.ErrEntryChanged},
+		{"expires = 0", idempotency.ErrNoRecord, idempotency.ErrNoRecord},
+		{"expires = 9223372036854775807", nil, nil},
+		{"token = x'00000000000000000000000000'", nil, nil},
+	})
 }
 
 // A checkpoint that comes while the operation is resolved is kept, or refused.
@@ -242,128 +186,50 @@ func TestNoRoomForTheResolution(t *testing.T) {
 	_, err := claim.(idempotency.Checkpointer).Checkpoint(t.Context(), "charge", make([]byte, 519_000))
 	require.NoError(t, err)
 	entry := w.lapsed(t, "key")
-	before := w.row(t, "key")
+	before := w.subject().Dump(t, "key")
 	large := idempotency.Response{Status: 201, Body: make([]byte, 600_000)}
 	long := idempotency.Resolution{Operator: "bob", Reason: strings.Repeat("x", 2_000), TTL: time.Hour}
 	for _, resolution := range []idempotency.Resolution{{Response: &large, TTL: time.Hour}, long} {
 		require.ErrorIs(t, w.store.Resolve(t.Context(), entry, resolution), idempotency.ErrStoreFull)
 	}
-	require.Equal(t, before, w.row(t, "key"))
+	require.Equal(t, before, w.subject().Dump(t, "key"))
 	require.NoError(t, w.store.Resolve(t.Context(), entry, notHappened))
 	require.Equal(t, []idempotency.StepSize{{Name: "charge", Bytes: 519_000}}, inspected(t, w.store, "key").Steps)
 }
 
-// A listing and the look at a key agree about which records cannot be read. All of them can be forgotten.
 func TestUnreadableRecords(t *testing.T) {
 	t.Parallel()
-	ctx := t.Context()
 	w := newWorld(t)
 	execute(t, w.db, "ALTER TABLE "+w.table+" MODIFY fingerprint VARBINARY(99)")
-	completed(t, w.store, "sound")
-	for i, damage := range []string{
+	s := w.subject()
+	set := s.Set
+	s.Set = func(t testing.TB, key, to string) { set(t, key, to+", answer_size = LENGTH(response)") }
+	rowtest.UnreadableRecords(t, s, []string{
 		"fingerprint = 'short'", "attempt = 0", "attempt = 2147483647", "lease = 0", "lease = 9223372036854775807, response = NULL",
-	} {
-		completed(t, w.store, damage)
-		before := inspected(t, w.store, damage)
-		execute(t, w.db, "UPDATE "+w.table+" SET "+damage+", answer_size = LENGTH(response) WHERE `key` = ?", damage)
-		entry, err := w.store.Inspect(ctx, keyOf(damage))
-		require.ErrorIs(t, err, idempotency.ErrRecordInvalid, damage)
-		require.Equal(t, before.Created, entry.Created, damage)
-		require.Equal(t, before.Key, entry.Key, damage)
-		listing, err := w.store.List(ctx, idempotency.ListRequest{States: []idempotency.State{idempotency.StateCompleted}})
-		require.NoError(t, err)
-		require.Equal(t, i+1, listing.Unreadable, damage)
-		require.Len(t, listing.Entries, 1, damage)
-		require.Equal(t, map[idempotency.State]idempotency.Total{
-			idempotency.StateCompleted: {Records: 1, Bytes: listing.Entries[0].Size},
-		}, listing.Totals, damage)
-		if entry.State == idempotency.StateCompleted && i%2 == 1 {
-			require.NoError(t, w.store.Forget(ctx, entry), damage)
-			execute(t, w.db, "INSERT INTO "+w.table+" SELECT UNHEX(SHA2('"+damage+"', 256)), '', '', '', -1, '', '', 0, NULL, "+
-				"9223372036854775807, NULL, NULL, NULL, NULL")
-		}
-	}
+	})
+	unreadable := one[int](t, w.db, "SELECT COUNT(*) FROM "+w.table) - 1
+	execute(t, w.db, "INSERT INTO "+w.table+" SELECT UNHEX(SHA2('unreadable', 256)), '', '', '', -1, '', '', 0, NULL, "+
+		"9223372036854775807, NULL, NULL, NULL, NULL")
+	rowtest.RequireUnreadable(t, w.store, unreadable+1)
 }
 
-// A record whose names are those of another key is shown without them, and an answer that is damaged is not shown.
 func TestDamagedRecords(t *testing.T) {
 	t.Parallel()
-	ctx := t.Context()
-	for damage, names := range map[string]bool{
+	rowtest.DamagedRecords(t, newSubject, map[string]bool{
 		"user_id = 'mallory'": false, "user_id = 'USER 42'": false, "user_id = 'user 42 '": false,
 		"response = 'hello'": true, "response = SUBSTR(response, 1, LENGTH(response) - 1)": true,
-	} {
-		t.Run(damage, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			completed(t, w.store, "key")
-			execute(t, w.db, "UPDATE "+w.table+" SET "+damage)
-			for _, inspect := range []func() (idempotency.Entry, error){
-				func() (idempotency.Entry, error) { return w.store.Inspect(ctx, keyOf("key")) },
-				func() (idempotency.Entry, error) { return w.store.InspectDigest(ctx, keyOf("key").Digest()) },
-			} {
-				entry, err := inspect()
-				require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
-				require.Equal(t, idempotency.StateCompleted, entry.State)
-				require.Nil(t, entry.Response)
-				require.Equal(t, names, entry.Key == keyOf("key"))
-			}
-			listing, err := w.store.List(ctx, idempotency.ListRequest{})
-			require.NoError(t, err)
-			require.Equal(t, names, listing.Entries[0].Key == keyOf("key"))
-			require.NoError(t, w.store.Forget(ctx, listing.Entries[0]))
-		})
-	}
+	})
 }
 
-// Steps that no store has written are not shown, and cannot be kept. The operation may have happened all the same.
 func TestDamagedSteps(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	entry := w.abandoned(t, "key")
-	execute(t, w.db, "UPDATE "+w.table+" SET steps = x'09'")
-	_, err := w.store.Inspect(t.Context(), keyOf("key"))
-	require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
-	require.ErrorIs(t, w.store.Resolve(t.Context(), entry, notHappened), idempotency.ErrRecordInvalid)
-	require.NoError(t, w.store.Resolve(t.Context(), entry, happened))
-	require.Equal(t, *happened.Response, requireStored(t, w.store, "key"))
+	rowtest.DamagedSteps(t, newSubject(t))
 }
 
-// A user's records are found whatever the name contains, and are those of no other user.
 func TestListByUser(t *testing.T) {
 	t.Parallel()
 	for _, settings := range [][]string{nil, allSettings} {
-		w := newWorld(t, settings...)
-		users := []string{"a", "A", "ä", "a ", "\x00", "😀", `\`, "'", "?", "`", "{state}", "{digest}"}
-		keys := make([]idempotency.Key, len(users))
-		for i, user := range users {
-			keys[i] = idempotency.Key{User: user, Endpoint: "POST /payments", ID: "1"}
-			_, claim, err := w.store.Begin(t.Context(), keys[i], request)
-			require.NoError(t, err)
-			require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
-		}
-		for _, key := range keys {
-			listing, err := w.store.List(t.Context(), idempotency.ListRequest{User: key.User})
-			require.NoError(t, err)
-			require.Len(t, listing.Entries, 1, "%q", key.User)
-			require.Equal(t, 1, listing.Totals[idempotency.StateCompleted].Records)
-			entry := listing.Entries[0]
-			require.Equal(t, key.Digest(), entry.Digest)
-			if key.User != "\x00" { // which no column takes
-				require.Equal(t, key, entry.Key)
-			}
-			entry, err = w.store.Inspect(t.Context(), key)
-			require.NoError(t, err)
-			require.Equal(t, key, entry.Key)
-			entry, err = w.store.InspectDigest(t.Context(), key.Digest())
-			require.NoError(t, err)
-			require.Equal(t, listing.Entries[0].Key, entry.Key)
-		}
-		listing, err := w.store.List(t.Context(), idempotency.ListRequest{States: []idempotency.State{"') OR ('' = '"}})
-		require.NoError(t, err)
-		require.Empty(t, listing.Entries)
-		_, err = w.store.List(t.Context(), idempotency.ListRequest{Limit: -1})
-		require.ErrorContains(t, err, "mysqlstore: list: a Limit of -1")
+		rowtest.ListByUser(t, newWorld(t, settings...).store, "mysqlstore")
 	}
 }
 

@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/proof/servertest"
+	"github.com/idempotency-go/idempotency/stores/internal/rowtest"
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
@@ -49,12 +49,23 @@ func (w *world) other(t testing.TB) *sql.DB {
 	return pool(t, w.dsn)
 }
 
-// requireStored asks for a key, and returns the response that is stored.
-func requireStored(t testing.TB, store idempotency.Store, key string) idempotency.Response {
+func (w *world) subject() rowtest.Subject {
+	return rowtest.Subject{
+		Store: w.store,
+		Set: func(t testing.TB, key, set string) {
+			digest := keyOf(key).Digest()
+			execute(t, w.db, "UPDATE "+w.table+" SET "+set+" WHERE digest = ?", digest[:])
+		},
+		Dump: func(t testing.TB, key string) string {
+			digest := keyOf(key).Digest()
+			return one[string](t, w.db, "SELECT COALESCE(MAX(CONCAT_WS(' ', HEX(token), attempt, created, lease, expires, response)), '') "+
+				"FROM "+w.table+" WHERE digest = ?", digest[:])
+		},
+		Lapse: "lease = lease - 3600000000",
+	}
+}
+
+func newSubject(t testing.TB) rowtest.Subject {
 	t.Helper()
-	record, claim, err := store.Begin(context.Background(), keyOf(key), request)
-	require.NoError(t, err)
-	require.Nil(t, claim)
-	require.NotNil(t, record.Response)
-	return *record.Response
+	return newWorld(t).subject()
 }

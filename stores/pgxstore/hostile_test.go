@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/stores/internal/rowtest"
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
@@ -99,6 +100,15 @@ func forge(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options, key idempote
 	t.Helper()
 	digest := key.Digest()
 	execute(t, pool, "UPDATE "+tableName(opts)+" SET "+set+" WHERE digest = $1", digest[:])
+}
+
+func newSubject(pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) rowtest.Subject {
+	return rowtest.Subject{
+		Store: store,
+		Set:   func(t testing.TB, key, set string) { forge(t, pool, opts, keyOf(key), set) },
+		Dump:  func(t testing.TB, key string) string { return rowOf(t, pool, opts, keyOf(key)) },
+		Lapse: lapse,
+	}
 }
 
 // Whoever can write to the table has no answer shown that was not made for the request, and no completed operation run

@@ -18,6 +18,7 @@ import (
 	"github.com/idempotency-go/idempotency/idempotencytest"
 	"github.com/idempotency-go/idempotency/proof/servertest"
 	"github.com/idempotency-go/idempotency/stores/cache"
+	"github.com/idempotency-go/idempotency/stores/internal/rowtest"
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
@@ -47,36 +48,6 @@ func TestInspectorConformance(t *testing.T) {
 			idempotencytest.RunResolver(t, newStore)
 		})
 	}
-}
-
-// An entry is forgotten only as it was seen.
-func TestForgetWhatHasChanged(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
-		for name, test := range map[string]struct {
-			change string
-			want   error
-		}{
-			"nothing":             {"attempt = attempt", nil},
-			"another record":      {"created_at = created_at + interval '1 microsecond'", idempotency.ErrEntryChanged},
-			"another attempt":     {"attempt = attempt + 1", idempotency.ErrEntryChanged},
-			"claimed again":       {"lease_until = now() + interval '1 minute'", idempotency.ErrInProgress},
-			"completed meanwhile": {"lease_until = NULL, status = 200, completed_at = now()", idempotency.ErrEntryChanged},
-			"expired":             {"expires_at = now() - interval '1 second'", idempotency.ErrNoRecord},
-		} {
-			t.Run(name, func(t *testing.T) {
-				key, _ := begun(t, store)
-				forge(t, pool, opts, key, "lease_until = now() - interval '1 second'")
-				entry, err := store.Inspect(ctx, key)
-				require.NoError(t, err)
-				require.Equal(t, idempotency.StateAbandoned, entry.State)
-				forge(t, pool, opts, key, test.change)
-				require.ErrorIs(t, store.Forget(ctx, entry), test.want)
-				require.Equal(t, test.want == nil, rowOf(t, pool, opts, key) == "")
-			})
-		}
-	})
 }
 
 // A row that is changed while Forget waits for it is looked at again.
@@ -164,32 +135,14 @@ func TestListByUser(t *testing.T) {
 	}
 }
 
-// A list and the look at a key agree about which records cannot be read.
 func TestUnreadableRecords(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
-		damages := []string{
+		rowtest.UnreadableRecords(t, newSubject(pool, opts, store), []string{
 			"fingerprint = 'short'", "attempt = 0", "attempt = 2147483647", "completed_at = NULL", "status = NULL",
 			"status = 199", "status = 1000", "lease_until = 'infinity'", "lease_until = '-infinity'",
-		}
-		complete(t, store, keyOf("sound"), time.Hour)
-		for i, damage := range damages {
-			key := keyOf(damage)
-			record := complete(t, store, key, time.Hour)
-			forge(t, pool, opts, key, damage)
-			entry, err := store.Inspect(ctx, key)
-			require.ErrorIs(t, err, idempotency.ErrRecordInvalid, damage)
-			require.Equal(t, record.Created, entry.Created, damage)
-			require.Equal(t, key, entry.Key, damage)
-			listing, err := store.List(ctx, idempotency.ListRequest{States: []idempotency.State{idempotency.StateCompleted}})
-			require.NoError(t, err)
-			require.Equal(t, i+1, listing.Unreadable, damage)
-			require.Len(t, listing.Entries, 1, damage)
-			require.Equal(t, map[idempotency.State]idempotency.Total{
-				idempotency.StateCompleted: {Records: 1, Bytes: listing.Entries[0].Size},
-			}, listing.Totals, damage)
-		}
+		})
 		key := keyOf("forgotten")
 		complete(t, store, key, time.Hour)
 		forge(t, pool, opts, key, "header = 'no end of line'")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/proof/servertest"
+	"github.com/idempotency-go/idempotency/stores/internal/rowtest"
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
@@ -40,30 +41,22 @@ func abandoned(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) (idempot
 	return key, entry
 }
 
-// An operation is resolved only as it was seen, and if its record can be read. Else it is left as it is.
-func TestResolveWhatHasChanged(t *testing.T) {
+func TestOperatorsSeeChanges(t *testing.T) {
 	t.Parallel()
 	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
-		for change, want := range map[string]error{
-			"attempt = attempt": nil,
-			"created_at = created_at + interval '1 microsecond'":                  idempotency.ErrEntryChanged,
-			"attempt = attempt + 1":                                               idempotency.ErrEntryChanged,
-			"lease_until = now() + interval '1 minute'":                           idempotency.ErrInProgress,
-			"lease_until = NULL":                                                  idempotency.ErrEntryChanged,
-			"lease_until = NULL, status = 200, completed_at = now(), body = 'ok'": idempotency.ErrEntryChanged,
-			"expires_at = now() - interval '1 second'":                            idempotency.ErrNoRecord,
-			"fingerprint = 'short'":                                               idempotency.ErrRecordInvalid,
-			"completed_at = now()":                                                idempotency.ErrRecordInvalid,
-			"lease_until = '-infinity'":                                           idempotency.ErrRecordInvalid,
-		} {
-			for name, resolution := range map[string]idempotency.Resolution{"happened": happened, "not happened": notHappened} {
-				key, entry := abandoned(t, pool, opts)
-				forge(t, pool, opts, key, change)
-				before := rowOf(t, pool, opts, key)
-				require.ErrorIs(t, store.Resolve(t.Context(), entry, resolution), want, "%s: %s", name, change)
-				require.Equal(t, want == nil, before != rowOf(t, pool, opts, key), "%s: %s", name, change)
-			}
-		}
+		rowtest.OperatorsSeeChanges(t, newSubject(pool, opts, store), []rowtest.Change{
+			{"attempt = attempt", nil, nil},
+			{"created_at = created_at + interval '1 microsecond'", idempotency.ErrEntryChanged, idempotency.ErrEntryChanged},
+			{"attempt = attempt + 1", idempotency.ErrEntryChanged, idempotency.ErrEntryChanged},
+			{"lease_until = now() + interval '1 minute'", idempotency.ErrInProgress, idempotency.ErrInProgress},
+			{"lease_until = NULL", idempotency.ErrEntryChanged, idempotency.ErrEntryChanged},
+			{"lease_until = NULL, status = 200, completed_at = now(), body = 'ok'",
+				idempotency.ErrEntryChanged, idempotency.ErrEntryChanged},
+			{"expires_at = now() - interval '1 second'", idempotency.ErrNoRecord, idempotency.ErrNoRecord},
+			{"fingerprint = 'short'", nil, idempotency.ErrRecordInvalid},
+			{"completed_at = now()", nil, idempotency.ErrRecordInvalid},
+			{"lease_until = '-infinity'", nil, idempotency.ErrRecordInvalid},
+		})
 	})
 }
 

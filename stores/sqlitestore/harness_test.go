@@ -3,7 +3,6 @@ package sqlitestore_test
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/stores/internal/rowtest"
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
@@ -69,54 +69,60 @@ func one[T any](t testing.TB, conn *sql.Conn, query string) (value T) {
 	return value
 }
 
-func keyOf(id string) idempotency.Key {
-	return idempotency.Key{User: "user 42", Endpoint: "POST /payments", ID: id}
-}
-
+// What the stores in databases have in common.
 var (
-	request  = idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1, 2, 3}, Lease: time.Minute, TTL: time.Hour}
-	takeover = idempotency.ClaimRequest{
-		Fingerprint: request.Fingerprint, Lease: request.Lease, TTL: request.TTL, TakeOver: true,
-	}
-	answer = idempotency.Response{Status: 201, Header: "Content-Type: text/plain\n", Body: []byte("receipt 1")}
+	keyOf         = rowtest.KeyOf
+	request       = rowtest.Request
+	takeover      = rowtest.Takeover
+	answer        = rowtest.Answer
+	happened      = rowtest.Happened
+	notHappened   = rowtest.NotHappened
+	begun         = rowtest.Begun
+	completed     = rowtest.Completed
+	complete      = rowtest.Complete
+	requireReplay = rowtest.RequireReplay
 )
 
-// begun claims a key.
-func begun(t testing.TB, store idempotency.Store, key string) (idempotency.Record, idempotency.Claim) {
+func inspected(t testing.TB, store idempotency.Inspector, key string) idempotency.Entry {
 	t.Helper()
-	record, claim, err := store.Begin(context.Background(), keyOf(key), request)
-	require.NoError(t, err)
-	require.NotNil(t, claim)
-	return record, claim
+	return rowtest.Inspected(t, store, key)
 }
 
-// completed claims and completes a key.
-func completed(t testing.TB, store idempotency.Store, key string) {
+// newSubject returns a store on a file that another store has open, too.
+func newSubject(t testing.TB) rowtest.Subject {
 	t.Helper()
-	require.NoError(t, complete(store, key))
+	path := newPath(t)
+	store := twoStores{open(t, path, sqlitestore.Options{}), open(t, path, sqlitestore.Options{})}
+	return subject(store, foreign(t, path))
 }
 
-// complete does so in any goroutine.
-func complete(store idempotency.Store, key string) error {
-	_, claim, err := store.Begin(context.Background(), keyOf(key), request)
-	switch {
-	case err != nil:
-		return err
-	case claim == nil:
-		return fmt.Errorf("%s is held", key)
-	default:
-		return claim.Complete(context.Background(), answer, time.Hour)
+// twoStores of one file: operators look and change by one, and the other one claims.
+type twoStores struct {
+	*sqlitestore.Store
+	claims *sqlitestore.Store
+}
+
+func (s twoStores) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	return s.claims.Begin(ctx, key, request)
+}
+
+func subject(store rowtest.Store, other *sql.Conn) rowtest.Subject {
+	return rowtest.Subject{
+		Store: store,
+		Set: func(t testing.TB, key, set string) {
+			digest := keyOf(key).Digest()
+			execute(t, other, "UPDATE idempotency_records SET "+set+" WHERE digest = ?", digest[:])
+		},
+		Dump: func(t testing.TB, key string) (row string) {
+			digest := keyOf(key).Digest()
+			require.NoError(t, other.QueryRowContext(t.Context(), "SELECT coalesce(max(quote(token) || attempt || created || "+
+				"quote(lease) || expires || quote(response)), '') FROM idempotency_records WHERE digest = ?", digest[:]).Scan(&row))
+			return row
+		},
+		Lapse: "lease = lease - 3600000000",
 	}
-}
-
-// requireReplay asks for a key whose answer is stored.
-func requireReplay(t testing.TB, store idempotency.Store, key string) {
-	t.Helper()
-	record, claim, err := store.Begin(context.Background(), keyOf(key), request)
-	require.NoError(t, err)
-	require.Nil(t, claim)
-	require.NotNil(t, record.Response)
-	require.Equal(t, answer, *record.Response)
 }
 
 // requireFree asks for a key that nobody has claimed before.
@@ -130,9 +136,5 @@ func requireFree(t testing.TB, store idempotency.Store, key string) {
 // requireStatus asks for a key whose answer is stored.
 func requireStatus(t testing.TB, store idempotency.Store, key string, status int) {
 	t.Helper()
-	record, claim, err := store.Begin(context.Background(), keyOf(key), request)
-	require.NoError(t, err)
-	require.Nil(t, claim)
-	require.NotNil(t, record.Response)
-	require.Equal(t, status, record.Response.Status)
+	require.Equal(t, status, rowtest.Stored(t, store, key).Status)
 }

@@ -8,13 +8,14 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/proof/testservice"
+	"github.com/idempotency-go/idempotency/stores/internal/rowtest"
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
 // A row that no store has written is neither replayed nor claimed, and stays as it is until it expires.
 func TestTamperedRows(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct{ of, set string }{
+	rowtest.TamperedRows(t, newSubject, map[string]rowtest.Tampering{
 		"user":                   {"completed", "user_id = 'user 43'"},
 		"endpoint":               {"completed", "endpoint = ''"},
 		"key":                    {"running", "key = 'another'"},
@@ -34,30 +35,7 @@ func TestTamperedRows(t *testing.T) {
 		"cut response":           {"completed", "response = substr(response, 1, length(response) - 1)"},
 		"status":                 {"completed", "response = CAST(replace(CAST(response AS TEXT), ' 201 ', ' 200 ') AS BLOB)"},
 		"huge response":          {"completed", "response = zeroblob(1000000)"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			path := newPath(t)
-			store := open(t, path, sqlitestore.Options{})
-			completed(t, store, "completed")
-			begun(t, store, "running")
-			_, claim := begun(t, store, "released")
-			require.NoError(t, claim.Release(t.Context(), time.Hour))
-			other := foreign(t, path)
-			execute(t, other, "UPDATE idempotency_records SET "+tt.set+" WHERE key = '"+tt.of+"'")
-			dump := `SELECT group_concat(quote(digest) || quote(token) || quote(lease) || quote(response))
-				FROM idempotency_records`
-			before := one[string](t, other, dump)
-			for _, asked := range []idempotency.ClaimRequest{request, takeover} {
-				_, _, err := store.Begin(t.Context(), keyOf(tt.of), asked)
-				require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
-				require.Nil(t, testservice.InDoubt(err))
-			}
-			require.Equal(t, before, one[string](t, other, dump))
-			execute(t, other, "UPDATE idempotency_records SET expires = 0")
-			requireFree(t, store, tt.of)
-		})
-	}
+	}, func(testing.TB, rowtest.Subject, string) {})
 }
 
 // No answer has such a status: net/http would panic.
@@ -73,29 +51,9 @@ func TestImpossibleStatus(t *testing.T) {
 	}
 }
 
-// Times that no clock has are no reason to panic, nor to wait for ever.
 func TestTamperedTimes(t *testing.T) {
 	t.Parallel()
-	for name, set := range map[string]string{
-		"earliest":  "created = -9223372036854775808, lease = -9223372036854775808, expires = 9223372036854775807",
-		"latest":    "created = 9223372036854775807, lease = 0, expires = 9223372036854775807",
-		"long over": "created = 0, lease = 0, expires = -9223372036854775808",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			path := newPath(t)
-			store := open(t, path, sqlitestore.Options{})
-			_, owner := begun(t, store, "key")
-			execute(t, foreign(t, path), "UPDATE idempotency_records SET "+set)
-			asked := request
-			asked.TakeOver = true
-			_, claim, err := store.Begin(t.Context(), keyOf("key"), asked)
-			require.NoError(t, err)
-			require.NotNil(t, claim)
-			require.ErrorIs(t, owner.Complete(t.Context(), answer, time.Hour), idempotency.ErrClaimLost)
-			require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
-		})
-	}
+	rowtest.TamperedTimes(t, newSubject)
 }
 
 // A table that is not strict may hold values of any type.

@@ -1,0 +1,198 @@
+package rowtest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// Change is what becomes of a record after an operator has seen it as abandoned, and what operators then get.
+type Change = struct {
+	Set             string
+	Forget, Resolve error
+}
+
+// OperatorsSeeChanges checks that an entry is changed only as it was seen, and that its record is else left as it is.
+func OperatorsSeeChanges(t *testing.T, s Subject, changes []Change) {
+	t.Helper()
+	for _, change := range changes {
+		for name, test := range map[string]struct {
+			do   func(idempotency.Entry) error
+			want error
+		}{
+			"forget":       {func(e idempotency.Entry) error { return s.Store.Forget(t.Context(), e) }, change.Forget},
+			"happened":     {func(e idempotency.Entry) error { return s.Store.Resolve(t.Context(), e, Happened) }, change.Resolve},
+			"not happened": {func(e idempotency.Entry) error { return s.Store.Resolve(t.Context(), e, NotHappened) }, change.Resolve},
+		} {
+			key := name + " " + change.Set
+			entry := s.Abandoned(t, key)
+			s.Set(t, key, change.Set)
+			before := s.Dump(t, key)
+			require.ErrorIs(t, test.do(entry), test.want, key)
+			after := s.Dump(t, key)
+			require.Equal(t, test.want == nil, after != before, key)
+			if name == "forget" && test.want == nil {
+				require.Empty(t, after, key)
+			}
+		}
+	}
+}
+
+// ResolveOrTakeOver checks that an operation that is resolved or forgotten while another attempt takes it over is
+// changed, or taken over.
+func ResolveOrTakeOver(t *testing.T, s Subject, rounds int) {
+	t.Helper()
+	for i := range rounds {
+		key, forgets := fmt.Sprint(i), i%4 == 0
+		entry := s.Abandoned(t, key)
+		change := func() error { return s.Store.Resolve(context.Background(), entry, Happened) }
+		if forgets {
+			change = func() error { return s.Store.Forget(context.Background(), entry) }
+		}
+		var record idempotency.Record
+		var claim idempotency.Claim
+		var begun, changed error
+		var both sync.WaitGroup
+		both.Go(func() { record, claim, begun = s.Store.Begin(context.Background(), KeyOf(key), Takeover) })
+		both.Go(func() { changed = change() })
+		both.Wait()
+		require.NoError(t, begun)
+		switch {
+		case claim != nil && changed != nil:
+			require.ErrorIs(t, changed, idempotency.ErrInProgress)
+			require.Equal(t, 2, record.Attempt)
+		case claim != nil:
+			require.True(t, forgets, "resolved and taken over")
+			require.Equal(t, 1, record.Attempt)
+		default:
+			require.NoError(t, changed)
+			require.Equal(t, Happened.Response, record.Response)
+		}
+		if claim != nil {
+			require.NoError(t, claim.Complete(t.Context(), Answer, time.Hour))
+			RequireReplay(t, s.Store, key)
+		}
+	}
+}
+
+// UnreadableRecords checks that a listing and the look at a key agree about which records cannot be read, and that all
+// of them can be forgotten. Damages are set in completed records.
+func UnreadableRecords(t *testing.T, s Subject, damages []string) {
+	t.Helper()
+	ctx := t.Context()
+	Completed(t, s.Store, "sound")
+	var entries []idempotency.Entry
+	for i, damage := range damages {
+		Completed(t, s.Store, damage)
+		before := Inspected(t, s.Store, damage)
+		s.Set(t, damage, damage)
+		entry, err := s.Store.Inspect(ctx, KeyOf(damage))
+		require.ErrorIs(t, err, idempotency.ErrRecordInvalid, damage)
+		require.Equal(t, before.Created, entry.Created, damage)
+		require.Equal(t, before.Key, entry.Key, damage)
+		RequireUnreadable(t, s.Store, i+1)
+		entries = append(entries, entry)
+	}
+	for i, entry := range entries {
+		want := error(nil)
+		if entry.State == idempotency.StateRunning { // by its lease without end
+			want = idempotency.ErrInProgress
+		}
+		require.ErrorIs(t, s.Store.Forget(ctx, entry), want, damages[i])
+	}
+}
+
+// RequireUnreadable checks that a listing has one entry, and counts so many records that cannot be read.
+func RequireUnreadable(t testing.TB, store Store, unreadable int) {
+	t.Helper()
+	listing, err := store.List(t.Context(), idempotency.ListRequest{States: []idempotency.State{idempotency.StateCompleted}})
+	require.NoError(t, err)
+	require.Equal(t, unreadable, listing.Unreadable)
+	require.Len(t, listing.Entries, 1)
+	require.Equal(t, map[idempotency.State]idempotency.Total{
+		idempotency.StateCompleted: {Records: 1, Bytes: listing.Entries[0].Size},
+	}, listing.Totals)
+}
+
+// DamagedRecords checks that a record whose names are those of another key is shown without them, and that an answer
+// that is damaged is not shown. Damages says for each damage whether the names are sound.
+func DamagedRecords(t *testing.T, newSubject func(t testing.TB) Subject, damages map[string]bool) {
+	t.Helper()
+	for damage, names := range damages {
+		t.Run(damage, func(t *testing.T) {
+			t.Parallel()
+			ctx, s := t.Context(), newSubject(t)
+			Completed(t, s.Store, "key")
+			s.Set(t, "key", damage)
+			for _, inspect := range []func() (idempotency.Entry, error){
+				func() (idempotency.Entry, error) { return s.Store.Inspect(ctx, KeyOf("key")) },
+				func() (idempotency.Entry, error) { return s.Store.InspectDigest(ctx, KeyOf("key").Digest()) },
+			} {
+				entry, err := inspect()
+				require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+				require.Equal(t, idempotency.StateCompleted, entry.State)
+				require.Nil(t, entry.Response)
+				require.Equal(t, names, entry.Key == KeyOf("key"))
+			}
+			listing, err := s.Store.List(ctx, idempotency.ListRequest{})
+			require.NoError(t, err)
+			require.Equal(t, names, listing.Entries[0].Key == KeyOf("key"))
+			require.NoError(t, s.Store.Forget(ctx, listing.Entries[0]))
+		})
+	}
+}
+
+// DamagedSteps checks that steps that no store has written are not shown, and cannot be kept. The operation may have
+// happened all the same.
+func DamagedSteps(t *testing.T, s Subject) {
+	t.Helper()
+	entry := s.Abandoned(t, "key")
+	s.Set(t, "key", "steps = x'09'")
+	_, err := s.Store.Inspect(t.Context(), KeyOf("key"))
+	require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+	require.ErrorIs(t, s.Store.Resolve(t.Context(), entry, NotHappened), idempotency.ErrRecordInvalid)
+	require.NoError(t, s.Store.Resolve(t.Context(), entry, Happened))
+	require.Equal(t, *Happened.Response, Stored(t, s.Store, "key"))
+}
+
+// ListByUser checks that a user's records are found whatever the name contains, and are those of no other user. Name is
+// that of the package of the store.
+func ListByUser(t *testing.T, store Store, name string) {
+	t.Helper()
+	users := []string{"a", "A", "ä", "a ", "\x00", "😀", `\`, "'", "?", "?1", "`", "{state}", "{digest}"}
+	keys := make([]idempotency.Key, len(users))
+	for i, user := range users {
+		keys[i] = idempotency.Key{User: user, Endpoint: "POST /payments", ID: "1"}
+		_, claim, err := store.Begin(t.Context(), keys[i], Request)
+		require.NoError(t, err)
+		require.NoError(t, claim.Complete(t.Context(), Answer, time.Hour))
+	}
+	for _, key := range keys {
+		listing, err := store.List(t.Context(), idempotency.ListRequest{User: key.User})
+		require.NoError(t, err)
+		require.Len(t, listing.Entries, 1, "%q", key.User)
+		require.Equal(t, 1, listing.Totals[idempotency.StateCompleted].Records)
+		listed := listing.Entries[0]
+		require.Equal(t, key.Digest(), listed.Digest)
+		if key.User != "\x00" { // which no text has
+			require.Equal(t, key, listed.Key)
+		}
+		entry, err := store.Inspect(t.Context(), key)
+		require.NoError(t, err)
+		require.Equal(t, key, entry.Key)
+		entry, err = store.InspectDigest(t.Context(), key.Digest())
+		require.NoError(t, err)
+		require.Equal(t, listed.Key, entry.Key)
+	}
+	listing, err := store.List(t.Context(), idempotency.ListRequest{States: []idempotency.State{"') OR ('' = '"}})
+	require.NoError(t, err)
+	require.Empty(t, listing.Entries)
+	_, err = store.List(t.Context(), idempotency.ListRequest{Limit: -1})
+	require.ErrorContains(t, err, name+": list: a Limit of -1")
+}
