@@ -12,6 +12,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/adapters/gqlgenidempotency/testdata/shop"
+	"github.com/idempotency-go/idempotency/adapters/internal/adaptertest"
 )
 
 const payOnce = `mutation { pay(input: {cents: 1}) @idempotent(key: "1") { id } }`
@@ -135,7 +136,7 @@ func TestDuplicates(t *testing.T) {
 func TestClaimLost(t *testing.T) {
 	t.Parallel()
 	h := newHeld(t)
-	store := &faultyStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), extend: idempotency.ErrClaimLost}
+	store := &adaptertest.FaultyStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), ExtendErr: idempotency.ErrClaimLost}
 	s := serve(t, setup{store: store, resolvers: resolvers{pay: h.pay}, runner: idempotency.RunnerOptions{Lease: 300 * time.Millisecond}})
 	got := s.run(payOnce)
 	last := got.Errors[len(got.Errors)-1]["extensions"].(map[string]any)
@@ -184,10 +185,10 @@ func TestDecide(t *testing.T) {
 // If the resolver has not begun, the key is freed.
 func TestNotBegun(t *testing.T) {
 	t.Parallel()
-	store := &faultyStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), released: make(chan time.Duration, 1)}
+	store := &adaptertest.FaultyStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), Released: make(chan time.Duration, 1)}
 	s := serve(t, setup{store: store, runner: idempotency.RunnerOptions{Lease: time.Minute}})
 	require.NotEmpty(t, s.run(`mutation { attach(order: 1, file: "text") @idempotent(key: "1") }`).Errors)
-	require.Zero(t, await(t, store.released))
+	require.Zero(t, await(t, store.Released))
 }
 
 // The observer of the Runner is told of each field.

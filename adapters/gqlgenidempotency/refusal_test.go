@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/99designs/gqlgen/graphql"
 	"github.com/99designs/gqlgen/graphql/handler"
@@ -16,6 +15,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/adapters/gqlgenidempotency"
 	"github.com/idempotency-go/idempotency/adapters/gqlgenidempotency/testdata/shop"
+	"github.com/idempotency-go/idempotency/adapters/internal/adaptertest"
 )
 
 // requireRefused fails unless the only error is a refusal.
@@ -156,7 +156,7 @@ func TestKeys(t *testing.T) {
 // GraphQL over HTTP: a document that is not executed is answered with 400, and a field that is refused with 200.
 func TestStatus(t *testing.T) {
 	t.Parallel()
-	s := serve(t, setup{store: &faultyStore{begin: errors.New("refused")}})
+	s := serve(t, setup{store: &adaptertest.FaultyStore{BeginErr: errors.New("refused")}})
 	accept := []string{"Accept", "application/graphql-response+json"}
 	require.Equal(t, 400, s.run(`mutation { pay(input: {cents: 1}) @idempotent(key: "") { id } }`, accept...).Status)
 	require.Equal(t, 200, s.run(`mutation { pay(input: {cents: 1}) @idempotent(key: "1") { id } }`, accept...).Status)
@@ -241,7 +241,7 @@ func TestUserUnknown(t *testing.T) {
 func TestPresenterSeesTheReason(t *testing.T) {
 	t.Parallel()
 	seen := make(chan error, 1)
-	s := serve(t, setup{store: &faultyStore{begin: errors.New("refused")}, adjust: func(graph *handler.Server) {
+	s := serve(t, setup{store: &adaptertest.FaultyStore{BeginErr: errors.New("refused")}, adjust: func(graph *handler.Server) {
 		graph.SetErrorPresenter(func(ctx context.Context, err error) *gqlerror.Error {
 			seen <- err
 			return graphql.DefaultErrorPresenter(ctx, err)
@@ -251,59 +251,15 @@ func TestPresenterSeesTheReason(t *testing.T) {
 	require.ErrorIs(t, await(t, seen), idempotency.ErrUnavailable)
 }
 
-// faultyStore is a store with faults.
-type faultyStore struct {
-	idempotency.Store
-	begin, extend, complete error
-	released                chan time.Duration // for how long the record is kept; 0: the key is freed
-}
-
-type faultyClaim struct {
-	idempotency.Claim
-	store *faultyStore
-}
-
-func (s *faultyStore) Begin(ctx context.Context, key idempotency.Key, r idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim, error) {
-	if s.begin != nil {
-		return idempotency.Record{}, nil, s.begin
-	}
-	record, claim, err := s.Store.Begin(ctx, key, r)
-	if claim != nil {
-		claim = &faultyClaim{claim, s}
-	}
-	return record, claim, err
-}
-
-func (c *faultyClaim) Extend(ctx context.Context, lease time.Duration) error {
-	if c.store.extend != nil {
-		return c.store.extend
-	}
-	return c.Claim.Extend(ctx, lease)
-}
-
-func (c *faultyClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	if c.store.complete != nil {
-		return c.store.complete
-	}
-	return c.Claim.Complete(ctx, resp, ttl)
-}
-
-func (c *faultyClaim) Release(ctx context.Context, ttl time.Duration) error {
-	if c.store.released != nil {
-		c.store.released <- ttl
-	}
-	return c.Claim.Release(ctx, ttl)
-}
-
 func TestFaultsOfTheStore(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		store faultyStore
+		store adaptertest.FaultyStore
 		code  string
 		runs  int64
 	}{
-		"down":       {faultyStore{begin: errors.New("refused")}, "STORE_UNAVAILABLE", 0},
-		"claim lost": {faultyStore{complete: idempotency.ErrClaimLost}, "IN_PROGRESS", 1},
+		"down":       {adaptertest.FaultyStore{BeginErr: errors.New("refused")}, "STORE_UNAVAILABLE", 0},
+		"claim lost": {adaptertest.FaultyStore{CompleteErr: idempotency.ErrClaimLost}, "IN_PROGRESS", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -320,7 +276,7 @@ func TestFaultsOfTheStore(t *testing.T) {
 func TestFailOpen(t *testing.T) {
 	t.Parallel()
 	s := serve(t, setup{
-		store: &faultyStore{begin: errors.New("refused")}, runner: idempotency.RunnerOptions{FailOpen: true},
+		store: &adaptertest.FaultyStore{BeginErr: errors.New("refused")}, runner: idempotency.RunnerOptions{FailOpen: true},
 	})
 	for range 2 {
 		require.Empty(t, s.run(`mutation { refund(order: 1) @idempotent(key: "1") { id } }`).Errors)

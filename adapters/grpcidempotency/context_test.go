@@ -17,6 +17,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/adapters/grpcidempotency"
+	"github.com/idempotency-go/idempotency/adapters/internal/adaptertest"
 	"github.com/idempotency-go/idempotency/step"
 )
 
@@ -123,7 +124,7 @@ func TestCancelWithClient(t *testing.T) {
 // A call whose client has left before the handler begins is not executed. Its repetition is executed.
 func TestClientHasLeft(t *testing.T) {
 	t.Parallel()
-	store := &faultyStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), released: make(chan time.Duration, 1)}
+	store := &adaptertest.FaultyStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), Released: make(chan time.Duration, 1)}
 	s := serve(t, setup{store: store, runner: idempotency.RunnerOptions{Abandoned: idempotency.Refuse, Lease: time.Minute}})
 	ctx, cancel := context.WithCancel(metadata.NewIncomingContext(t.Context(), metadata.Pairs("idempotency-key", "1")))
 	cancel()
@@ -132,7 +133,7 @@ func TestClientHasLeft(t *testing.T) {
 		return nil, nil
 	})
 	require.Equal(t, codes.Canceled, status.Code(err))
-	require.Zero(t, await(t, store.released), "the key is free")
+	require.Zero(t, await(t, store.Released), "the key is free")
 	require.False(t, s.call(withKey("1"), 1).Replayed)
 	require.Equal(t, int64(1), s.runs.Load())
 }
@@ -143,17 +144,17 @@ func TestTurnedAway(t *testing.T) {
 	for code, kept := range map[codes.Code]time.Duration{
 		codes.ResourceExhausted: 0, codes.Unauthenticated: 0, codes.Unavailable: 24 * time.Hour,
 	} {
-		store := &faultyStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), released: make(chan time.Duration, 1)}
+		store := &adaptertest.FaultyStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), Released: make(chan time.Duration, 1)}
 		s := serve(t, setup{store: store, method: failWith(code), runner: idempotency.RunnerOptions{Lease: time.Minute}})
 		require.Equal(t, code, s.call(withKey("1"), 1).Code)
-		require.Equal(t, kept, await(t, store.released))
+		require.Equal(t, kept, await(t, store.Released))
 	}
 }
 
 func TestClaimLost(t *testing.T) {
 	t.Parallel()
 	h := newHeld(t)
-	store := &faultyStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), extend: idempotency.ErrClaimLost}
+	store := &adaptertest.FaultyStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), ExtendErr: idempotency.ErrClaimLost}
 	s := serve(t, setup{store: store, method: h.method, runner: idempotency.RunnerOptions{Lease: 300 * time.Millisecond}})
 	got := s.call(withKey("1"), 1)
 	requireRefused(t, got, codes.Aborted, "IN_PROGRESS", time.Second)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/adapters/grpcidempotency"
+	"github.com/idempotency-go/idempotency/adapters/internal/adaptertest"
 )
 
 // reason returns why a call was refused.
@@ -147,63 +148,19 @@ func TestUnknownUser(t *testing.T) {
 	}
 }
 
-// faultyStore is a store with faults.
-type faultyStore struct {
-	idempotency.Store
-	begin, extend, complete error
-	released                chan time.Duration // for how long the record is kept; 0: the key is freed
-}
-
-type faultyClaim struct {
-	idempotency.Claim
-	store *faultyStore
-}
-
-func (s *faultyStore) Begin(ctx context.Context, key idempotency.Key, r idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim, error) {
-	if s.begin != nil {
-		return idempotency.Record{}, nil, s.begin
-	}
-	record, claim, err := s.Store.Begin(ctx, key, r)
-	if claim != nil {
-		claim = &faultyClaim{claim, s}
-	}
-	return record, claim, err
-}
-
-func (c *faultyClaim) Extend(ctx context.Context, lease time.Duration) error {
-	if c.store.extend != nil {
-		return c.store.extend
-	}
-	return c.Claim.Extend(ctx, lease)
-}
-
-func (c *faultyClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	if c.store.complete != nil {
-		return c.store.complete
-	}
-	return c.Claim.Complete(ctx, resp, ttl)
-}
-
-func (c *faultyClaim) Release(ctx context.Context, ttl time.Duration) error {
-	if c.store.released != nil {
-		c.store.released <- ttl
-	}
-	return c.Claim.Release(ctx, ttl)
-}
-
 func TestFaultsOfTheStore(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		store faultyStore
+		store adaptertest.FaultyStore
 		code  codes.Code
 		why   string
 		pause time.Duration
 		runs  int64
 	}{
-		"down":       {faultyStore{begin: errors.New("refused")}, codes.Unavailable, "STORE_UNAVAILABLE", time.Second, 0},
-		"quota":      {faultyStore{begin: idempotency.ErrUserQuota}, codes.ResourceExhausted, "QUOTA_EXCEEDED", time.Minute, 0},
-		"unreadable": {faultyStore{begin: idempotency.ErrRecordInvalid}, codes.Unavailable, "STORE_UNAVAILABLE", time.Second, 0},
-		"claim lost": {faultyStore{complete: idempotency.ErrClaimLost}, codes.Aborted, "IN_PROGRESS", time.Second, 1},
+		"down":       {adaptertest.FaultyStore{BeginErr: errors.New("refused")}, codes.Unavailable, "STORE_UNAVAILABLE", time.Second, 0},
+		"quota":      {adaptertest.FaultyStore{BeginErr: idempotency.ErrUserQuota}, codes.ResourceExhausted, "QUOTA_EXCEEDED", time.Minute, 0},
+		"unreadable": {adaptertest.FaultyStore{BeginErr: idempotency.ErrRecordInvalid}, codes.Unavailable, "STORE_UNAVAILABLE", time.Second, 0},
+		"claim lost": {adaptertest.FaultyStore{CompleteErr: idempotency.ErrClaimLost}, codes.Aborted, "IN_PROGRESS", time.Second, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -220,7 +177,7 @@ func TestFailOpen(t *testing.T) {
 	for code, m := range map[codes.Code]method{codes.OK: nil, codes.Unavailable: failWith(codes.Unavailable)} {
 		unguarded := serve(t, setup{method: m, bare: true}).call(withKey("1"), 1)
 		s := serve(t, setup{
-			method: m, store: &faultyStore{begin: errors.New("refused")}, runner: idempotency.RunnerOptions{FailOpen: true},
+			method: m, store: &adaptertest.FaultyStore{BeginErr: errors.New("refused")}, runner: idempotency.RunnerOptions{FailOpen: true},
 		})
 		require.Equal(t, unguarded.same(), s.call(withKey("1"), 1).same())
 		require.Equal(t, code, unguarded.Code)

@@ -2,7 +2,6 @@
 package adaptertest
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"io"
@@ -117,7 +116,9 @@ func FormIsLeft(t *testing.T, service http.Handler) {
 // service waits for the end of its context.
 func ClaimLost(t *testing.T, service func(guard Guard) http.Handler) {
 	t.Helper()
-	store := lossyStore{idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
+	store := &FaultyStore{
+		Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), ExtendErr: idempotency.ErrClaimLost,
+	}
 	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{
 		Lease: time.Second, Logger: slog.New(slog.DiscardHandler),
 	})
@@ -127,23 +128,6 @@ func ClaimLost(t *testing.T, service func(guard Guard) http.Handler) {
 	require.Equal(t, "application/problem+json", got.Header.Get("Content-Type"))
 	require.True(t, strings.HasSuffix(got.Body, "}") && strings.Count(got.Body, "{") == 1, got.Body)
 }
-
-// lossyStore is a store whose claims are lost when they are renewed.
-type lossyStore struct{ idempotency.Store }
-
-func (s lossyStore) Begin(
-	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
-) (idempotency.Record, idempotency.Claim, error) {
-	record, claim, err := s.Store.Begin(ctx, key, request)
-	if claim != nil {
-		claim = lossyClaim{claim}
-	}
-	return record, claim, err
-}
-
-type lossyClaim struct{ idempotency.Claim }
-
-func (lossyClaim) Extend(context.Context, time.Duration) error { return idempotency.ErrClaimLost }
 
 // serveUploads starts a service that takes scans, and returns a function that sends one to it, with key unless it is
 // empty.
