@@ -5,11 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +15,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/proof/servertest"
 	"github.com/idempotency-go/idempotency/step"
+	"github.com/idempotency-go/idempotency/stores/internal/aborttest"
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
@@ -34,18 +31,7 @@ func TestStepsSurviveAborts(t *testing.T) {
 			t.Run(level+"/"+kind, func(t *testing.T) {
 				t.Parallel()
 				a := newAborts(t, isJoined, settings...)
-				stop := a.injectFaults()
-				var crowd sync.WaitGroup
-				for range 4 {
-					crowd.Go(func() {
-						for range 5 {
-							a.bookUntilDone(uuid.NewString())
-						}
-					})
-				}
-				crowd.Wait()
-				stop()
-				a.requireExactlyOnce()
+				a.requireExactlyOnce(a.Run(20))
 			})
 		}
 	}
@@ -54,28 +40,28 @@ func TestStepsSurviveAborts(t *testing.T) {
 // aborts is a service behind a proxy that breaks connections. Its handlers panic, give up, lose their sessions and their clients, and
 // stand still.
 type aborts struct {
-	*testing.T
+	aborttest.Service
 	direct, through *sql.DB
-	proxy           *servertest.Proxy
 	rows            string
-	service         http.Handler
 	isJoined        bool
-
-	answers sync.Map     // by key
-	trouble atomic.Int64 // handlers that were interrupted
 }
 
 func newAborts(t *testing.T, isJoined bool, settings ...string) *aborts {
-	a := &aborts{T: t, direct: pool(t, server(t).DSN()), isJoined: isJoined, proxy: servertest.NewProxy(t, server(t).Addr())}
+	a := &aborts{direct: pool(t, server(t).DSN()), isJoined: isJoined}
+	a.T, a.Proxy = t, servertest.NewProxy(t, server(t).Addr())
+	a.Patterns = []string{
+		"SET autocommit = 0, @idem", "LAST_INSERT_ID", "SAVEPOINT", "INSERT INTO", "CONCAT(COALESCE", "autocommit = 1",
+		"SELECT token, COALESCE(lease", "COMMIT", "ROLLBACK", "",
+	}
 	// Statements of the handler have no other deadline, and Commit of package database/sql can have none.
-	a.through = pool(t, server(t).DSNAt(a.proxy.Addr()), append(settings, "readTimeout=3s")...)
+	a.through = pool(t, server(t).DSNAt(a.Proxy.Addr()), append(settings, "readTimeout=3s")...)
 	a.through.SetMaxOpenConns(6)
 	opts := newOptions()
 	opts.IdleTimeout = time.Second
 	require.NoError(t, mysqlstore.Migrate(t.Context(), a.direct, opts))
 	a.rows = opts.Table + "_rows"
 	execute(t, a.direct, "CREATE TABLE "+a.rows+" (name CHAR(36), answer CHAR(36)) ENGINE = InnoDB")
-	a.service = newMiddleware(t, mysqlstore.New(a.through, opts), idempotency.Options{
+	a.Handler = newMiddleware(t, mysqlstore.New(a.through, opts), idempotency.Options{
 		Lease: 1500 * time.Millisecond, StoreTimeout: time.Second, CancelWithClient: true,
 	}, a.ServeHTTP)
 	return a
@@ -117,86 +103,15 @@ func (a *aborts) book(ctx context.Context, key string) (string, error) {
 	return answer, tx.Commit()
 }
 
-// interrupt does what may happen to a handler, once in a while. Tx is nil outside of a transaction.
 func (a *aborts) interrupt(tx *sql.Tx) error {
-	what := rand.IntN(20)
-	if what < 4 {
-		a.trouble.Add(1)
+	var kill func()
+	if tx != nil {
+		kill = func() { _, _ = tx.Exec("KILL CONNECTION_ID()") }
 	}
-	switch what {
-	case 0:
-		panic(http.ErrAbortHandler)
-	case 1:
-		return errors.New("the handler gives up")
-	case 2:
-		if tx != nil {
-			_, _ = tx.Exec("KILL CONNECTION_ID()")
-		}
-	case 3: // renewals go on, or the server ends the session
-		time.Sleep(rand.N(1500 * time.Millisecond))
-	}
-	return nil
+	return a.Interrupt(20, 1500*time.Millisecond, kill)
 }
 
-func (a *aborts) injectFaults() (stop func()) {
-	faults := []servertest.Fault{
-		servertest.LoseRequest, servertest.LoseReply, servertest.CutRequest, servertest.CutReply, servertest.HoldReply,
-		servertest.DelayRequest, servertest.LateRequest, servertest.DelayReply,
-	}
-	patterns := []string{
-		"SET autocommit = 0, @idem", "LAST_INSERT_ID", "SAVEPOINT", "INSERT INTO", "CONCAT(COALESCE", "autocommit = 1",
-		"SELECT token, COALESCE(lease", "COMMIT", "ROLLBACK", "",
-	}
-	ctx, cancel := context.WithCancel(a.Context())
-	var injector sync.WaitGroup
-	injector.Go(func() {
-		for ctx.Err() == nil {
-			a.proxy.Inject(servertest.Rule{
-				Fault: faults[rand.IntN(len(faults))], Pattern: patterns[rand.IntN(len(patterns))], Skip: rand.IntN(3),
-			})
-			time.Sleep(rand.N(80 * time.Millisecond))
-		}
-		a.proxy.Inject(servertest.Rule{})
-		a.proxy.Release()
-	})
-	return func() {
-		cancel()
-		injector.Wait()
-	}
-}
-
-// bookUntilDone sends a request until it is answered.
-func (a *aborts) bookUntilDone(key string) {
-	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
-		if w := a.tryToBook(key); w != nil && w.Code == http.StatusCreated {
-			a.answers.Store(key, w.Body.String())
-			return
-		}
-	}
-	a.Errorf("%s was not answered", key)
-}
-
-// tryToBook sends a request whose client may leave. It returns nil if the handler has panicked.
-func (a *aborts) tryToBook(key string) (w *httptest.ResponseRecorder) {
-	defer func() {
-		if recover() != nil {
-			w = nil
-		}
-	}()
-	ctx := a.Context()
-	if rand.IntN(10) == 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, rand.N(30*time.Millisecond))
-		defer cancel()
-	}
-	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/payments", nil)
-	r.Header.Set("Idempotency-Key", key)
-	w = httptest.NewRecorder()
-	a.service.ServeHTTP(w, r)
-	return w
-}
-
-func (a *aborts) requireExactlyOnce() {
+func (a *aborts) requireExactlyOnce(answers map[string]string) {
 	a.Helper()
 	rows, err := a.direct.Query("SELECT name, answer FROM " + a.rows)
 	require.NoError(a, err)
@@ -209,19 +124,10 @@ func (a *aborts) requireExactlyOnce() {
 		written[name] = answer
 	}
 	require.NoError(a, rows.Err())
-	require.Len(a, written, 20)
+	require.Len(a, written, len(answers))
 	for key, answer := range written {
-		acknowledged, ok := a.answers.Load(key)
-		require.True(a, ok)
-		require.Equal(a, answer, acknowledged.(string)[len(uuid.Nil.String())+1:])
-		eventually(a, "the replay", func() bool { // connections that were struck are still in the pool
-			w := a.tryToBook(key)
-			if w == nil || w.Code != http.StatusCreated {
-				return false
-			}
-			require.Equal(a, acknowledged, w.Body.String())
-			return w.Header().Get("Idempotent-Replayed") == "true"
-		})
+		require.Contains(a, answers, key)
+		require.Equal(a, answer, answers[key][len(uuid.Nil.String())+1:])
 	}
-	a.Logf("%d interruptions of handlers", a.trouble.Load())
+	a.RequireReplays()
 }

@@ -4,24 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/proof/killtest"
 	"github.com/idempotency-go/idempotency/proof/servertest"
+	"github.com/idempotency-go/idempotency/stores/internal/aborttest"
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
@@ -94,18 +90,7 @@ func TestStepsSurviveAborts(t *testing.T) {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				t.Parallel()
 				a := newAborts(t, do, level.opts, level.bouncer, level.session)
-				stop := a.injectFaults()
-				var crowd sync.WaitGroup
-				for range 4 {
-					crowd.Go(func() {
-						for range 4 {
-							a.bookUntilDone(uuid.NewString())
-						}
-					})
-				}
-				crowd.Wait()
-				stop()
-				a.requireExactlyOnce()
+				a.requireExactlyOnce(a.Run(16))
 			})
 		}
 	}
@@ -114,29 +99,27 @@ func TestStepsSurviveAborts(t *testing.T) {
 // aborts is a service behind a proxy that breaks connections. Its handlers panic, give up, lose their sessions and their clients, and
 // stand still.
 type aborts struct {
-	*testing.T
+	aborttest.Service
 	direct   *pgxpool.Pool
 	pool     *pgxpool.Pool
-	proxy    *servertest.Proxy
 	rows     *rowTable // of names "key answer"
 	provider *killtest.Provider
-	service  http.Handler
 	do       stepFunc
-
-	mu      sync.Mutex
-	answers map[string]string // by key
-	trouble atomic.Int64      // handlers that were interrupted
 }
 
 func newAborts(t *testing.T, do stepFunc, opts pgxstore.Options, bouncer bool, session pgx.TxIsoLevel) *aborts {
-	a := &aborts{T: t, direct: newPool(t, serverURL(t)), do: do, provider: killtest.NewProvider(t), answers: map[string]string{}}
+	a := &aborts{direct: newPool(t, serverURL(t)), do: do, provider: killtest.NewProvider(t)}
 	db, _ := server()
 	target := db.Addr()
 	if bouncer {
 		target = servertest.PgBouncer(t, db).Addr()
 	}
-	a.proxy = servertest.NewProxy(t, target)
-	a.pool = newPool(t, db.URLAt(a.proxy.Addr()), unprepared, func(c *pgxpool.Config) {
+	a.T, a.Proxy = t, servertest.NewProxy(t, target)
+	a.Patterns = []string{
+		"idempotency: claim", "idempotency: enter step", "idempotency: keep step", "idempotency: settle step", "commit",
+		"idempotency: complete", "idempotency: release", "idempotency: extend", "INSERT", "",
+	}
+	a.pool = newPool(t, db.URLAt(a.Proxy.Addr()), unprepared, func(c *pgxpool.Config) {
 		c.MaxConns = 6
 		if session != "" {
 			c.ConnConfig.RuntimeParams["default_transaction_isolation"] = string(session)
@@ -145,7 +128,7 @@ func newAborts(t *testing.T, do stepFunc, opts pgxstore.Options, bouncer bool, s
 	opts.IdleTimeout = 700 * time.Millisecond
 	opts = newTable(t, a.direct, opts)
 	a.rows = newRows(t, a.direct, opts)
-	a.service = newMiddleware(t, pgxstore.New(a.pool, opts), idempotency.Options{
+	a.Handler = newMiddleware(t, pgxstore.New(a.pool, opts), idempotency.Options{
 		Lease: 1500 * time.Millisecond, StoreTimeout: time.Second, CancelWithClient: true,
 	}, a.ServeHTTP)
 	return a
@@ -170,109 +153,27 @@ func (a *aborts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, answer)
 }
 
-// interrupt does what may happen to a handler, once in a while. Tx is nil outside of a transaction.
 func (a *aborts) interrupt(ctx context.Context, tx *stepTx) error {
-	what := rand.IntN(30)
-	if what < 4 {
-		a.trouble.Add(1)
+	var kill func()
+	if tx != nil {
+		kill = func() { _ = tx.exec(ctx, "SELECT pg_terminate_backend(pg_backend_pid())") }
 	}
-	switch what {
-	case 0:
-		panic(http.ErrAbortHandler)
-	case 1:
-		return errors.New("the handler gives up")
-	case 2:
-		if tx != nil {
-			_ = tx.exec(ctx, "SELECT pg_terminate_backend(pg_backend_pid())")
-		}
-	case 3: // renewals go on, or the server ends the transaction
-		time.Sleep(rand.N(1200 * time.Millisecond))
-	}
-	return nil
+	return a.Interrupt(30, 1200*time.Millisecond, kill)
 }
 
-func (a *aborts) injectFaults() (stop func()) {
-	faults := []servertest.Fault{
-		servertest.LoseRequest, servertest.LoseReply, servertest.CutRequest, servertest.CutReply, servertest.HoldReply,
-		servertest.DelayRequest, servertest.LateRequest, servertest.DelayReply,
-	}
-	patterns := []string{
-		"idempotency: claim", "idempotency: enter step", "idempotency: keep step", "idempotency: settle step", "commit",
-		"idempotency: complete", "idempotency: release", "idempotency: extend", "INSERT", "",
-	}
-	ctx, cancel := context.WithCancel(a.Context())
-	var injector sync.WaitGroup
-	injector.Go(func() {
-		for ctx.Err() == nil {
-			a.proxy.Inject(servertest.Rule{
-				Fault: faults[rand.IntN(len(faults))], Pattern: patterns[rand.IntN(len(patterns))], Skip: rand.IntN(3),
-			})
-			time.Sleep(rand.N(80 * time.Millisecond))
-		}
-		a.proxy.Inject(servertest.Rule{})
-		a.proxy.Release()
-	})
-	return func() {
-		cancel()
-		injector.Wait()
-	}
-}
-
-// bookUntilDone sends a request until it is answered.
-func (a *aborts) bookUntilDone(key string) {
-	for until := time.Now().Add(2 * time.Minute); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
-		if w := a.tryToBook(key); w != nil && w.Code == http.StatusCreated {
-			a.mu.Lock()
-			a.answers[key] = w.Body.String()
-			a.mu.Unlock()
-			return
-		}
-	}
-	a.Errorf("%s was not answered", key)
-}
-
-// tryToBook sends a request whose client may leave. It returns nil if the handler has panicked.
-func (a *aborts) tryToBook(key string) (w *httptest.ResponseRecorder) {
-	defer func() {
-		if recover() != nil {
-			w = nil
-		}
-	}()
-	ctx := a.Context()
-	if rand.IntN(10) == 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, rand.N(30*time.Millisecond))
-		defer cancel()
-	}
-	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/payments", nil)
-	r.Header.Set("Idempotency-Key", key)
-	w = httptest.NewRecorder()
-	a.service.ServeHTTP(w, r)
-	return w
-}
-
-func (a *aborts) requireExactlyOnce() {
+func (a *aborts) requireExactlyOnce(answers map[string]string) {
 	a.Helper()
-	require.Len(a, a.answers, 16)
 	written := column[string](a, a.direct, "SELECT name FROM "+a.rows.name)
 	var want, keys []string
-	for key, answer := range a.answers {
+	for key, answer := range answers {
 		keys, want = append(keys, key), append(want, key+" "+answer)
 	}
 	slices.Sort(written)
 	slices.Sort(want)
 	require.Equal(a, want, written)
 	require.NoError(a, a.provider.Explain(keys...))
-	for key, answer := range a.answers {
-		var w *httptest.ResponseRecorder
-		require.Eventually(a, func() bool { // connections that were struck are still in the pool
-			w = a.tryToBook(key)
-			return w != nil && w.Code == http.StatusCreated
-		}, 30*time.Second, 10*time.Millisecond)
-		assert.Equal(a, answer, w.Body.String())
-		assert.Equal(a, "true", w.Header().Get("Idempotent-Replayed"))
-	}
-	a.Logf("%d interruptions of handlers; %s", a.trouble.Load(), a.provider)
+	a.RequireReplays()
+	a.Logf("%s", a.provider)
 }
 
 // A commit that is still on its way when the step has stopped waiting for its reply is not taken for one that has failed.
