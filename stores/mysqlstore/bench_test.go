@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/proof/servertest"
+	"github.com/idempotency-go/idempotency/stores/internal/rowtest"
 )
 
 // BenchmarkFirst runs first executions, a claim and a completion each, and reports how many a second, and how long one
@@ -30,7 +30,7 @@ func BenchmarkFirst(b *testing.B) {
 				db := crowdedPool(b, m, workers)
 				store, _ := newStore(b, db)
 				warm(b, store, workers)
-				measure(b, workers, func(int) {
+				rowtest.Measure(b, workers, func(int) {
 					if err := complete(store, uuid.NewString()); err != nil {
 						b.Error(err)
 					}
@@ -54,7 +54,7 @@ func BenchmarkReplay(b *testing.B) {
 			completed(b, store, keys[i])
 		}
 		b.Run("replay/workers="+strconv.Itoa(workers), func(b *testing.B) {
-			measure(b, workers, func(i int) {
+			rowtest.Measure(b, workers, func(i int) {
 				record, _, err := store.Begin(b.Context(), keyOf(keys[i%records]), request)
 				if err != nil || string(record.Response.Body) != string(answer.Body) {
 					b.Error("no replay:", err)
@@ -64,7 +64,7 @@ func BenchmarkReplay(b *testing.B) {
 		b.Run("bare/workers="+strconv.Itoa(workers), func(b *testing.B) {
 			query, err := db.Prepare("SELECT response FROM " + table + " WHERE digest = ?")
 			require.NoError(b, err)
-			measure(b, workers, func(i int) {
+			rowtest.Measure(b, workers, func(i int) {
 				digest := keyOf(keys[i%records]).Digest()
 				var response []byte
 				if err := query.QueryRowContext(b.Context(), digest[:]).Scan(&response); err != nil {
@@ -131,7 +131,7 @@ func BenchmarkRows(b *testing.B) {
 		warm(b, store, workers)
 		insert := "INSERT INTO " + table + "_rows VALUES (7)"
 		b.Run("DoTx/workers="+strconv.Itoa(workers), func(b *testing.B) {
-			measure(b, workers, func(int) {
+			rowtest.Measure(b, workers, func(int) {
 				_, claim := begun(b, store, uuid.NewString())
 				var tx *sql.Tx
 				_, err := claim.(idempotency.TxCheckpointer).CheckpointTx(b.Context(), &idempotency.TxStep{
@@ -146,7 +146,7 @@ func BenchmarkRows(b *testing.B) {
 			})
 		})
 		b.Run("by hand/workers="+strconv.Itoa(workers), func(b *testing.B) {
-			measure(b, workers, func(int) {
+			rowtest.Measure(b, workers, func(int) {
 				tx, err := db.Begin()
 				if err == nil {
 					_, err = tx.Exec("INSERT INTO " + table + "_keys VALUES ('" + uuid.NewString() + "')")
@@ -195,29 +195,4 @@ func warm(b *testing.B, store idempotency.Store, workers int) {
 		})
 	}
 	group.Wait()
-}
-
-// measure runs a step b.N times by several workers, and reports its rate and latencies.
-func measure(b *testing.B, workers int, step func(i int)) {
-	b.Helper()
-	took := make([]time.Duration, b.N)
-	var next atomic.Int64
-	var group sync.WaitGroup
-	b.ResetTimer()
-	for range workers {
-		group.Go(func() {
-			for i := int(next.Add(1)); i <= b.N; i = int(next.Add(1)) {
-				began := time.Now()
-				step(i)
-				took[i-1] = time.Since(began)
-			}
-		})
-	}
-	group.Wait()
-	b.StopTimer()
-	slices.Sort(took)
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "ops/s")
-	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
-	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
-	b.ReportMetric(float64(took[len(took)-1].Microseconds()), "max-µs")
 }

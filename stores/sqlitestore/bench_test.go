@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/stores/internal/rowtest"
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
@@ -41,7 +42,7 @@ func BenchmarkFirst(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/workers=%d", disk.name, workers), func(b *testing.B) {
 				store := open(b, filepath.Join(b.TempDir(), "a.db"), disk.opts)
 				delay(b, store, disk.delay)
-				measure(b, workers, func(int) {
+				rowtest.Measure(b, workers, func(int) {
 					if err := complete(store, uuid.NewString()); err != nil {
 						b.Error(err)
 					}
@@ -58,7 +59,7 @@ func BenchmarkRows(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/workers=%d", disk.name, workers), func(b *testing.B) {
 				s := openShop(b, disk.opts)
 				delay(b, s.store, disk.delay)
-				measure(b, workers, func(int) {
+				rowtest.Measure(b, workers, func(int) {
 					err := run(s.store, uuid.NewString(), func(ctx context.Context) error {
 						_, err := sqlitestore.DoTx(ctx, "book", func(tx *sql.Tx) (int64, error) {
 							result, err := tx.Exec("INSERT INTO orders (item) VALUES (?)", "tea")
@@ -86,31 +87,6 @@ func delay(b *testing.B, store interface{ OnCommit(func() int32) error }, d time
 	}
 	disk := syncDelay(b)
 	b.Cleanup(func() { b.ReportMetric(float64(disk.Microseconds()), "fsync-µs") })
-}
-
-// measure runs a step b.N times by several workers, and reports its rate and latencies.
-func measure(b *testing.B, workers int, step func(i int)) {
-	b.Helper()
-	took := make([]time.Duration, b.N)
-	var next atomic.Int64
-	var group sync.WaitGroup
-	b.ResetTimer()
-	for range workers {
-		group.Go(func() {
-			for i := int(next.Add(1)); i <= b.N; i = int(next.Add(1)) {
-				began := time.Now()
-				step(i)
-				took[i-1] = time.Since(began)
-			}
-		})
-	}
-	group.Wait()
-	b.StopTimer()
-	slices.Sort(took)
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "ops/s")
-	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
-	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
-	b.ReportMetric(float64(took[len(took)-1].Microseconds()), "max-µs")
 }
 
 // syncDelay returns how long the disk takes to keep 4 KiB.
