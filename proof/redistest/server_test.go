@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -75,46 +74,58 @@ func TestRedisWithoutMemory(t *testing.T) {
 		testservice.MustRead(t, store, testservice.NumberedKey(2)).Response)
 }
 
-// While a slot moves from one server to another, nothing that concerns its keys fails.
+// While a slot moves from one server to another, nothing that concerns its keys fails: claims of first and further attempts,
+// whether they were granted before or are granted then, are renewed and settled.
 func TestRedisSlotOnTheMove(t *testing.T) {
 	t.Parallel()
-	masters := servertest.RedisCluster(t)
-	client := testservice.NewClusterClient(t, masters)
-	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "{one slot}:"})
-	finished := testservice.NumberedKey(0)
+	client, masters := movable(t)
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: oneSlot})
+	finished, running := testservice.NumberedKey(0), idempotency.Key{ID: "running"}
 	require.NoError(t, testservice.MustClaim(t, store, finished, testservice.AttemptFor(time.Hour)).Complete(t.Context(), testservice.Large(), time.Hour))
+	testservice.MustClaim(t, store, running, testservice.AttemptFor(time.Hour))
 	steps := map[string]func(idempotency.Claim) error{
 		"extension":        func(c idempotency.Claim) error { return c.Extend(t.Context(), time.Minute) },
 		"release":          func(c idempotency.Claim) error { return c.Release(t.Context(), time.Hour) },
 		"completion":       func(c idempotency.Claim) error { return c.Complete(t.Context(), testservice.BodyOf(1), time.Hour) },
 		"large completion": func(c idempotency.Claim) error { return c.Complete(t.Context(), testservice.Large(), time.Hour) },
 	}
-	before := map[string]idempotency.Claim{}
+	begin := func(when, step string) idempotency.Claim {
+		return testservice.MustClaim(t, store, idempotency.Key{ID: when + " " + step}, testservice.AttemptFor(time.Hour))
+	}
+	claims := map[string]map[string]idempotency.Claim{"before": {}, "again": {}, "again during": {}, "during": {}}
 	for name := range steps {
-		before[name] = testservice.MustClaim(t, store, idempotency.Key{ID: "before " + name}, testservice.AttemptFor(time.Hour))
-	}
-
-	slot := client.ClusterKeySlot(t.Context(), "{one slot}:").Val()
-	var from, to *redis.Client
-	for _, master := range masters {
-		node := testservice.NewRedisClient(t, master.Addr())
-		if len(testservice.RedisKeys(t, node, "")) > 0 {
-			from = node
-		} else {
-			to = node
+		for _, again := range []string{"again", "again during"} {
+			require.NoError(t, begin(again, name).Release(t.Context(), time.Hour))
 		}
+		claims["before"][name], claims["again"][name] = begin("before", name), begin("again", name)
 	}
-	id := func(node *redis.Client) any { return node.Do(t.Context(), "CLUSTER", "MYID").Val() }
-	require.NoError(t, to.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from)).Err())
-	require.NoError(t, from.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to)).Err())
 
-	require.Equal(t, testservice.LargeBody, string(testservice.MustRead(t, store, finished).Response.Body))
-	for name, step := range steps {
-		require.NoError(t, step(before[name]), name)
-		require.NoError(t, step(testservice.MustClaim(t, store, idempotency.Key{ID: "during " + name}, testservice.AttemptFor(time.Hour))), name)
+	duringMove(t, client, masters, func() {
+		require.Equal(t, testservice.LargeBody, string(testservice.MustRead(t, store, finished).Response.Body))
+		_, claim, err := store.Begin(t.Context(), running, testservice.AttemptFor(time.Hour))
+		require.NoError(t, err)
+		require.Nil(t, claim)
+		for name, step := range steps {
+			claims["during"][name], claims["again during"][name] = begin("during", name), begin("again during", name)
+			for when := range claims {
+				require.NoError(t, step(claims[when][name]), "%s %s", when, name)
+			}
+		}
+		for when := range claims {
+			read := testservice.MustRead(t, store, idempotency.Key{ID: when + " large completion"})
+			require.Equal(t, testservice.LargeBody, string(read.Response.Body), when)
+		}
+	})
+}
+
+// movable returns a client of a Cluster, and those of its masters.
+func movable(t *testing.T) (client *redis.ClusterClient, masters []*redis.Client) {
+	t.Helper()
+	servers := servertest.RedisCluster(t)
+	for _, server := range servers {
+		masters = append(masters, testservice.NewRedisClient(t, server.Addr()))
 	}
-	require.Equal(t, testservice.LargeBody, string(testservice.MustRead(t, store, idempotency.Key{ID: "before large completion"}).Response.Body))
-	require.Equal(t, testservice.LargeBody, string(testservice.MustRead(t, store, idempotency.Key{ID: "during large completion"}).Response.Body))
+	return testservice.NewClusterClient(t, servers), masters
 }
 
 // However many requests wait for one key, Redis hears of each of them once, and then from one of them now and then.
@@ -159,84 +170,20 @@ func TestRedisIsSparedByWaiters(t *testing.T) {
 // While a slot moves from one server to another, its records are shown, listed once, and forgotten.
 func TestRedisInspectsSlotOnTheMove(t *testing.T) {
 	t.Parallel()
-	masters := servertest.RedisCluster(t)
-	client := testservice.NewClusterClient(t, masters)
-	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "{one slot}:"})
+	client, masters := movable(t)
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: oneSlot})
 	const n = 5
 	for i := range n {
 		testservice.MustComplete(t, store, testservice.NumberedKey(i), testservice.BodyOf(i))
 	}
-	slot := client.ClusterKeySlot(t.Context(), "{one slot}:").Val()
-	from, to := ownerAndOther(t, masters)
-	id := func(node *redis.Client) any { return node.Do(t.Context(), "CLUSTER", "MYID").Val() }
-	require.NoError(t, to.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from)).Err())
-	require.NoError(t, from.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to)).Err())
-	testservice.MustComplete(t, store, testservice.NumberedKey(n), testservice.BodyOf(n)) // where the slot is moving to
-
-	require.Len(t, testservice.MustList(t, store).Entries, n+1)
-	for i := range n + 1 {
-		entry := testservice.MustInspect(t, store, testservice.NumberedKey(i))
-		require.Len(t, entry.Response.Body, i)
-		require.NoError(t, store.Forget(t.Context(), entry))
-	}
-	require.Empty(t, testservice.MustList(t, store).Entries)
-}
-
-// ownerAndOther returns clients of the server that has all keys, and of another one.
-func ownerAndOther(t testing.TB, masters []*servertest.Server) (owner, other *redis.Client) {
-	t.Helper()
-	for _, master := range masters {
-		node := testservice.NewRedisClient(t, master.Addr())
-		if len(testservice.RedisKeys(t, node, "")) > 0 {
-			owner = node
-		} else {
-			other = node
+	duringMove(t, client, masters, func() {
+		testservice.MustComplete(t, store, testservice.NumberedKey(n), testservice.BodyOf(n)) // where the slot is moving to
+		require.Len(t, testservice.MustList(t, store).Entries, n+1)
+		for i := range n + 1 {
+			entry := testservice.MustInspect(t, store, testservice.NumberedKey(i))
+			require.Len(t, entry.Response.Body, i)
+			require.NoError(t, store.Forget(t.Context(), entry))
 		}
-	}
-	return owner, other
-}
-
-// While a slot moves, further attempts are claimed, renewed and settled, whether or not they have steps.
-func TestRedisFurtherAttemptsOnTheMove(t *testing.T) {
-	t.Parallel()
-	masters := servertest.RedisCluster(t)
-	client := testservice.NewClusterClient(t, masters)
-	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "{one slot}:"})
-	steps := map[string]func(idempotency.Claim) error{
-		"extension":  func(c idempotency.Claim) error { return c.Extend(t.Context(), time.Minute) },
-		"release":    func(c idempotency.Claim) error { return c.Release(t.Context(), time.Hour) },
-		"completion": func(c idempotency.Claim) error { return c.Complete(t.Context(), testservice.BodyOf(1), time.Hour) },
-		"large completion": func(c idempotency.Claim) error {
-			return c.Complete(t.Context(), testservice.Large(), time.Hour)
-		},
-	}
-	again := func(name string) idempotency.Key { return idempotency.Key{ID: "again " + name} }
-	before := map[string]idempotency.Claim{}
-	for name := range steps {
-		first := testservice.MustClaim(t, store, again(name), testservice.AttemptFor(time.Hour))
-		require.NoError(t, first.Release(t.Context(), time.Hour))
-		if name != "release" {
-			before[name] = testservice.MustClaim(t, store, again(name), testservice.AttemptFor(time.Hour))
-		}
-	}
-	testservice.MustClaim(t, store, idempotency.Key{ID: "running"}, testservice.AttemptFor(time.Hour))
-
-	slot := client.ClusterKeySlot(t.Context(), "{one slot}:").Val()
-	from, to := ownerAndOther(t, masters)
-	id := func(node *redis.Client) any { return node.Do(t.Context(), "CLUSTER", "MYID").Val() }
-	require.NoError(t, to.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from)).Err())
-	require.NoError(t, from.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to)).Err())
-
-	_, claim, err := store.Begin(t.Context(), idempotency.Key{ID: "running"}, testservice.AttemptFor(time.Hour))
-	assert.NoError(t, err)
-	assert.Nil(t, claim)
-	_, claim, err = store.Begin(t.Context(), again("release"), testservice.AttemptFor(time.Hour))
-	if assert.NoError(t, err) {
-		before["release"] = claim
-	}
-	for name, step := range steps {
-		if before[name] != nil {
-			assert.NoError(t, step(before[name]), name)
-		}
-	}
+		require.Empty(t, testservice.MustList(t, store).Entries)
+	})
 }
