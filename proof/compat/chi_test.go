@@ -113,7 +113,12 @@ func TestChiThrottle(t *testing.T) {
 // Mounted on a router and on a route of it, the middleware runs the handler once.
 func TestChiUseAndWith(t *testing.T) {
 	t.Parallel()
-	twice := func(m *idempotency.Middleware, next http.Handler) http.Handler { return useAndWith(m, m, next) }
+	twice := func(m *idempotency.Middleware, next http.Handler) http.Handler {
+		r := chi.NewRouter()
+		r.Use(m.Handler)
+		r.With(m.Handler).Method(http.MethodPost, procedure, next)
+		return r
+	}
 	for _, b := range behaviours {
 		s := scenario{mount: twice, handler: plainly(b.handler), first: b.first, retry: b.first, runs: b.runs}
 		t.Run(b.name, s.run)
@@ -122,27 +127,4 @@ func TestChiUseAndWith(t *testing.T) {
 	t.Run("client leaves", scenario{
 		mount: twice, handler: patient, leaves: true, first: broken, retry: "201", runs: 1,
 	}.run)
-}
-
-// So do two that share a store.
-func TestChiUseAndWithAnother(t *testing.T) {
-	t.Parallel()
-	store := newStore()
-	use, with := newMiddleware(t, store, idempotency.Options{}), newMiddleware(t, store, idempotency.Options{})
-	s := scenario{handler: plainly(created), outer: func(_ testing.TB, next http.Handler) http.Handler {
-		return useAndWith(use, with, next)
-	}}.start(t, false)
-	first := s.send("key")
-	require.Equal(t, "201", first.status, first.body)
-	retry := s.send("key")
-	require.True(t, retry.replayed())
-	require.Equal(t, first, retry.unmarked())
-	require.EqualValues(t, 1, s.runs.Load())
-}
-
-func useAndWith(use, with *idempotency.Middleware, next http.Handler) http.Handler {
-	r := chi.NewRouter()
-	r.Use(use.Handler)
-	r.With(with.Handler).Method(http.MethodPost, procedure, next)
-	return r
 }

@@ -42,37 +42,6 @@ var behaviours = []behaviour{
 	{"503", respond(http.StatusServiceUnavailable, "no"), "503", 2},
 }
 
-// plainBehaviours are those that no wrapper makes a difference to.
-var plainBehaviours = []behaviour{
-	{"200", respond(http.StatusOK, receipt), "200", 1},
-	{"303", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Location", "/elsewhere")
-		w.WriteHeader(http.StatusSeeOther)
-	}, "303", 1},
-	{"401", respond(http.StatusUnauthorized, "who are you?"), "401", 2},
-	{"409", respond(http.StatusConflict, "sold out"), "409", 1},
-	{"429", respond(http.StatusTooManyRequests, "slow down"), "429", 2},
-	{"500", respond(http.StatusInternalServerError, "no"), "500", 2},
-	{"503, kept before", deciding(idempotency.Keep, nil, respond(http.StatusServiceUnavailable, "no")), "503", 1},
-	{"503, kept after", deciding(idempotency.Keep, respond(http.StatusServiceUnavailable, "no"), nil), "503", 1},
-	{"201, released before", deciding(idempotency.Free, nil, created), "201", 2},
-	{"201, released after", deciding(idempotency.Free, created, nil), "201", 2},
-	{"201, unknown", deciding(idempotency.Unknown, created, nil), "201", 2},
-}
-
-// deciding gives a verdict between two handlers, each of which may be nil.
-func deciding(verdict idempotency.Verdict, before, after http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if before != nil {
-			before(w, r)
-		}
-		idempotency.Decide(r.Context(), verdict)
-		if after != nil {
-			after(w, r)
-		}
-	}
-}
-
 func respond(status int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
@@ -200,19 +169,6 @@ func (w wrapped) test(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestHandler(t *testing.T) {
-	t.Parallel()
-	wrapped{wrap: around(), panicked: broken}.test(t)
-	for _, b := range plainBehaviours {
-		t.Run(b.name, func(t *testing.T) {
-			each(t, around(), scenario{handler: plainly(b.handler), first: b.first, retry: b.first, runs: b.runs})
-		})
-	}
-	t.Run("abort", func(t *testing.T) {
-		each(t, around(), scenario{handler: plainly(abort), first: broken, retry: broken, runs: 2})
-	})
 }
 
 func timeoutHandler(after time.Duration) wrapper {
