@@ -33,8 +33,8 @@ var ofTxSteps = []mutant{{
 }, {
 	name: "postgres-tx-step-waits-for-itself", broken: "Renewals wait for the lock of the step, until the lease is lost.",
 	file: "stores/pgxstore/steps.go", needs: postgres,
-	from: "	c.rests = isLocked && err == nil\n",
-	to:   "	c.rests = isLocked && false\n",
+	from: "	c.isRecordLocked = isLocked && err == nil\n",
+	to:   "	c.isRecordLocked = isLocked && false\n",
 	test: "TestLongSteps/repeatable read/DoTx",
 }, {
 	name: "postgres-tx-step-commits-first", broken: "The rows are committed before the result is stored.",
@@ -45,7 +45,7 @@ var ofTxSteps = []mutant{{
 }, {
 	name: "postgres-tx-step-lost-is-done", broken: "A commit that was lost on its way counts as done.",
 	file: "stores/pgxstore/tx.go", needs: postgres,
-	from: "	case found.isKept:\n		return w.storedBefore(ctx, w.step.Name)\n	}\n	return nil, failure(\"commit\", cause)\n",
+	from: "	case found.isKept:\n		return w.loadStoredResult(ctx, w.step.Name)\n	}\n	return nil, wrapError(\"commit\", cause)\n",
 	to:   "	}\n	return []byte(`\"\"`), nil\n",
 	test: "TestLostMessagesOfSteps/idempotency: keep step/LoseRequest/DoTx/read committed",
 }, {
@@ -69,8 +69,8 @@ var ofTxSteps = []mutant{{
 }, {
 	name: "postgres-tx-step-forgets-its-commit", broken: "Rows that a step has committed by itself are written again.",
 	file: "stores/pgxstore/tx.go", needs: postgres,
-	from: "		w.step.Escaped = status != rolledBack\n",
-	to:   "		w.step.Escaped = status != rolledBack && false\n",
+	from: "		w.step.Escaped = status != statusAborted\n",
+	to:   "		w.step.Escaped = status != statusAborted && false\n",
 	test: "TestStepsThatEndTheirTransaction/DoTx/COMMIT, then error",
 }, {
 	name: "postgres-tx-step-forgets-a-joined-commit", broken: "Rows that a step has committed in the handler's transaction are written again.",
@@ -81,7 +81,7 @@ var ofTxSteps = []mutant{{
 }, {
 	name: "postgres-tx-step-answers-for-lost-rows", broken: "An answer is stored although a failover has lost the rows that it tells of.",
 	file: "stores/pgxstore/claim.go", needs: postgres,
-	from: "	return r.steps, true\n",
+	from: "	return r.stepNames, true\n",
 	to:   "	return nil, false\n",
 	test: "TestFailoverLosesRowsOfSteps/step",
 }, {

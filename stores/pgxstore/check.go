@@ -30,32 +30,32 @@ import (
 // Any other error says that the options are wrong, or that the server could not be asked. [idempotency.Findings]
 // returns the findings one by one.
 func (t *Table) Check(ctx context.Context) error {
-	if t.faults != nil {
-		return errors.Join(t.faults)
+	if t.optionFaults != nil {
+		return errors.Join(t.optionFaults)
 	}
-	c := &check{Table: t}
+	c := &tableCheck{Table: t}
 	err := t.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
 		c.conn = conn
-		return c.run(ctx)
+		return c.runChecks(ctx)
 	})
-	return errors.Join(append(c.findings, failure("check", err))...)
+	return errors.Join(append(c.findings, wrapError("check", err))...)
 }
 
 // check is what one connection tells.
-type check struct {
+type tableCheck struct {
 	*Table
 	conn     *pgxpool.Conn
-	unfit    bool // the server
+	isUnfit  bool // the server
 	findings []error
 }
 
 // run finds as much as it can before there is an error.
-func (c *check) run(ctx context.Context) error {
+func (c *tableCheck) runChecks(ctx context.Context) error {
 	for _, ask := range []func(context.Context) error{
-		c.askEngine, c.askServer, c.askTable, c.askLogged, c.askPrivileges, c.askRowSecurity, c.askStandbys,
-		c.askTransactions, // last, because a pooler that refuses them closes the connection
+		c.checkEngine, c.checkSettings, c.checkTable, c.checkLogged, c.checkPrivileges, c.checkRowSecurity, c.checkStandbys,
+		c.checkTransactions, // last, because a pooler that refuses them closes the connection
 	} {
-		if err := ask(ctx); err != nil || c.unfit { // the other questions need what it does not have
+		if err := ask(ctx); err != nil || c.isUnfit { // the other questions need what it does not have
 			return err
 		}
 	}
@@ -63,13 +63,13 @@ func (c *check) run(ctx context.Context) error {
 }
 
 // unsafe adds a finding about the server, or about the pooler in front of it.
-func (c *check) unsafe(setting, value, risk string) {
+func (c *tableCheck) addUnsafe(setting, value, risk string) {
 	node := c.conn.Conn().PgConn().Conn().RemoteAddr().String()
 	c.findings = append(c.findings, &idempotency.UnsafeSetting{Node: node, Setting: setting, Value: value, Risk: risk})
 }
 
 // each calls do for each row of a query, which is scanned to columns.
-func (c *check) each(ctx context.Context, columns []any, do func(), query string, args ...any) error {
+func (c *tableCheck) forEachRow(ctx context.Context, columns []any, do func(), query string, args ...any) error {
 	rows, _ := c.conn.Query(ctx, query, args...) // the rows have its error, too
 	_, err := pgx.ForEachRow(rows, columns, func() error {
 		do()
@@ -86,68 +86,68 @@ var hazards = []struct {
 	unsafe func(value string, all settings) bool
 	risk   string
 }{
-	{"in_hot_standby", is("on"), "a standby can neither claim nor know the last records"},
-	{"default_transaction_read_only", is("on"), "nothing can be claimed or recorded"},
-	{"synchronous_commit", is("off"), "a crash loses the last records"},
-	{"synchronous_commit", withStandby("local"), "commits do not wait for the standby: a failover loses the last records"},
-	{"synchronous_commit", withStandby("remote_write"),
+	{"in_hot_standby", isValue("on"), "a standby can neither claim nor know the last records"},
+	{"default_transaction_read_only", isValue("on"), "nothing can be claimed or recorded"},
+	{"synchronous_commit", isValue("off"), "a crash loses the last records"},
+	{"synchronous_commit", isValueWithStandby("local"), "commits do not wait for the standby: a failover loses the last records"},
+	{"synchronous_commit", isValueWithStandby("remote_write"),
 		"a failover loses the last records if the system of the standby crashes, too"},
-	{"fsync", is("off"), "a crash of the machine loses records"},
-	{"full_page_writes", is("off"), "a crash of the machine may damage records"},
-	{"enable_nestloop", withCompiler("off"), "the server compiles each claim and replay, which takes it 0.07 s (see jit)"},
+	{"fsync", isValue("off"), "a crash of the machine loses records"},
+	{"full_page_writes", isValue("off"), "a crash of the machine may damage records"},
+	{"enable_nestloop", isValueWithJIT("off"), "the server compiles each claim and replay, which takes it 0.07 s (see jit)"},
 }
 
 // settings are those of the session.
 type settings map[string]string
 
-func is(unsafe string) func(string, settings) bool {
+func isValue(unsafe string) func(string, settings) bool {
 	return func(value string, _ settings) bool { return value == unsafe }
 }
 
 // withStandby is for what makes a difference only if commits are to wait for a standby.
-func withStandby(unsafe string) func(string, settings) bool {
+func isValueWithStandby(unsafe string) func(string, settings) bool {
 	return func(value string, all settings) bool { return value == unsafe && all[standbySetting] != "" }
 }
 
 // withCompiler is for what makes a plan seem so expensive that the server compiles it. PostgreSQL 18 has another way to
 // avoid a kind of plan.
-func withCompiler(unsafe string) func(string, settings) bool {
+func isValueWithJIT(unsafe string) func(string, settings) bool {
 	return func(value string, all settings) bool {
 		return value == unsafe && all["jit"] == "on" && all["server_version_num"] < "180000"
 	}
 }
 
 // genuine is what every PostgreSQL says of itself, whoever has built it.
-var genuine = regexp.MustCompile(`^PostgreSQL [1-9]\d\S*.* on .+, compiled by `)
+var genuineVersion = regexp.MustCompile(`^PostgreSQL [1-9]\d\S*.* on .+, compiled by `)
 
 // askEngine reports another engine than PostgreSQL.
-func (c *check) askEngine(ctx context.Context) error {
-	if err := c.admit(c.conn.Conn()); err != nil {
-		c.findings, c.unfit = append(c.findings, err), true
+func (c *tableCheck) checkEngine(ctx context.Context) error {
+	if err := c.admitServer(c.conn.Conn()); err != nil {
+		c.findings, c.isUnfit = append(c.findings, err), true
 		return nil
 	}
 	var version string
 	err := c.conn.QueryRow(ctx, "SELECT version()").Scan(&version)
 	switch e, _ := engineOf(c.conn.Conn()); {
 	case e != nil:
-		c.unsafe("version()", version, e.Name+" was only read about: no store was ever run there")
-	case err == nil && !genuine.MatchString(version):
-		c.unsafe("version()", version, "no engine is known that says so: the promise of the store may not hold there")
+		c.addUnsafe("version()", version, e.Name+" was only read about: no store was ever run there")
+	case err == nil && !genuineVersion.MatchString(version):
+		c.addUnsafe("version()", version, "no engine is known that says so: the promise of the store may not hold there")
 	}
 	return err
 }
 
 // askServer reports settings as the session has them.
-func (c *check) askServer(ctx context.Context) error {
+func (c *tableCheck) checkSettings(ctx context.Context) error {
 	all := make(settings)
 	var name, value string
 	note := func() { all[name] = value }
-	if err := c.each(ctx, []any{&name, &value}, note, "SELECT name, setting FROM pg_settings"); err != nil {
+	if err := c.forEachRow(ctx, []any{&name, &value}, note, "SELECT name, setting FROM pg_settings"); err != nil {
 		return err
 	}
 	for _, h := range hazards {
 		if value := all[h.name]; h.unsafe(value, all) {
-			c.unsafe(h.name, value, h.risk)
+			c.addUnsafe(h.name, value, h.risk)
 		}
 	}
 	return nil
@@ -155,38 +155,38 @@ func (c *check) askServer(ctx context.Context) error {
 
 // askStandbys reports that no commit waits for the standbys that there are. A subscriber of logical replication is none.
 // A role without the privileges of pg_monitor sees that there is a standby, but not its state.
-func (c *check) askStandbys(ctx context.Context) error {
-	var asynchronous bool
+func (c *tableCheck) checkStandbys(ctx context.Context) error {
+	var isAsynchronous bool
 	err := c.conn.QueryRow(ctx, `SELECT current_setting('synchronous_standby_names') = '' AND EXISTS (
     SELECT FROM pg_stat_replication r LEFT JOIN pg_replication_slots s ON s.active_pid = r.pid
     WHERE s.slot_type IS DISTINCT FROM 'logical'
-        AND coalesce(r.state, 'hidden') IN ('streaming', 'catchup', 'hidden'))`).Scan(&asynchronous)
-	if asynchronous {
-		c.unsafe(standbySetting, "empty",
+        AND coalesce(r.state, 'hidden') IN ('streaming', 'catchup', 'hidden'))`).Scan(&isAsynchronous)
+	if isAsynchronous {
+		c.addUnsafe(standbySetting, "empty",
 			"replication is asynchronous: a failover loses the last records that were acknowledged")
 	}
 	return err
 }
 
 // askTransactions reports a pooler that allows none, as PgBouncer does in statement mode.
-func (c *check) askTransactions(ctx context.Context) error {
+func (c *tableCheck) checkTransactions(ctx context.Context) error {
 	_, err := c.conn.Exec(ctx, "BEGIN")
 	if err == nil {
 		_, err = c.conn.Exec(ctx, "ROLLBACK")
 		return err
 	}
-	refusal, refused := errors.AsType[*pgconn.PgError](err)
-	if !refused {
+	refusal, isRefused := errors.AsType[*pgconn.PgError](err)
+	if !isRefused {
 		return err
 	}
-	c.unsafe("BEGIN", "refused ("+refusal.Message+")", "Maintain and DoTx need transactions")
+	c.addUnsafe("BEGIN", "refused ("+refusal.Message+")", "Maintain and DoTx need transactions")
 	return nil
 }
 
 // askTable reports what is wrong with the table, and with its partitions if it is otherwise as it should be.
-func (c *check) askTable(ctx context.Context) error {
+func (c *tableCheck) checkTable(ctx context.Context) error {
 	err := c.checkVersion(ctx, c.conn)
-	if err == nil && c.opts.divided() {
+	if err == nil && c.opts.isPartitioned() {
 		err = c.checkPartitions(ctx, c.conn)
 	}
 	if unready, ok := errors.AsType[*UnreadyTable](err); ok {
@@ -196,12 +196,12 @@ func (c *check) askTable(ctx context.Context) error {
 }
 
 func (t *Table) checkVersion(ctx context.Context, q querier) error {
-	have, err := t.version(ctx, q)
+	have, err := t.readVersion(ctx, q)
 	if err != nil {
 		return err
 	}
-	if want := t.newest(); have < want {
-		return t.unready(callMigrate, "table %s has version %d, not %d", t.opts.name(""), have, want)
+	if want := t.newestVersion(); have < want {
+		return t.unreadyError(callMigrate, "table %s has version %d, not %d", t.opts.quotedName(""), have, want)
 	}
 	return nil
 }
@@ -209,46 +209,46 @@ func (t *Table) checkVersion(ctx context.Context, q querier) error {
 // checkPartitions reports that from today on, in a row, no more than half of the spare days are ready, or that there are
 // records which the stores do not look for.
 func (t *Table) checkPartitions(ctx context.Context, q querier) error {
-	now, partitions, err := t.partitions(ctx, q)
+	now, partitions, err := t.listPartitions(ctx, q)
 	if err != nil {
 		return err
 	}
-	var beyond bool
-	err = q.QueryRow(ctx, t.opts.expand("SELECT EXISTS (SELECT FROM {records} WHERE NOT "+expiresBefore+")")).Scan(&beyond)
+	var hasBeyond bool
+	err = q.QueryRow(ctx, t.opts.expandSQL("SELECT EXISTS (SELECT FROM {records} WHERE NOT "+expiresBeforeSQL+")")).Scan(&hasBeyond)
 	if err != nil {
 		return err
 	}
-	if beyond {
-		return t.unready("set PartitionDays to the longest TTL", "table %s has records that expire in more than %d days",
-			t.opts.name(""), t.opts.PartitionDays)
+	if hasBeyond {
+		return t.unreadyError("set PartitionDays to the longest TTL", "table %s has records that expire in more than %d days",
+			t.opts.quotedName(""), t.opts.PartitionDays)
 	}
 	ready := 0
-	for has(partitions, dayOf(now).AddDate(0, 0, ready), attached) {
+	for hasPartition(partitions, dayOf(now).AddDate(0, 0, ready), attached) {
 		ready++
 	}
 	if spare := ready - t.opts.PartitionDays - 1; spare <= t.opts.spareDays()/2 {
-		return t.unready(callMaintain, "only %d partitions are ready of table %s", ready, t.opts.name(""))
+		return t.unreadyError(callMaintain, "only %d partitions are ready of table %s", ready, t.opts.quotedName(""))
 	}
 	return nil
 }
 
 // askLogged reports tables that are not in the write-ahead log: the table or its partitions.
-func (c *check) askLogged(ctx context.Context) error {
+func (c *tableCheck) checkLogged(ctx context.Context) error {
 	var name string
-	report := func() { c.unsafe("table "+name, "unlogged", "a crash empties it") }
-	return c.each(ctx, []any{&name}, report, `SELECT c.oid::regclass::text
+	report := func() { c.addUnsafe("table "+name, "unlogged", "a crash empties it") }
+	return c.forEachRow(ctx, []any{&name}, report, `SELECT c.oid::regclass::text
 FROM pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
-WHERE c.relpersistence <> 'p' AND (c.oid = to_regclass($1::text) OR i.inhparent = to_regclass($1::text))`, c.opts.name(""))
+WHERE c.relpersistence <> 'p' AND (c.oid = to_regclass($1::text) OR i.inhparent = to_regclass($1::text))`, c.opts.quotedName(""))
 }
 
 // askPrivileges reports what the role may not do with the table, as far as there is one.
-func (c *check) askPrivileges(ctx context.Context) error {
+func (c *tableCheck) checkPrivileges(ctx context.Context) error {
 	var lack MissingPrivilege
 	report := func() {
 		found := lack
 		c.findings = append(c.findings, &found)
 	}
-	return c.each(ctx, []any{&lack.Role, &lack.Privilege, &lack.Object, &lack.For}, report, `
+	return c.forEachRow(ctx, []any{&lack.Role, &lack.Privilege, &lack.Object, &lack.For}, report, `
 SELECT current_user::text, needed.privilege, needed.object, needed.use
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace CROSS JOIN LATERAL (
     SELECT p, 'table ' || c.oid::regclass, CASE WHEN p <> 'DELETE' THEN 'Store' ELSE 'Maintain' END,
@@ -265,18 +265,18 @@ UNION ALL
     SELECT 'CREATE', 'schema ' || quote_ident(n.nspname), 'Maintain', has_schema_privilege(n.oid, 'CREATE')
     WHERE c.relkind = 'p'
 ) AS needed (privilege, object, use, granted)
-WHERE c.oid = to_regclass($1::text) AND NOT needed.granted`, c.opts.name(""), c.opts.claimFunction())
+WHERE c.oid = to_regclass($1::text) AND NOT needed.granted`, c.opts.quotedName(""), c.opts.claimFunction())
 }
 
 // askRowSecurity reports that policies decide which records the role sees.
-func (c *check) askRowSecurity(ctx context.Context) error {
-	var active bool
+func (c *tableCheck) checkRowSecurity(ctx context.Context) error {
+	var isActive bool
 	const query = "SELECT coalesce(row_security_active(to_regclass($1::text)), false)"
-	err := c.conn.QueryRow(ctx, query, c.opts.name("")).Scan(&active)
-	if active {
-		c.findings = append(c.findings, c.unready("give the role BYPASSRLS, or the table no row security",
+	err := c.conn.QueryRow(ctx, query, c.opts.quotedName("")).Scan(&isActive)
+	if isActive {
+		c.findings = append(c.findings, c.unreadyError("give the role BYPASSRLS, or the table no row security",
 			"row security is active on table %s: where a policy hides a record, its key can be neither claimed nor replayed",
-			c.opts.name("")))
+			c.opts.quotedName("")))
 	}
 	return err
 }
@@ -296,8 +296,8 @@ func (e *UnreadyTable) Error() string {
 	return "pgxstore: " + e.Problem + ": " + e.Remedy
 }
 
-func (t *Table) unready(remedy, format string, args ...any) error {
-	return &UnreadyTable{t.opts.name(""), fmt.Sprintf(format, args...), remedy}
+func (t *Table) unreadyError(remedy, format string, args ...any) error {
+	return &UnreadyTable{t.opts.quotedName(""), fmt.Sprintf(format, args...), remedy}
 }
 
 // MissingPrivilege is a finding of [Table.Check] about the role of the pool.
@@ -329,8 +329,8 @@ const (
 // engine is how a [sqlstore.Engine] tells what it is when a connection is made.
 type engine struct {
 	sqlstore.Engine
-	from string         // the parameter that it sends, or "host", which is what the client connects to
-	is   *regexp.Regexp // of its value; the first group is the version
+	parameter      string         // the parameter that it sends, or "host", which is what the client connects to
+	versionPattern *regexp.Regexp // of its value; the first group is the version
 }
 
 var engines = []engine{
@@ -429,32 +429,32 @@ const (
 func engineOf(conn *pgx.Conn) (*engine, string) {
 	for i := range engines {
 		e := &engines[i]
-		value := conn.PgConn().ParameterStatus(e.from)
-		if e.from == "host" {
+		value := conn.PgConn().ParameterStatus(e.parameter)
+		if e.parameter == "host" {
 			value = conn.Config().Host
 		}
-		if said := e.is.FindStringSubmatch(value); value != "" && said != nil {
+		if said := e.versionPattern.FindStringSubmatch(value); value != "" && said != nil {
 			return e, said[1]
 		}
 	}
 	return nil, ""
 }
 
-var major = regexp.MustCompile(`^\d+`)
+var majorVersion = regexp.MustCompile(`^\d+`)
 
 // admit returns an error if the server cannot be used. It sends nothing. A PostgreSQL that is newer than this module is
 // admitted, and so is an engine that does not say what it is: [Table.Check] reports that.
-func (t *Table) admit(conn *pgx.Conn, uses ...string) error {
+func (t *Table) admitServer(conn *pgx.Conn, uses ...string) error {
 	e, version := engineOf(conn)
 	if e == nil {
 		says := conn.PgConn().ParameterStatus("server_version")
-		if n, err := strconv.Atoi(major.FindString(says)); err == nil && n < 14 {
+		if n, err := strconv.Atoi(majorVersion.FindString(says)); err == nil && n < 14 {
 			return fmt.Errorf("%w: PostgreSQL %s is older than 14", ErrEngine, says)
 		}
 		return nil
 	}
 	uses = append(uses, byStore)
-	if t.opts.divided() {
+	if t.opts.isPartitioned() {
 		uses = append(uses, byDays)
 	}
 	if why := e.Refusal(features, version, uses...); why != "" {
@@ -464,10 +464,10 @@ func (t *Table) admit(conn *pgx.Conn, uses ...string) error {
 }
 
 // admitted is admit for a step that has no connection yet. It returns the engine, nil for PostgreSQL.
-func (t *Table) admitted(ctx context.Context) (e *engine, err error) {
+func (t *Table) admitPool(ctx context.Context) (e *engine, err error) {
 	err = t.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
 		e, _ = engineOf(conn.Conn())
-		return t.admit(conn.Conn())
+		return t.admitServer(conn.Conn())
 	})
 	return e, err
 }

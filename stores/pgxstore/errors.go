@@ -13,7 +13,7 @@ import (
 )
 
 // failure returns the error of a step.
-func failure(step string, err error) error {
+func wrapError(step string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -34,7 +34,7 @@ func refusesWrites(err error) bool { return hasCode(err, "25006") }
 func isTooMany(err error) bool { return hasCode(err, "53300") }
 
 // isForgotten reports whether a session does not know a prepared statement, as after DEALLOCATE ALL by somebody else.
-func isForgotten(err error) bool { return hasCode(err, "26000") }
+func isStatementForgotten(err error) bool { return hasCode(err, "26000") }
 
 // isLockTimeout reports whether others have had a lock for too long.
 func isLockTimeout(err error) bool { return hasCode(err, "55P03") }
@@ -50,7 +50,9 @@ var errOvertaken = errors.New("pgxstore: overtaken by another claim")
 
 // lostRace reports whether another session was faster, so that the step has to be judged anew: that session has claimed
 // the key, there was a failure to serialize the two, or a deadlock.
-func lostRace(err error) bool { return errors.Is(err, errOvertaken) || hasCode(err, "40001", "40P01") }
+func isLostRace(err error) bool {
+	return errors.Is(err, errOvertaken) || hasCode(err, "40001", "40P01")
+}
 
 // isRefused reports whether the server has refused a statement and lives on, so that nothing of the transaction is
 // left. Any other error, also that of a server as it ends the session, may come after the commit.
@@ -60,7 +62,7 @@ func isRefused(err error) bool {
 }
 
 // isAnswer reports whether err is what the server has answered: that it has not done the step, unless err is nil.
-func isAnswer(err error) bool { return err == nil || lostRace(err) || isRefused(err) }
+func isAnswer(err error) bool { return err == nil || isLostRace(err) || isRefused(err) }
 
 // isBroken reports whether it was the connection that failed, or the server as it went down or came up, or has forgotten
 // what the connection has prepared.
@@ -72,19 +74,19 @@ func isBroken(err error) bool {
 		return false // the answer came, perhaps from another server than the one before
 	}
 	_, answered := errors.AsType[*pgconn.PgError](err)
-	return !answered || hasCode(err, "08", "57P") || isForgotten(err) || isTooMany(err)
+	return !answered || hasCode(err, "08", "57P") || isStatementForgotten(err) || isTooMany(err)
 }
 
 // isWithoutDay reports whether the server has refused a record because there is no partition for it.
-func (t *Table) isWithoutDay(err error) bool {
+func (t *Table) isMissingPartition(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && t.opts.divided() && e.Code == "23514" && e.TableName == t.opts.table() && e.ConstraintName == ""
+	return ok && t.opts.isPartitioned() && e.Code == "23514" && e.TableName == t.opts.tableName() && e.ConstraintName == ""
 }
 
 // explain adds to an error of the server that the table is missing, or what is beside it, and what is to be done about it.
-func (t *Table) explain(err error) error {
+func (t *Table) explainMissing(err error) error {
 	if !hasCode(err, "42P01", "42883", "3F000") { // no such table, function or schema
 		return err
 	}
-	return fmt.Errorf("%w: %w", t.unready(callMigrate, "table %s, or its function, is missing", t.opts.name("")), err)
+	return fmt.Errorf("%w: %w", t.unreadyError(callMigrate, "table %s, or its function, is missing", t.opts.quotedName("")), err)
 }

@@ -20,38 +20,38 @@ import (
 var _ idempotency.Resolver = (*Table)(nil)
 
 // inspecting returns the statements of an [idempotency.Inspector].
-func (t *Table) inspecting(ctx context.Context) (statements, error) {
-	if t.faults != nil {
-		return nil, t.faults
+func (t *Table) statementsForInspection(ctx context.Context) (statements, error) {
+	if t.optionFaults != nil {
+		return nil, t.optionFaults
 	}
-	return t.located(ctx)
+	return t.loadStatements(ctx)
 }
 
 // Inspect implements [idempotency.Inspector]. The role needs SELECT on the table, and no more.
 //
 // It does not wait for standbys as a replay does, see the package documentation.
 func (t *Table) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
-	return t.inspect(ctx, key.Digest(), &key)
+	return t.inspectRecord(ctx, key.Digest(), &key)
 }
 
 // InspectDigest implements [idempotency.Resolver].
 func (t *Table) InspectDigest(ctx context.Context, digest [32]byte) (idempotency.Entry, error) {
-	return t.inspect(ctx, digest, nil)
+	return t.inspectRecord(ctx, digest, nil)
 }
 
-func (t *Table) inspect(ctx context.Context, digest [32]byte, key *idempotency.Key) (entry idempotency.Entry, err error) {
-	found := t.newSeen(digest, key)
-	sql, err := t.inspecting(ctx)
+func (t *Table) inspectRecord(ctx context.Context, digest [32]byte, key *idempotency.Key) (entry idempotency.Entry, err error) {
+	found := t.newInspectedRecord(digest, key)
+	sql, err := t.statementsForInspection(ctx)
 	if err == nil {
-		err = t.retry(ctx, new(bool), pooled, func(conn *pgx.Conn) error {
-			*found = *t.newSeen(digest, key)
-			return found.scan(conn.QueryRow(ctx, sql["inspect"], digest[:]))
+		err = t.retryOnConn(ctx, new(bool), fromPool, func(conn *pgx.Conn) error {
+			*found = *t.newInspectedRecord(digest, key)
+			return found.scanRow(conn.QueryRow(ctx, sql["inspect"], digest[:]))
 		})
 	}
 	if err == nil {
-		entry, err = found.entry()
+		entry, err = found.buildEntry()
 	}
-	return entry, failure("inspect", err)
+	return entry, wrapError("inspect", err)
 }
 
 // List implements [idempotency.Inspector]. It reads the whole table, but no answers. The role needs SELECT on the
@@ -60,9 +60,9 @@ func (t *Table) List(ctx context.Context, request idempotency.ListRequest) (idem
 	if request.Limit < 0 {
 		return idempotency.Listing{}, fmt.Errorf("pgxstore: list: Limit is %d, less than zero", request.Limit)
 	}
-	sql, err := t.inspecting(ctx)
+	sql, err := t.statementsForInspection(ctx)
 	if err != nil {
-		return idempotency.Listing{}, failure("list", err)
+		return idempotency.Listing{}, wrapError("list", err)
 	}
 	states, users := make([]string, 0, len(request.States)), []string{}
 	for _, state := range request.States {
@@ -70,14 +70,14 @@ func (t *Table) List(ctx context.Context, request idempotency.ListRequest) (idem
 	}
 	if request.User != "" { // whichever form the table has it in
 		user := sqlstore.EscapeName(request.User)
-		users = append(users, user, digested(user))
+		users = append(users, user, digestName(user))
 	}
 	after := []any{nil, nil, nil}
 	if last := request.After; last != nil {
 		after = []any{last.Created, last.Digest[:], last.Size}
 	}
 	var listing idempotency.Listing
-	err = t.retry(ctx, new(bool), pooled, func(conn *pgx.Conn) error {
+	err = t.retryOnConn(ctx, new(bool), fromPool, func(conn *pgx.Conn) error {
 		listing = idempotency.Listing{Totals: make(map[idempotency.State]idempotency.Total)}
 		var batch pgx.Batch
 		batch.Queue(sql["list"], append([]any{states, users, request.Largest, int64(cmp.Or(request.Limit, 100))}, after...)...).
@@ -86,39 +86,39 @@ func (t *Table) List(ctx context.Context, request idempotency.ListRequest) (idem
 		return conn.SendBatch(ctx, &batch).Close()
 	})
 	if err != nil {
-		return idempotency.Listing{}, failure("list", err)
+		return idempotency.Listing{}, wrapError("list", err)
 	}
 	return listing, nil
 }
 
 // seen is what inspect.sql tells of a key.
-type seen struct {
-	digest [32]byte
-	key    *idempotency.Key // nil: only the digest is known
-	asked  sqlstore.Names   // of the key
+type inspectedRecord struct {
+	keyDigest  [32]byte
+	key        *idempotency.Key // nil: only the digest is known
+	askedNames sqlstore.Names   // of the key
 
-	row         row
-	stored      sqlstore.Names
-	completedAt pgtype.Timestamptz
-	size        int64
-	state       string
-	stepNames   []string
-	stepSizes   []int // in the order of the names
-	resolved    []byte
+	storedRow         row
+	storedNames       sqlstore.Names
+	completedAt       pgtype.Timestamptz
+	byteSize          int64
+	state             string
+	stepNames         []string
+	stepSizes         []int // in the order of the names
+	encodedResolution []byte
 }
 
-func (t *Table) newSeen(digest [32]byte, key *idempotency.Key) *seen {
-	s := &seen{digest: digest, key: key}
+func (t *Table) newInspectedRecord(digest [32]byte, key *idempotency.Key) *inspectedRecord {
+	s := &inspectedRecord{keyDigest: digest, key: key}
 	if key != nil {
-		s.asked = t.opts.names(*key)
+		s.askedNames = t.opts.keyNames(*key)
 	}
 	return s
 }
 
 // scan reads what inspect.sql returns.
-func (s *seen) scan(from pgx.Row) error {
+func (s *inspectedRecord) scanRow(from pgx.Row) error {
 	var stored [3]pgtype.Text
-	columns := s.row.columns(&s.asked, &s.completedAt, &s.size, &s.state, &s.stepNames, &s.stepSizes, &s.resolved)
+	columns := s.storedRow.scanTargets(&s.askedNames, &s.completedAt, &s.byteSize, &s.state, &s.stepNames, &s.stepSizes, &s.encodedResolution)
 	for i := range stored {
 		columns[i] = &stored[i]
 	}
@@ -129,25 +129,25 @@ func (s *seen) scan(from pgx.Row) error {
 		return err
 	}
 	for i := range stored {
-		s.stored[i] = stored[i].String
-		_ = s.row.names[i].ScanBytes([]byte(stored[i].String)) // never fails
+		s.storedNames[i] = stored[i].String
+		_ = s.storedRow.keyNames[i].ScanBytes([]byte(stored[i].String)) // never fails
 	}
-	if _, shown := s.storedKey(); s.key == nil && (shown || areDigests(s.stored)) {
-		for i := range s.row.names {
-			s.row.names[i].form = equal
+	if _, isShown := s.storedKey(); s.key == nil && (isShown || areDigests(s.storedNames)) {
+		for i := range s.storedRow.keyNames {
+			s.storedRow.keyNames[i].form = sameName
 		}
 	}
 	return nil
 }
 
 // entry returns the entry of the key. The error wraps [idempotency.ErrNoRecord] or [idempotency.ErrRecordInvalid].
-func (s *seen) entry() (idempotency.Entry, error) {
-	r := &s.row
-	if !r.expires.Valid || r.expired() {
+func (s *inspectedRecord) buildEntry() (idempotency.Entry, error) {
+	r := &s.storedRow
+	if !r.expiresAt.Valid || r.isExpired() {
 		return idempotency.Entry{}, idempotency.ErrNoRecord
 	}
-	record, err := r.held(idempotency.Fingerprint{})
-	e := s.bare()
+	record, err := r.decodeRecord(idempotency.Fingerprint{})
+	e := s.buildBareEntry()
 	e.Key, _ = s.storedKey()
 	copy(e.Fingerprint[:], r.fingerprint)
 	for i, name := range s.stepNames {
@@ -157,8 +157,8 @@ func (s *seen) entry() (idempotency.Entry, error) {
 		e.Response, e.Note = record.Response, record.Response.Note
 	}
 	var resolved idempotency.Resolved
-	if err == nil && s.resolved != nil {
-		if err = resolved.UnmarshalBinary(s.resolved); err == nil {
+	if err == nil && s.encodedResolution != nil {
+		if err = resolved.UnmarshalBinary(s.encodedResolution); err == nil {
 			e.Resolved = &resolved
 		}
 	}
@@ -166,18 +166,18 @@ func (s *seen) entry() (idempotency.Entry, error) {
 }
 
 // bare returns the entry without names, fingerprint, note and response.
-func (s *seen) bare() idempotency.Entry {
-	r := &s.row
+func (s *inspectedRecord) buildBareEntry() idempotency.Entry {
+	r := &s.storedRow
 	return idempotency.Entry{
-		Digest: s.digest, State: idempotency.State(s.state),
-		Attempt: int(r.attempt.Int32), Created: r.created.Time, Completed: s.completedAt.Time, LeaseLeft: r.leaseLeft(),
-		Remaining: r.left(), Size: s.size, Status: int(r.status.Int32),
+		Digest: s.keyDigest, State: idempotency.State(s.state),
+		Attempt: int(r.attempt.Int32), Created: r.createdAt.Time, Completed: s.completedAt.Time, LeaseLeft: r.leaseLeft(),
+		Remaining: r.remainingTime(), Size: s.byteSize, Status: int(r.status.Int32),
 	}
 }
 
 // reason returns why the record was left alone.
-func (s *seen) reason() error {
-	entry, err := s.entry()
+func (s *inspectedRecord) explainUnchanged() error {
+	entry, err := s.buildEntry()
 	switch {
 	case errors.Is(err, idempotency.ErrNoRecord):
 		return err
@@ -189,9 +189,9 @@ func (s *seen) reason() error {
 }
 
 // storedKey returns the key of the record, if the names are not digests. Otherwise the key is empty, and shown is false.
-func (s *seen) storedKey() (key idempotency.Key, shown bool) {
-	key = s.stored.Key()
-	if key.Digest() != s.digest || sqlstore.NamesOf(key) != s.stored {
+func (s *inspectedRecord) storedKey() (key idempotency.Key, isShown bool) {
+	key = s.storedNames.Key()
+	if key.Digest() != s.keyDigest || sqlstore.NamesOf(key) != s.storedNames {
 		return idempotency.Key{}, false
 	}
 	return key, true
@@ -208,16 +208,16 @@ func areDigests(stored sqlstore.Names) bool {
 // scanEntries reads what list.sql returns.
 func scanEntries(listing *idempotency.Listing) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
-		var s seen
+		var s inspectedRecord
 		var digest []byte
-		r := &s.row
-		_, err := pgx.ForEachRow(rows, []any{&digest, &s.stored[0], &s.stored[1], &s.stored[2], &r.attempt, &r.created,
-			&r.leaseUntil, &r.expires, &r.now, &s.completedAt, &r.status, &s.size, &s.state, &r.note}, func() error {
-			if len(digest) != len(s.digest) {
+		r := &s.storedRow
+		_, err := pgx.ForEachRow(rows, []any{&digest, &s.storedNames[0], &s.storedNames[1], &s.storedNames[2], &r.attempt, &r.createdAt,
+			&r.leaseUntil, &r.expiresAt, &r.serverTime, &s.completedAt, &r.status, &s.byteSize, &s.state, &r.note}, func() error {
+			if len(digest) != len(s.keyDigest) {
 				return fmt.Errorf("a digest of %d bytes", len(digest))
 			}
-			s.digest = [32]byte(digest)
-			e := s.bare()
+			s.keyDigest = [32]byte(digest)
+			e := s.buildBareEntry()
 			e.Key, _ = s.storedKey()
 			e.Note = r.note.String
 			listing.Entries = append(listing.Entries, e)
@@ -255,11 +255,11 @@ type UserTotal struct {
 // LargestUsers returns the users whose records are the largest together, at most limit of them, the largest first. It reads
 // the whole table, but no answers. The role needs SELECT on the table, and no more.
 func (t *Table) LargestUsers(ctx context.Context, limit int) (users []UserTotal, err error) {
-	sql, err := t.inspecting(ctx)
+	sql, err := t.statementsForInspection(ctx)
 	if err != nil {
-		return nil, failure("users", err)
+		return nil, wrapError("users", err)
 	}
-	err = t.retry(ctx, new(bool), pooled, func(conn *pgx.Conn) error {
+	err = t.retryOnConn(ctx, new(bool), fromPool, func(conn *pgx.Conn) error {
 		users = nil
 		rows, _ := conn.Query(ctx, sql["users"], int64(limit)) // the rows have its error, too
 		var u UserTotal
@@ -271,7 +271,7 @@ func (t *Table) LargestUsers(ctx context.Context, limit int) (users []UserTotal,
 		return err
 	})
 	if err != nil {
-		return nil, failure("users", err)
+		return nil, wrapError("users", err)
 	}
 	return users, nil
 }
@@ -281,18 +281,18 @@ func (t *Table) LargestUsers(ctx context.Context, limit int) (users []UserTotal,
 // If a step of the operation, see [DoTx], keeps the lock of the row for longer than a second, the error is
 // [idempotency.ErrInProgress].
 func (t *Table) Forget(ctx context.Context, entry idempotency.Entry) error {
-	sql, err := t.inspecting(ctx)
+	sql, err := t.statementsForInspection(ctx)
 	if err != nil {
-		return failure("forget", err)
+		return wrapError("forget", err)
 	}
-	found, err := t.change(ctx, sql, "forget", entry, string(entry.State))
-	if err == nil && !found.changed {
-		err = found.reason()
+	found, err := t.changeEntry(ctx, sql, "forget", entry, string(entry.State))
+	if err == nil && !found.isChanged {
+		err = found.explainUnchanged()
 	}
-	if found.lost && errors.Is(err, idempotency.ErrNoRecord) { // a try before has deleted it
+	if found.isReplyLost && errors.Is(err, idempotency.ErrNoRecord) { // a try before has deleted it
 		return nil
 	}
-	return failure("forget", err)
+	return wrapError("forget", err)
 }
 
 // Resolve implements [idempotency.Resolver]. The role needs SELECT and UPDATE on the table. Resolve waits for
@@ -302,12 +302,12 @@ func (t *Table) Forget(ctx context.Context, entry idempotency.Entry) error {
 // then, nobody can tell whether that was because of this resolution: the error says so, and is none of those of the
 // interface.
 func (t *Table) Resolve(ctx context.Context, entry idempotency.Entry, resolution idempotency.Resolution) error {
-	return failure("resolve", t.resolve(ctx, entry, resolution))
+	return wrapError("resolve", t.resolveEntry(ctx, entry, resolution))
 }
 
-func (t *Table) resolve(ctx context.Context, entry idempotency.Entry, resolution idempotency.Resolution) error {
-	sql, err := t.inspecting(ctx)
-	if err := errors.Join(err, t.mayKeep(resolution.TTL)); err != nil {
+func (t *Table) resolveEntry(ctx context.Context, entry idempotency.Entry, resolution idempotency.Resolution) error {
+	sql, err := t.statementsForInspection(ctx)
+	if err := errors.Join(err, t.checkTTL(resolution.TTL)); err != nil {
 		return err
 	}
 	entry.State = idempotency.StateAbandoned // nothing else is resolved
@@ -322,43 +322,43 @@ func (t *Table) resolve(ctx context.Context, entry idempotency.Entry, resolution
 	} else {
 		args = append(args, nil, nil, nil, nil, nil)
 	}
-	found, err := t.change(ctx, sql, "resolve", entry, args...)
-	if err != nil || found.changed {
+	found, err := t.changeEntry(ctx, sql, "resolve", entry, args...)
+	if err != nil || found.isChanged {
 		return err
 	}
-	if found.row.token == token { // by a try that was not answered
-		return t.confirm(ctx, sql, entry.Digest, token, resolution.Response != nil)
+	if found.storedRow.token == token { // by a try that was not answered
+		return t.confirmRecord(ctx, sql, entry.Digest, token, resolution.Response != nil)
 	}
-	if _, damage := found.entry(); errors.Is(damage, idempotency.ErrRecordInvalid) {
+	if _, damage := found.buildEntry(); errors.Is(damage, idempotency.ErrRecordInvalid) {
 		return damage
 	}
-	if found.lost && found.row.attempt.Int32 != int32(entry.Attempt) {
-		return fmt.Errorf("in doubt: an answer of the server was lost, and by now: %v", found.reason())
+	if found.isReplyLost && found.storedRow.attempt.Int32 != int32(entry.Attempt) {
+		return fmt.Errorf("in doubt: an answer of the server was lost, and by now: %v", found.explainUnchanged())
 	}
-	return found.reason()
+	return found.explainUnchanged()
 }
 
 // found is what a change has found.
-type found struct {
-	*seen
-	changed bool // the record was as it was shown, and is changed
-	lost    bool // a try was not answered: it may have changed the record
+type changeResult struct {
+	*inspectedRecord
+	isChanged   bool // the record was as it was shown, and is changed
+	isReplyLost bool // a try was not answered: it may have changed the record
 }
 
 // change runs a statement that changes the record of an entry unless the record has changed since, and reads the record after that.
-func (t *Table) change(ctx context.Context, sql statements, name string, entry idempotency.Entry, more ...any) (found, error) {
-	f := found{seen: t.newSeen(entry.Digest, nil)}
+func (t *Table) changeEntry(ctx context.Context, sql statements, name string, entry idempotency.Entry, more ...any) (changeResult, error) {
+	f := changeResult{inspectedRecord: t.newInspectedRecord(entry.Digest, nil)}
 	args := append([]any{entry.Digest[:], entry.Created, int32(entry.Attempt)}, more...)
-	err := t.retry(ctx, &f.lost, pooled, func(conn *pgx.Conn) error {
-		*f.seen = *t.newSeen(entry.Digest, nil)
+	err := t.retryOnConn(ctx, &f.isReplyLost, fromPool, func(conn *pgx.Conn) error {
+		*f.inspectedRecord = *t.newInspectedRecord(entry.Digest, nil)
 		var batch pgx.Batch
 		batch.Queue(beginReadCommitted)
 		batch.Queue("set local lock_timeout = '1s'")
 		batch.Queue(sql[name], args...).Exec(func(tag pgconn.CommandTag) error {
-			f.changed = tag.RowsAffected() == 1
+			f.isChanged = tag.RowsAffected() == 1
 			return nil
 		})
-		batch.Queue(sql["inspect"], entry.Digest[:]).QueryRow(f.scan)
+		batch.Queue(sql["inspect"], entry.Digest[:]).QueryRow(f.scanRow)
 		batch.Queue("commit")
 		return conn.SendBatch(ctx, &batch).Close()
 	})

@@ -31,25 +31,25 @@ import (
 // somebody has detached before its day is over is attached again. The hour lets those claims end that were made,
 // renewed or completed before midnight: while a day is detached, a record that moves away from it might be missed.
 func (t *Table) Maintain(ctx context.Context) error {
-	if t.faults != nil {
-		return t.faults
+	if t.optionFaults != nil {
+		return t.optionFaults
 	}
 	if t.pool.Config().MaxConns < 2 {
 		return errors.New("pgxstore: maintain: a pool of two connections is needed") // one would wait for itself
 	}
-	e, err := t.admitted(ctx)
+	e, err := t.admitPool(ctx)
 	if err != nil {
-		return failure("maintain", err)
+		return wrapError("maintain", err)
 	}
 	remove := func(ctx context.Context) error { return t.deleteExpired(ctx, e) }
-	if t.opts.divided() {
-		remove = t.dropExpired
-		err = pgx.BeginTxFunc(ctx, t.pool, readCommitted, func(tx pgx.Tx) error { return t.createMissing(ctx, tx) })
+	if t.opts.isPartitioned() {
+		remove = t.dropExpiredPartitions
+		err = pgx.BeginTxFunc(ctx, t.pool, readCommitted, func(tx pgx.Tx) error { return t.createPartitions(ctx, tx) })
 	}
 	if err == nil {
 		err = t.inTurn(ctx, remove)
 	}
-	return failure("maintain", err)
+	return wrapError("maintain", err)
 }
 
 // Janitor calls [Table.Maintain] at once and then every interval, until ctx ends. Each interval is up to a tenth longer
@@ -75,8 +75,8 @@ const (
 // removes records needs many transactions, or may not be in one.
 func (t *Table) inTurn(ctx context.Context, remove func(context.Context) error) error {
 	return pgx.BeginTxFunc(ctx, t.pool, readCommitted, func(turn pgx.Tx) error {
-		taken, err := t.takeTurn(ctx, turn.Conn().PgConn())
-		if err != nil || !taken {
+		isTaken, err := t.takeTurn(ctx, turn.Conn().PgConn())
+		if err != nil || !isTaken {
 			return err
 		}
 		return remove(ctx)
@@ -88,16 +88,16 @@ func (t *Table) inTurn(ctx context.Context, remove func(context.Context) error) 
 // detachment waits for that snapshot. The statement has no parameters, because pgx puts parameters into the text only
 // if the settings client_encoding and standard_conforming_strings are the usual ones.
 func (t *Table) takeTurn(ctx context.Context, conn *pgconn.PgConn) (bool, error) {
-	number := strings.NewReplacer("$1", "'"+strconv.FormatInt(int64(t.space)+1, 10)+"'", "$2", literal(t.opts.name("")))
+	number := strings.NewReplacer("$1", "'"+strconv.FormatInt(int64(t.lockSpace)+1, 10)+"'", "$2", quoteLiteral(t.opts.quotedName("")))
 	results, err := conn.Exec(ctx, number.Replace(removeTurn)).ReadAll()
 	if err != nil {
 		return false, err
 	}
-	taken := results[0].Rows[0][1] // of the only row
-	if taken == nil {
-		return false, t.unready(callMigrate, "there is no table %s", t.opts.name(""))
+	isTaken := results[0].Rows[0][1] // of the only row
+	if isTaken == nil {
+		return false, t.unreadyError(callMigrate, "there is no table %s", t.opts.quotedName(""))
 	}
-	return string(taken) == "t", nil
+	return string(isTaken) == "t", nil
 }
 
 const (
@@ -127,7 +127,7 @@ var (
 // deleteBy waits for nobody. Each search passes by those records that the ones before have found and left, because another
 // session is working on them.
 func deleteBy[place any](ctx context.Context, t *Table, by *strings.Replacer) error {
-	find, sql := by.Replace(t.opts.statement("find_expired")), by.Replace(t.opts.statement("delete_expired"))
+	find, sql := by.Replace(t.opts.readStatement("find_expired")), by.Replace(t.opts.readStatement("delete_expired"))
 	for left := int64(0); ; {
 		rows, _ := t.pool.Query(ctx, find, int64(findBatch), left) // the rows have its error, too
 		found, err := pgx.CollectRows(rows, pgx.RowTo[place])

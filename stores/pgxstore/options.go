@@ -68,36 +68,36 @@ type Options struct {
 	// waited in one process share one fetch. Each fetch costs a write. Without CountReplays a replay writes nothing.
 	CountReplays bool
 
-	now     string // SQL for the time; empty: statement_timestamp()
-	atPlace bool   // the statements of a step find the record at its place in the table
+	nowSQL       string // SQL for the time; empty: statement_timestamp()
+	findsByPlace bool   // the statements of a step find the record at its place in the table
 }
 
 // at returns the options with another time.
-func (o Options) at(now string) Options {
-	o.now = now
+func (o Options) withNow(now string) Options {
+	o.nowSQL = now
 	return o
 }
 
 func (o Options) spareDays() int { return cmp.Or(o.SpareDays, 7) }
 
-func (o Options) divided() bool { return o.PartitionDays != 0 }
+func (o Options) isPartitioned() bool { return o.PartitionDays != 0 }
 
-func (o Options) table() string { return cmp.Or(o.Table, "idempotency_records") }
+func (o Options) tableName() string { return cmp.Or(o.Table, "idempotency_records") }
 
 // name returns the quoted name of the table, or of something beside it that is called so with a suffix.
-func (o Options) name(suffix string) string {
+func (o Options) quotedName(suffix string) string {
 	if o.Schema == "" {
-		return pgx.Identifier{o.table() + suffix}.Sanitize()
+		return pgx.Identifier{o.tableName() + suffix}.Sanitize()
 	}
-	return pgx.Identifier{o.Schema, o.table() + suffix}.Sanitize()
+	return pgx.Identifier{o.Schema, o.tableName() + suffix}.Sanitize()
 }
 
 // validate reports all faults of the options together.
 func (o Options) validate() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf("pgxstore: "+format, args...)) }
-	if n := len(o.table()) + len("_claim_day"); n > 63 {
-		fault("the name of table %q is too long: %d bytes with its suffixes, PostgreSQL allows 63", o.table(), n)
+	if n := len(o.tableName()) + len("_claim_day"); n > 63 {
+		fault("the name of table %q is too long: %d bytes with its suffixes, PostgreSQL allows 63", o.tableName(), n)
 	}
 	if o.PartitionDays < 0 {
 		fault("PartitionDays is %d, less than zero", o.PartitionDays)
@@ -113,17 +113,17 @@ func (o Options) validate() error {
 	default:
 		fault("there is no isolation level %q", o.Isolation)
 	}
-	if o.divided() && cmp.Or(o.Isolation, pgx.ReadCommitted) != pgx.ReadCommitted {
+	if o.isPartitioned() && cmp.Or(o.Isolation, pgx.ReadCommitted) != pgx.ReadCommitted {
 		fault("a table with partitions needs the isolation level %s, not %s", pgx.ReadCommitted, o.Isolation)
 	}
-	if o.IdleTimeout < 0 || o.IdleTimeout > longestIdle {
-		fault("IdleTimeout is %s, not from 0 to %s", o.IdleTimeout, longestIdle)
+	if o.IdleTimeout < 0 || o.IdleTimeout > maxIdleTimeout {
+		fault("IdleTimeout is %s, not from 0 to %s", o.IdleTimeout, maxIdleTimeout)
 	}
 	return errors.Join(faults...)
 }
 
 // longestIdle is what the server allows.
-const longestIdle = math.MaxInt32 * time.Millisecond
+const maxIdleTimeout = math.MaxInt32 * time.Millisecond
 
 const (
 	beginReadCommitted = "begin isolation level read committed"
@@ -132,9 +132,9 @@ const (
 
 // begin returns how a transaction begins for a handler. To name a level costs the server more than to take that of the
 // session.
-func (o Options) begin() string {
+func (o Options) beginSQL() string {
 	switch {
-	case o.divided():
+	case o.isPartitioned():
 		return beginReadCommitted
 	case o.Isolation != "":
 		return "begin isolation level " + string(o.Isolation)

@@ -17,32 +17,32 @@ import (
 
 // row is a record as the statements return it.
 type row struct {
-	names       storedNames
-	attempt     pgtype.Int4
-	fingerprint []byte
-	token       pgtype.UUID
-	created     pgtype.Timestamptz
-	leaseUntil  pgtype.Timestamptz // null: nobody is running it
-	expires     pgtype.Timestamptz
-	now         pgtype.Timestamptz
-	completed   pgtype.Bool // null: there is no record
-	status      pgtype.Int4 // null: not completed
-	header      pgtype.Text
-	trailer     pgtype.Text
-	body        []byte // nil: not kept
-	note        pgtype.Text
-	awaited     bool // it is completed, and commits wait for standbys
+	keyNames          storedNames
+	attempt           pgtype.Int4
+	fingerprint       []byte
+	token             pgtype.UUID
+	createdAt         pgtype.Timestamptz
+	leaseUntil        pgtype.Timestamptz // null: nobody is running it
+	expiresAt         pgtype.Timestamptz
+	serverTime        pgtype.Timestamptz
+	isCompleted       pgtype.Bool // null: there is no record
+	status            pgtype.Int4 // null: not completed
+	header            pgtype.Text
+	trailer           pgtype.Text
+	body              []byte // nil: not kept
+	note              pgtype.Text
+	needsConfirmation bool // it is completed, and commits wait for standbys
 }
 
 // columns returns where to scan the columns of a record to that is asked for by names, and what a statement returns
 // besides.
-func (r *row) columns(asked *sqlstore.Names, more ...any) []any {
+func (r *row) scanTargets(asked *sqlstore.Names, more ...any) []any {
 	for i := range asked {
-		r.names[i].asked = asked[i]
+		r.keyNames[i].askedName = asked[i]
 	}
-	return append(append(make([]any, 0, 23), &r.names[0], &r.names[1], &r.names[2], &r.attempt, &r.fingerprint,
-		&r.token, &r.created, &r.leaseUntil, &r.expires, &r.now, &r.completed, &r.status, &r.header,
-		&r.trailer, &r.body, &r.note, &r.awaited), more...)
+	return append(append(make([]any, 0, 23), &r.keyNames[0], &r.keyNames[1], &r.keyNames[2], &r.attempt, &r.fingerprint,
+		&r.token, &r.createdAt, &r.leaseUntil, &r.expiresAt, &r.serverTime, &r.isCompleted, &r.status, &r.header,
+		&r.trailer, &r.body, &r.note, &r.needsConfirmation), more...)
 }
 
 // isFree reports whether the row is what is left of a record whose key was freed. It belongs to no operation.
@@ -51,25 +51,25 @@ func (r *row) isFree() bool {
 }
 
 // expired reports whether the record does not count any more.
-func (r *row) expired() bool {
-	return r.isFree() || r.expires.InfinityModifier != pgtype.Infinity && !r.expires.Time.After(r.now.Time)
+func (r *row) isExpired() bool {
+	return r.isFree() || r.expiresAt.InfinityModifier != pgtype.Infinity && !r.expiresAt.Time.After(r.serverTime.Time)
 }
 
 // left returns how long the record would still be kept; zero if it is not known.
-func (r *row) left() time.Duration {
-	if r.expires.InfinityModifier != pgtype.Finite {
+func (r *row) remainingTime() time.Duration {
+	if r.expiresAt.InfinityModifier != pgtype.Finite {
 		return 0
 	}
-	return r.expires.Time.Sub(r.now.Time)
+	return r.expiresAt.Time.Sub(r.serverTime.Time)
 }
 
 // check returns an error that wraps idempotency.ErrRecordInvalid if the store would never have written the record for
 // the key. Whoever can write to the table may have.
-func (r *row) check(by idempotency.Fingerprint) error {
+func (r *row) checkRow(fingerprint idempotency.Fingerprint) error {
 	switch {
-	case !r.names.match():
+	case !r.keyNames.matchKey():
 		return sqlstore.Invalid("made for another key")
-	case r.status.Valid != r.completed.Bool:
+	case r.status.Valid != r.isCompleted.Bool:
 		return sqlstore.Invalid("half completed")
 	case r.leaseUntil.InfinityModifier != pgtype.Finite:
 		return sqlstore.Invalid("impossible lease")
@@ -77,12 +77,12 @@ func (r *row) check(by idempotency.Fingerprint) error {
 	if err := sqlstore.CheckStatus(int(r.status.Int32)); err != nil { // zero if there is none
 		return err
 	}
-	return sqlstore.CheckAttempt(r.fingerprint, by, int64(r.attempt.Int32))
+	return sqlstore.CheckAttempt(r.fingerprint, fingerprint, int64(r.attempt.Int32))
 }
 
 // record returns the record without its response.
-func (r *row) record() idempotency.Record {
-	rec := idempotency.Record{Attempt: int(r.attempt.Int32), Created: r.created.Time}
+func (r *row) bareRecord() idempotency.Record {
+	rec := idempotency.Record{Attempt: int(r.attempt.Int32), Created: r.createdAt.Time}
 	copy(rec.Fingerprint[:], r.fingerprint)
 	rec.LeaseLeft = r.leaseLeft()
 	return rec
@@ -93,15 +93,15 @@ func (r *row) leaseLeft() time.Duration {
 	if !r.leaseUntil.Valid {
 		return 0
 	}
-	return max(0, r.leaseUntil.Time.Sub(r.now.Time))
+	return max(0, r.leaseUntil.Time.Sub(r.serverTime.Time))
 }
 
 // held returns the record for an attempt whose key it holds, or an error that wraps idempotency.ErrRecordInvalid.
-func (r *row) held(by idempotency.Fingerprint) (idempotency.Record, error) {
-	if err := r.check(by); err != nil {
+func (r *row) decodeRecord(fingerprint idempotency.Fingerprint) (idempotency.Record, error) {
+	if err := r.checkRow(fingerprint); err != nil {
 		return idempotency.Record{}, err
 	}
-	rec := r.record()
+	rec := r.bareRecord()
 	if !r.status.Valid {
 		return rec, nil
 	}
@@ -116,7 +116,7 @@ func (r *row) held(by idempotency.Fingerprint) (idempotency.Record, error) {
 	if strings.ContainsFunc(r.note.String, func(c rune) bool { return c < ' ' || c > '~' }) {
 		return rec, sqlstore.Invalid("note")
 	}
-	rec.Remaining = r.left()
+	rec.Remaining = r.remainingTime()
 	rec.Response = &idempotency.Response{
 		Status: int(r.status.Int32), Header: header, Trailer: trailer, Body: r.body, Omitted: r.body == nil,
 		Note: r.note.String,
@@ -142,10 +142,10 @@ func responseArgs(resp idempotency.Response, args ...any) []any {
 
 // countReplay counts that a record was replayed to an attempt that found it, if it was and is to be counted. The replay
 // is right whether or not it is counted.
-func (t *Table) countReplay(ctx context.Context, sql statements, digest [32]byte, found *row, by idempotency.ClaimRequest) {
-	replayed := found.status.Valid && found.body != nil && bytes.Equal(found.fingerprint, by.Fingerprint[:])
-	if replayed && t.opts.CountReplays {
-		_, _ = t.pool.Exec(ctx, sql["count"], digest[:], found.token)
+func (t *Table) countReplay(ctx context.Context, sql statements, digest [32]byte, storedRow *row, request idempotency.ClaimRequest) {
+	isReplayed := storedRow.status.Valid && storedRow.body != nil && bytes.Equal(storedRow.fingerprint, request.Fingerprint[:])
+	if isReplayed && t.opts.CountReplays {
+		_, _ = t.pool.Exec(ctx, sql["count"], digest[:], storedRow.token)
 	}
 }
 
@@ -160,50 +160,50 @@ func newUUID() pgtype.UUID {
 
 // names returns the names of a key as the columns user_id, endpoint and key have them. A record whose names are not those of
 // the key was not made for it.
-func (o Options) names(key idempotency.Key) sqlstore.Names {
+func (o Options) keyNames(key idempotency.Key) sqlstore.Names {
 	n := sqlstore.NamesOf(key)
 	if o.DigestNames {
 		for i := range n {
-			n[i] = digested(n[i])
+			n[i] = digestName(n[i])
 		}
 	}
 	return n
 }
 
-func digested(name string) string {
+func digestName(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return hex.EncodeToString(sum[:])
 }
 
 // storedName is compared to the name that is asked for while it is scanned, which saves a copy.
 type storedName struct {
-	asked string
-	form  form
+	askedName string
+	form      nameForm
 }
 
 // form says how the name in a record relates to the one that is asked for.
-type form int
+type nameForm int
 
 const (
-	other    form = iota
-	equal         // both are names, or both are digests
-	clear         // the digest of the one in the record is asked for
-	digestOf      // the one in the record is the digest of what is asked for
+	differentName nameForm = iota
+	sameName               // both are names, or both are digests
+	storedPlain            // the digest of the one in the record is asked for
+	storedDigest           // the one in the record is the digest of what is asked for
 )
 
 // ScanBytes implements [pgtype.BytesScanner].
 func (n *storedName) ScanBytes(stored []byte) error {
 	switch {
 	case stored == nil:
-		n.form = other
-	case string(stored) == n.asked:
-		n.form = equal
-	case digested(string(stored)) == n.asked:
-		n.form = clear
-	case string(stored) == digested(n.asked):
-		n.form = digestOf
+		n.form = differentName
+	case string(stored) == n.askedName:
+		n.form = sameName
+	case digestName(string(stored)) == n.askedName:
+		n.form = storedPlain
+	case string(stored) == digestName(n.askedName):
+		n.form = storedDigest
 	default:
-		n.form = other
+		n.form = differentName
 	}
 	return nil
 }
@@ -213,6 +213,6 @@ type storedNames [3]storedName
 
 // match reports whether all are those that are asked for, in one form. The form may be another one than the store
 // writes: the setting may have been changed since. The statement that claims says the same in SQL.
-func (n *storedNames) match() bool {
-	return n[0].form != other && n[0].form == n[1].form && n[1].form == n[2].form
+func (n *storedNames) matchKey() bool {
+	return n[0].form != differentName && n[0].form == n[1].form && n[1].form == n[2].form
 }

@@ -27,15 +27,15 @@ type Migration struct {
 // errors of [Migrate], of [Table.Check] and of the Begin of a store.
 func Migrations(opts Options) []Migration {
 	file := "0001_records"
-	if opts.divided() {
+	if opts.isPartitioned() {
 		file = "0001_records_partitioned"
 	}
-	sql := opts.read("0001_form") + "\n"
+	sql := opts.readFile("0001_form") + "\n"
 	if opts.Schema != "" {
-		sql += opts.read("0001_schema") + "\n"
+		sql += opts.readFile("0001_schema") + "\n"
 	}
-	sql += opts.read(file) + "\n" + opts.at("$10").read("0001_claim")
-	return []Migration{{1, sql, opts.read("0001_down")}}
+	sql += opts.readFile(file) + "\n" + opts.withNow("$10").readFile("0001_claim")
+	return []Migration{{1, sql, opts.readFile("0001_down")}}
 }
 
 // Migrate applies, in one transaction, the migrations that the table has not seen yet, or whose function or comment is
@@ -50,35 +50,35 @@ func Migrations(opts Options) []Migration {
 // one that no store can fill.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, opts Options) error {
 	t := NewTable(pool, opts)
-	if t.faults != nil {
-		return t.faults
+	if t.optionFaults != nil {
+		return t.optionFaults
 	}
-	if _, err := t.admitted(ctx); err != nil {
-		return failure("migrate", err)
+	if _, err := t.admitPool(ctx); err != nil {
+		return wrapError("migrate", err)
 	}
 	if err := makeSchema(ctx, pool, opts); err != nil {
-		return failure("migrate", err)
+		return wrapError("migrate", err)
 	}
-	if err := pgx.BeginTxFunc(ctx, pool, readCommitted, func(tx pgx.Tx) error { return t.migrate(ctx, tx) }); err != nil {
-		return failure("migrate", err)
+	if err := pgx.BeginTxFunc(ctx, pool, readCommitted, func(tx pgx.Tx) error { return t.migrateInTx(ctx, tx) }); err != nil {
+		return wrapError("migrate", err)
 	}
-	if opts.divided() {
+	if opts.isPartitioned() {
 		return t.Maintain(ctx)
 	}
 	return nil
 }
 
 // migrate is Migrate in a transaction.
-func (t *Table) migrate(ctx context.Context, tx pgx.Tx) error {
-	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1::bigint)", int64(t.space)); err != nil {
+func (t *Table) migrateInTx(ctx context.Context, tx pgx.Tx) error {
+	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1::bigint)", int64(t.lockSpace)); err != nil {
 		return err
 	}
-	have, err := t.version(ctx, tx)
+	have, err := t.readVersion(ctx, tx)
 	if unready, ok := errors.AsType[*UnreadyTable](err); ok && unready.Remedy == callMigrate {
 		err = nil
 	}
 	if err == nil {
-		err = t.stayBeside(ctx, tx)
+		err = t.setSearchPath(ctx, tx)
 	}
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func (t *Table) migrate(ctx context.Context, tx pgx.Tx) error {
 			return fmt.Errorf("version %d: %w", m.Version, err)
 		}
 	}
-	_, err = t.version(ctx, tx) // what has the name may be a table of somebody else
+	_, err = t.readVersion(ctx, tx) // what has the name may be a table of somebody else
 	return err
 }
 
@@ -101,7 +101,7 @@ func makeSchema(ctx context.Context, pool *pgxpool.Pool, opts Options) error {
 	if opts.Schema == "" {
 		return nil
 	}
-	_, err := pool.Exec(ctx, opts.read("0001_schema"))
+	_, err := pool.Exec(ctx, opts.readFile("0001_schema"))
 	return err
 }
 
@@ -111,9 +111,9 @@ var readCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
 
 // stayBeside lets the transaction make whatever has no schema in that of the table, which may be a later one of the
 // search path.
-func (t *Table) stayBeside(ctx context.Context, tx pgx.Tx) error {
+func (t *Table) setSearchPath(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, `SELECT set_config('search_path', quote_ident(nspname), true)
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1::text)`, t.opts.name(""))
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1::text)`, t.opts.quotedName(""))
 	return err
 }
 
@@ -129,11 +129,11 @@ const callMigrate = "call Migrate"
 // there is no table, or not the function that claims beside it, or not the comment, which a dump may lack. Other errors
 // are that the table has partitions and should not, or the other way round; that it is not ours, or newer than this
 // package; or that somebody has changed its columns.
-func (t *Table) version(ctx context.Context, q querier) (version int, err error) {
+func (t *Table) readVersion(ctx context.Context, q querier) (version int, err error) {
 	var kind, comment string
-	var claims bool
-	var lacking, unfilled []string
-	name := t.opts.name("")
+	var hasFunction bool
+	var lackingColumns, unfilledColumns []string
+	name := t.opts.quotedName("")
 	err = q.QueryRow(ctx, `
 SELECT c.relkind::text, coalesce(obj_description(c.oid, 'pg_class'), ''),
     EXISTS (SELECT FROM pg_proc f WHERE f.pronamespace = c.relnamespace AND f.proname = $2::text),
@@ -142,77 +142,77 @@ SELECT c.relkind::text, coalesce(obj_description(c.oid, 'pg_class'), ''),
     ARRAY(SELECT a.attname::text FROM pg_attribute a
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname <> ALL ($3::text[])
             AND a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' ORDER BY a.attnum)
-FROM pg_class c WHERE c.oid = to_regclass($1::text)`, name, t.opts.claimFunction(), columns()).
-		Scan(&kind, &comment, &claims, &lacking, &unfilled)
+FROM pg_class c WHERE c.oid = to_regclass($1::text)`, name, t.opts.claimFunction(), allColumns()).
+		Scan(&kind, &comment, &hasFunction, &lackingColumns, &unfilledColumns)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return 0, t.unready(callMigrate, "there is no table %s", name)
+		return 0, t.unreadyError(callMigrate, "there is no table %s", name)
 	case err != nil:
 		return 0, err
-	case kind != t.opts.kind():
-		return 0, t.unready("", "table %s was made with another setting of PartitionDays, or is none", name)
+	case kind != t.opts.relKind():
+		return 0, t.unreadyError("", "table %s was made with another setting of PartitionDays, or is none", name)
 	case comment == "":
-		return 0, t.unready(callMigrate, "table %s has no comment that tells its version", name)
+		return 0, t.unreadyError(callMigrate, "table %s has no comment that tells its version", name)
 	}
-	version, err = t.versionIn(comment)
+	version, err = t.parseVersion(comment)
 	switch {
 	case err != nil:
 		return 0, err
-	case version == t.newest() && len(lacking) > 0:
-		return 0, t.unready("", "table %s lacks the columns %s", name, strings.Join(lacking, ", "))
-	case len(unfilled) > 0:
-		return 0, t.unready("give them a default, or let them be null", "table %s has the columns %s, which no store fills",
-			name, strings.Join(unfilled, ", "))
-	case !claims:
-		return 0, t.unready(callMigrate, "table %s has no function %s beside it", name, t.opts.claimFunction())
+	case version == t.newestVersion() && len(lackingColumns) > 0:
+		return 0, t.unreadyError("", "table %s lacks the columns %s", name, strings.Join(lackingColumns, ", "))
+	case len(unfilledColumns) > 0:
+		return 0, t.unreadyError("give them a default, or let them be null", "table %s has the columns %s, which no store fills",
+			name, strings.Join(unfilledColumns, ", "))
+	case !hasFunction:
+		return 0, t.unreadyError(callMigrate, "table %s has no function %s beside it", name, t.opts.claimFunction())
 	}
 	return version, nil
 }
 
 // versionIn returns the version that the comment of the table tells.
-func (t *Table) versionIn(comment string) (version int, err error) {
+func (t *Table) parseVersion(comment string) (version int, err error) {
 	const form = "idempotency records, version %d"
 	_, err = fmt.Sscanf(comment, form, &version)
-	switch name, newest := t.opts.name(""), t.newest(); {
+	switch name, newest := t.opts.quotedName(""), t.newestVersion(); {
 	case err != nil:
-		return 0, t.unready("", "table %s is %q, not %q", name, comment, form)
+		return 0, t.unreadyError("", "table %s is %q, not %q", name, comment, form)
 	case version > newest:
-		return 0, t.unready("use a newer version of pgxstore", "table %s has version %d, newer than %d", name, version, newest)
+		return 0, t.unreadyError("use a newer version of pgxstore", "table %s has version %d, newer than %d", name, version, newest)
 	}
 	return version, nil
 }
 
-func (t *Table) newest() int {
+func (t *Table) newestVersion() int {
 	migrations := Migrations(t.opts)
 	return migrations[len(migrations)-1].Version
 }
 
 // createMissing makes the partitions that are not there yet, and gives the attached ones their comment, by which they
 // are known when they are detached. A dump may lack it.
-func (t *Table) createMissing(ctx context.Context, tx pgx.Tx) error {
-	if _, err := tx.Exec(ctx, createTurn, int64(t.space), t.opts.name("")); err != nil {
+func (t *Table) createPartitions(ctx context.Context, tx pgx.Tx) error {
+	if _, err := tx.Exec(ctx, createTurn, int64(t.lockSpace), t.opts.quotedName("")); err != nil {
 		return err
 	}
-	now, partitions, err := t.partitions(ctx, tx)
+	now, partitions, err := t.listPartitions(ctx, tx)
 	if err == nil {
-		err = t.stayBeside(ctx, tx)
+		err = t.setSearchPath(ctx, tx)
 	}
 	if err == nil {
-		err = commentAll(ctx, tx, partitions)
+		err = commentPartitions(ctx, tx, partitions)
 	}
 	if err != nil {
 		return err
 	}
 	for i := range t.opts.PartitionDays + t.opts.spareDays() + 1 {
 		day := dayOf(now).AddDate(0, 0, i)
-		if has(partitions, day, attached) {
+		if hasPartition(partitions, day, attached) {
 			continue
 		}
-		if !has(partitions, day, detached) {
-			err = t.create(ctx, tx, day)
+		if !hasPartition(partitions, day, detached) {
+			err = t.createPartition(ctx, tx, day)
 		}
 		if err == nil {
-			err = t.attach(ctx, tx, day)
+			err = t.attachPartition(ctx, tx, day)
 		}
 		if err != nil {
 			return err
@@ -221,12 +221,12 @@ func (t *Table) createMissing(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-func commentAll(ctx context.Context, tx pgx.Tx, partitions []partition) error {
+func commentPartitions(ctx context.Context, tx pgx.Tx, partitions []partition) error {
 	for _, p := range partitions {
-		if p.state != attached || p.commented {
+		if p.attachment != attached || p.hasComment {
 			continue
 		}
-		if _, err := tx.Exec(ctx, "COMMENT ON TABLE "+p.name+" IS "+literal(partitionComment)); err != nil {
+		if _, err := tx.Exec(ctx, "COMMENT ON TABLE "+p.name+" IS "+quoteLiteral(partitionComment)); err != nil {
 			return err
 		}
 	}
@@ -235,8 +235,8 @@ func commentAll(ctx context.Context, tx pgx.Tx, partitions []partition) error {
 
 // dropExpired drops the partitions of days that are over. It cannot work in a transaction, because partitions are not
 // detached concurrently in one.
-func (t *Table) dropExpired(ctx context.Context) error {
-	now, partitions, err := t.partitions(ctx, t.pool)
+func (t *Table) dropExpiredPartitions(ctx context.Context) error {
+	now, partitions, err := t.listPartitions(ctx, t.pool)
 	if err != nil {
 		return err
 	}
@@ -244,7 +244,7 @@ func (t *Table) dropExpired(ctx context.Context) error {
 		if !p.day.Before(dayOf(now.Add(-time.Hour))) {
 			continue
 		}
-		if err := t.drop(ctx, p); err != nil {
+		if err := t.dropPartition(ctx, p); err != nil {
 			return err
 		}
 	}
@@ -253,10 +253,10 @@ func (t *Table) dropExpired(ctx context.Context) error {
 
 // partition holds the records that expire on one day.
 type partition struct {
-	name      string // quoted
-	day       time.Time
-	state     string
-	commented bool
+	name       string // quoted
+	day        time.Time
+	attachment string
+	hasComment bool
 }
 
 const (
@@ -265,8 +265,8 @@ const (
 	detached = "detached"
 )
 
-func has(partitions []partition, day time.Time, state string) bool {
-	return slices.ContainsFunc(partitions, func(p partition) bool { return p.day.Equal(day) && p.state == state })
+func hasPartition(partitions []partition, day time.Time, state string) bool {
+	return slices.ContainsFunc(partitions, func(p partition) bool { return p.day.Equal(day) && p.attachment == state })
 }
 
 func dayOf(t time.Time) time.Time { return t.UTC().Truncate(24 * time.Hour) }
@@ -278,8 +278,8 @@ const partitionComment = "idempotency records of one day"
 // PostgreSQL detaches no other.
 //
 // Borders are compared as text because a session may write them in a style that it reads otherwise.
-func (t *Table) partitions(ctx context.Context, q querier) (now time.Time, partitions []partition, err error) {
-	rows, _ := q.Query(ctx, t.opts.expand(`
+func (t *Table) listPartitions(ctx context.Context, q querier) (now time.Time, partitions []partition, err error) {
+	rows, _ := q.Query(ctx, t.opts.expandSQL(`
 WITH named AS MATERIALIZED (
     SELECT c.oid, c.relname, c.relnamespace, i.inhparent, i.inhdetachpending AS pending,
         obj_description(c.oid, 'pg_class') AS comment, pg_get_expr(c.relpartbound, c.oid) AS borders
@@ -295,11 +295,11 @@ SELECT {now}, d.relnamespace::regnamespace || '.' || quote_ident(d.relname), d.d
 FROM pg_class p LEFT JOIN dated d ON d.inhparent IS NULL
     OR d.borders = format('FOR VALUES FROM (%L) TO (%L)', d.day, d.day + interval '24 hours')
 WHERE p.oid = to_regclass($1::text)
-ORDER BY d.pending DESC NULLS LAST, d.relname`), t.opts.name(""), partitionComment) // the rows have its error, too
+ORDER BY d.pending DESC NULLS LAST, d.relname`), t.opts.quotedName(""), partitionComment) // the rows have its error, too
 	var name *string
 	var day *time.Time
 	var p partition
-	_, err = pgx.ForEachRow(rows, []any{&now, &name, &day, &p.commented, &p.state}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&now, &name, &day, &p.hasComment, &p.attachment}, func() error {
 		if name != nil { // there is a partition
 			p.name, p.day = *name, *day
 			partitions = append(partitions, p)
@@ -307,34 +307,36 @@ ORDER BY d.pending DESC NULLS LAST, d.relname`), t.opts.name(""), partitionComme
 		return nil
 	})
 	if err == nil && now.IsZero() {
-		err = t.unready(callMigrate, "there is no table %s", t.opts.name(""))
+		err = t.unreadyError(callMigrate, "there is no table %s", t.opts.quotedName(""))
 	}
 	return now, partitions, err
 }
 
 const dayFormat = "20060102"
 
-func (t *Table) partitionName(day time.Time) string { return t.opts.name("_" + day.Format(dayFormat)) }
+func (t *Table) partitionName(day time.Time) string {
+	return t.opts.quotedName("_" + day.Format(dayFormat))
+}
 
 // create makes the partition of a day, which is not attached yet.
-func (t *Table) create(ctx context.Context, tx pgx.Tx, day time.Time) error {
+func (t *Table) createPartition(ctx context.Context, tx pgx.Tx, day time.Time) error {
 	_, err := tx.Exec(ctx, fmt.Sprintf(`
 CREATE TABLE %[1]s (LIKE %[2]s INCLUDING DEFAULTS, PRIMARY KEY (digest)) WITH (%[4]s);
-COMMENT ON TABLE %[1]s IS '%[3]s'`, t.partitionName(day), t.opts.name(""), partitionComment, t.opts.storage()))
+COMMENT ON TABLE %[1]s IS '%[3]s'`, t.partitionName(day), t.opts.quotedName(""), partitionComment, t.opts.storageSettings()))
 	return err
 }
 
-func (t *Table) attach(ctx context.Context, tx pgx.Tx, day time.Time) error {
+func (t *Table) attachPartition(ctx context.Context, tx pgx.Tx, day time.Time) error {
 	const border = "2006-01-02 00:00:00+00"
 	_, err := tx.Exec(ctx, fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM ('%s') TO ('%s')",
-		t.opts.name(""), t.partitionName(day), day.Format(border), day.AddDate(0, 0, 1).Format(border)))
+		t.opts.quotedName(""), t.partitionName(day), day.Format(border), day.AddDate(0, 0, 1).Format(border)))
 	return err
 }
 
 // drop removes a partition. To drop it while it is attached would make every claim wait for the longest transaction.
-func (t *Table) drop(ctx context.Context, p partition) error {
-	if how := map[string]string{attached: "CONCURRENTLY", pending: "FINALIZE"}[p.state]; how != "" {
-		if _, err := t.pool.Exec(ctx, "ALTER TABLE "+t.opts.name("")+" DETACH PARTITION "+p.name+" "+how); err != nil {
+func (t *Table) dropPartition(ctx context.Context, p partition) error {
+	if how := map[string]string{attached: "CONCURRENTLY", pending: "FINALIZE"}[p.attachment]; how != "" {
+		if _, err := t.pool.Exec(ctx, "ALTER TABLE "+t.opts.quotedName("")+" DETACH PARTITION "+p.name+" "+how); err != nil {
 			return err
 		}
 	}
@@ -344,9 +346,9 @@ func (t *Table) drop(ctx context.Context, p partition) error {
 
 // mayKeep returns an error if nobody would look for a record on the day on which it expires, or there may be no partition
 // for it. No handler is to run then.
-func (t *Table) mayKeep(ttl time.Duration) error {
+func (t *Table) checkTTL(ttl time.Duration) error {
 	days := int(math.Ceil(ttl.Hours() / 24))
-	if !t.opts.divided() || days <= t.opts.PartitionDays {
+	if !t.opts.isPartitioned() || days <= t.opts.PartitionDays {
 		return nil
 	}
 	return fmt.Errorf("pgxstore: PartitionDays is %d, too few for records that are kept for %s: set it to %d, and call Maintain",
@@ -356,6 +358,6 @@ func (t *Table) mayKeep(ttl time.Duration) error {
 const callMaintain = "call Maintain every day"
 
 // lacksDay says that there is no partition for a record.
-func (t *Table) lacksDay() error {
-	return t.unready(callMaintain, "table %s has no partition for the day on which the record would expire", t.opts.name(""))
+func (t *Table) missingPartitionError() error {
+	return t.unreadyError(callMaintain, "table %s has no partition for the day on which the record would expire", t.opts.quotedName(""))
 }

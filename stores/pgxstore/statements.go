@@ -16,78 +16,80 @@ import (
 )
 
 //go:embed sql
-var files embed.FS
+var sqlFiles embed.FS
 
 // read returns a file of the directory sql for the table of o.
-func (o Options) read(file string) string { return o.expand(sqlstore.File(files, file)) }
+func (o Options) readFile(file string) string { return o.expandSQL(sqlstore.File(sqlFiles, file)) }
 
 // statement returns a file without its comments, apart from the first one, by which logs and statistics name it.
-func (o Options) statement(file string) string { return o.expand(sqlstore.Statement(files, file)) }
+func (o Options) readStatement(file string) string {
+	return o.expandSQL(sqlstore.Statement(sqlFiles, file))
+}
 
 // statements are what stores send, by the names of the files.
 type statements map[string]string
 
-func (o Options) statements() statements {
+func (o Options) allStatements() statements {
 	all := make(statements)
 	for _, file := range []string{
 		"claim", "complete", "extend", "release", "free", "restore", "confirm", "count",
 		"inspect", "list", "totals", "users", "forget", "resolve", "checkpoint", "checkpoints",
 		"enter_step", "keep_step", "settle_step", "place_step",
 	} {
-		all[file] = o.statement(file)
+		all[file] = o.readStatement(file)
 	}
-	o.atPlace = true
-	all["enter_step_at"], all["keep_step_at"] = o.statement("enter_step"), o.statement("keep_step")
-	o.atPlace = false
+	o.findsByPlace = true
+	all["enter_step_at"], all["keep_step_at"] = o.readStatement("enter_step"), o.readStatement("keep_step")
+	o.findsByPlace = false
 	return all
 }
 
 var (
-	digest = regexp.MustCompile(`\{digest (\S+)\}`)
-	after  = regexp.MustCompile(`\{after (\$\d+)\}`)
-	at     = regexp.MustCompile(`\{at (\$\d+)\}`)
-	idle   = regexp.MustCompile(`\{idle_timeout (\$\d+)\}`)
+	digestPattern = regexp.MustCompile(`\{digest (\S+)\}`)
+	afterPattern  = regexp.MustCompile(`\{after (\$\d+)\}`)
+	atPattern     = regexp.MustCompile(`\{at (\$\d+)\}`)
+	idlePattern   = regexp.MustCompile(`\{idle_timeout (\$\d+)\}`)
 )
 
 // expand replaces what the statements have in common, which stands in braces. The table is r in them.
-func (o Options) expand(sql string) string {
-	sql = common.Replace(sql)
-	sql = digest.ReplaceAllString(sql, "encode(sha256(convert_to($1, 'UTF8')), 'hex')")
-	sql = after.ReplaceAllString(sql, "({now} + $1::bigint * interval '1 microsecond')")
+func (o Options) expandSQL(sql string) string {
+	sql = commonSQL.Replace(sql)
+	sql = digestPattern.ReplaceAllString(sql, "encode(sha256(convert_to($1, 'UTF8')), 'hex')")
+	sql = afterPattern.ReplaceAllString(sql, "({now} + $1::bigint * interval '1 microsecond')")
 	place := ""
-	if o.atPlace {
+	if o.findsByPlace {
 		place = " AND r.ctid = $1::text::tid"
 	}
-	sql = at.ReplaceAllString(sql, place)
-	sql = idle.ReplaceAllString(sql, idleTimeout)
-	now := cmp.Or(o.now, "statement_timestamp()")
-	index := o.table() + "_expires"
+	sql = atPattern.ReplaceAllString(sql, place)
+	sql = idlePattern.ReplaceAllString(sql, idleTimeoutSQL)
+	now := cmp.Or(o.nowSQL, "statement_timestamp()")
+	index := o.tableName() + "_expires"
 	return strings.NewReplacer(
-		"{records}", o.name(""),
-		"{records_text}", literal(o.name("")),
+		"{records}", o.quotedName(""),
+		"{records_text}", quoteLiteral(o.quotedName("")),
 		"{schema}", pgx.Identifier{o.Schema}.Sanitize(),
-		"{schema_text}", literal(pgx.Identifier{o.Schema}.Sanitize()),
+		"{schema_text}", quoteLiteral(pgx.Identifier{o.Schema}.Sanitize()),
 		"{reach}", strconv.Itoa(24*(o.PartitionDays+1)),
-		"{kind}", o.kind(),
-		"{storage}", o.storage(),
-		"{claim_function}", o.name(claimSuffix(o.divided())),
-		"{other_claim_function}", o.name(claimSuffix(!o.divided())),
+		"{kind}", o.relKind(),
+		"{storage}", o.storageSettings(),
+		"{claim_function}", o.quotedName(claimSuffix(o.isPartitioned())),
+		"{other_claim_function}", o.quotedName(claimSuffix(!o.isPartitioned())),
 		"{on_conflict}", o.onConflict(),
 		"{expiry_index}", pgx.Identifier{index}.Sanitize(),
-		"{expiry_index_text}", literal(index),
+		"{expiry_index_text}", quoteLiteral(index),
 		"{now}", now,
-	).Replace(o.ofDays(sql))
+	).Replace(o.expandPartitioned(sql))
 }
 
 // storage returns the settings of every table with records, which are those of the partitions if there are any.
-func (o Options) storage() string {
+func (o Options) storageSettings() string {
 	return fmt.Sprintf("fillfactor = %d, autovacuum_vacuum_threshold = 2000, autovacuum_analyze_threshold = 2000, "+
 		"vacuum_truncate = false", cmp.Or(o.FillFactor, 70))
 }
 
 // literal returns s as a string constant. A backslash is doubled in a constant that begins with E, because the setting
 // standard_conforming_strings decides about a backslash in other constants.
-func literal(s string) string {
+func quoteLiteral(s string) string {
 	quoted := "'" + strings.ReplaceAll(s, "'", "''") + "'"
 	if strings.Contains(s, `\`) {
 		quoted = " E" + strings.ReplaceAll(quoted, `\`, `\\`)
@@ -96,8 +98,8 @@ func literal(s string) string {
 }
 
 // kind returns what pg_class.relkind says of the table.
-func (o Options) kind() string {
-	if o.divided() {
+func (o Options) relKind() string {
+	if o.isPartitioned() {
 		return "p"
 	}
 	return "r"
@@ -105,21 +107,21 @@ func (o Options) kind() string {
 
 // claimSuffix returns how the function that claims is called behind the name of the table. A [Store] that was told
 // otherwise of the partitions than the table was made with does not find it: it might claim keys twice.
-func claimSuffix(divided bool) string {
-	if divided {
+func claimSuffix(isPartitioned bool) string {
+	if isPartitioned {
 		return "_claim_day"
 	}
 	return "_claim"
 }
 
-func (o Options) claimFunction() string { return o.table() + claimSuffix(o.divided()) }
+func (o Options) claimFunction() string { return o.tableName() + claimSuffix(o.isPartitioned()) }
 
 // ofDays replaces what only a divided table is told.
-func (o Options) ofDays(sql string) string {
-	if !o.divided() {
+func (o Options) expandPartitioned(sql string) string {
+	if !o.isPartitioned() {
 		return strings.NewReplacer("{in_reach}", "", "{newest}", "", "{is_newest}", "").Replace(sql)
 	}
-	return daysOnly.Replace(daysOnly.Replace(sql)) // the last one has the first one in it
+	return partitionedOnly.Replace(partitionedOnly.Replace(sql)) // the last one has the first one in it
 }
 
 // The days on which a record can expire are told besides its digest, so that the partitions of other days are not opened. A
@@ -128,47 +130,47 @@ func (o Options) ofDays(sql string) string {
 //
 // A new record is made beside one that is as good as gone. If the clock is set back then, both are in reach, and the newest
 // one counts.
-var daysOnly = strings.NewReplacer(
-	"{in_reach}", " AND expires_at >= date_bin('24 hours', {now} - interval '1 hour', 'epoch')\n        AND "+expiresBefore,
+var partitionedOnly = strings.NewReplacer(
+	"{in_reach}", " AND expires_at >= date_bin('24 hours', {now} - interval '1 hour', 'epoch')\n        AND "+expiresBeforeSQL,
 	"{newest}", "\nORDER BY r.expires_at DESC LIMIT 1",
 	"{is_newest}", "\n        AND r.expires_at = (SELECT max(expires_at) FROM {records} WHERE digest = $1::bytea{in_reach})",
 )
 
-const expiresBefore = "expires_at < date_bin('24 hours', {now} + interval '1 hour', 'epoch') + interval '{reach} hours'"
+const expiresBeforeSQL = "expires_at < date_bin('24 hours', {now} + interval '1 hour', 'epoch') + interval '{reach} hours'"
 
 // onConflict returns what an insertion does about a record that another session was faster to make. Where claims take
 // turns there is none. What any other index refuses is an error: to look again would not show why.
 func (o Options) onConflict() string {
-	if o.divided() {
+	if o.isPartitioned() {
 		return ""
 	}
 	return "ON CONFLICT (digest) DO NOTHING"
 }
 
 // isFree says the same as row.isFree.
-const isFree = `(r.attempt = 0 AND r.status IS NULL AND r.lease_until IS NULL)`
+const isFreeSQL = `(r.attempt = 0 AND r.status IS NULL AND r.lease_until IS NULL)`
 
 // claimable says the same as row.expired, row.check and row.claimable. A claim that was released and whose statement arrives a
 // second time, too late, claims nothing.
-const claimable = `(r.expires_at <= {now} OR r.token <> $7::uuid AND (` + isFree + ` OR r.status IS NULL AND r.fingerprint = $2::bytea
+const claimableSQL = `(r.expires_at <= {now} OR r.token <> $7::uuid AND (` + isFreeSQL + ` OR r.status IS NULL AND r.fingerprint = $2::bytea
         AND ($3::integer >= 1 AND r.lease_until IS NULL OR $3::integer >= 2 AND r.lease_until <= {now})
         AND r.lease_until IS DISTINCT FROM '-infinity' AND r.completed_at IS NULL
-        AND r.attempt BETWEEN 1 AND 2147483646 AND ` + madeForKey + `))`
+        AND r.attempt BETWEEN 1 AND 2147483646 AND ` + madeForKeySQL + `))`
 
 // readable says the same as row.check, but for the names, of which a list has none to compare with.
-const readable = `(octet_length(r.digest) = 32 AND octet_length(r.fingerprint) = 32 AND r.attempt BETWEEN 1 AND 2147483646
+const readableSQL = `(octet_length(r.digest) = 32 AND octet_length(r.fingerprint) = 32 AND r.attempt BETWEEN 1 AND 2147483646
         AND (r.status IS NULL) = (r.completed_at IS NULL)
         AND (r.status IS NULL OR r.status IN (0, 101) OR r.status BETWEEN 200 AND 999)
         AND (r.lease_until IS NULL OR isfinite(r.lease_until)))`
 
 // madeForKey says the same as storedNames.match.
-const madeForKey = `((r.user_id, r.endpoint, r.key) = ($4::text, $5::text, $6::text)
+const madeForKeySQL = `((r.user_id, r.endpoint, r.key) = ($4::text, $5::text, $6::text)
             OR ({digest r.user_id}, {digest r.endpoint}, {digest r.key}) = ($4::text, $5::text, $6::text)
             OR (r.user_id, r.endpoint, r.key) = ({digest $4::text}, {digest $5::text}, {digest $6::text}))`
 
 // idleTimeout makes the server end the transaction after so many milliseconds without a statement, unless the session does so
 // earlier. To change a setting costs the server as much as a small statement.
-const idleTimeout = `CASE WHEN current_setting('idle_in_transaction_session_timeout')::interval
+const idleTimeoutSQL = `CASE WHEN current_setting('idle_in_transaction_session_timeout')::interval
         NOT BETWEEN interval '1 ms' AND $1::bigint * interval '1 ms'
     THEN set_config('idle_in_transaction_session_timeout', ($1::bigint)::text, true) END`
 
@@ -177,22 +179,22 @@ const restoredColumns = `digest, fingerprint, user_id, endpoint, key, token, att
         lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays`
 
 // columns are all columns of the table.
-func columns() []string {
+func allColumns() []string {
 	restored := strings.FieldsFunc(restoredColumns, func(r rune) bool { return unicode.IsSpace(r) || r == ',' })
 	return append(restored, "step_names", "step_results", "resolved")
 }
 
 // restorable says that the record is that of a claim, which holds it, or holds it again when it has made it again.
-const restorable = `(r.token = $6::uuid AND (r.expires_at <= {now} OR r.status IS NULL AND r.lease_until IS NOT NULL))`
+const restorableSQL = `(r.token = $6::uuid AND (r.expires_at <= {now} OR r.status IS NULL AND r.lease_until IS NOT NULL))`
 
 // The parameters are those of claim.sql or, for what a claim holds, the first two of all its steps.
-var common = strings.NewReplacer(
+var commonSQL = strings.NewReplacer(
 	"{columns}", `r.user_id, r.endpoint, r.key, r.attempt, r.fingerprint, r.token, r.created_at,
     r.lease_until, r.expires_at, {now} AS now, r.completed_at IS NOT NULL, r.status, r.header, r.trailer, r.body, r.note,
     r.status IS NOT NULL AND current_setting('synchronous_standby_names') <> ''
         AND NOT pg_is_in_recovery() AS awaited`,
-	"{claimable}", claimable,
-	"{seen_claimable}", strings.ReplaceAll(claimable, "r.", "seen_"),
+	"{claimable}", claimableSQL,
+	"{seen_claimable}", strings.ReplaceAll(claimableSQL, "r.", "seen_"),
 	"{claim_columns}", `digest, user_id, endpoint, key, attempt, fingerprint, token,
         created_at, lease_until, expires_at, expires_minute`,
 	"{claim}", `$1::bytea, $4::text, $5::text, $6::text, 1, $2::bytea,
@@ -209,8 +211,8 @@ var common = strings.NewReplacer(
             step_results = CASE WHEN r.expires_at > {now} THEN r.step_results END,
             resolved = CASE WHEN r.expires_at > {now} THEN r.resolved END`,
 	"{restored_columns}", restoredColumns,
-	"{restorable}", restorable,
-	"{own}", strings.ReplaceAll(restorable, "$6", "$2"),
+	"{restorable}", restorableSQL,
+	"{own}", strings.ReplaceAll(restorableSQL, "$6", "$2"),
 	"{keeps_steps}", `$9::bigint IS NOT NULL AND r.expires_at > {now}`,
 	"{size}", `(octet_length(r.user_id) + octet_length(r.endpoint) + octet_length(r.key) + coalesce(octet_length(r.header), 0)
         + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0) + coalesce(octet_length(r.note), 0)
@@ -219,11 +221,11 @@ var common = strings.NewReplacer(
             FROM unnest(r.step_names, r.step_results) AS step (name, result)) END, 0))::bigint`,
 	"{state}", `CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
         WHEN r.lease_until > {now} THEN 'running' ELSE 'abandoned' END`,
-	"{is_free}", isFree,
-	"{asked_for}", `r.expires_at > {now} AND NOT `+isFree+` AND (cardinality($2::text[]) = 0 OR r.user_id = ANY ($2::text[]))`,
-	"{readable}", readable,
+	"{is_free}", isFreeSQL,
+	"{asked_for}", `r.expires_at > {now} AND NOT `+isFreeSQL+` AND (cardinality($2::text[]) = 0 OR r.user_id = ANY ($2::text[]))`,
+	"{readable}", readableSQL,
 	"{steps}", "unnest(r.step_names, r.step_results) AS step (name, result)",
-	"{record_lost}", literal(idempotency.RecordLost),
+	"{record_lost}", quoteLiteral(idempotency.RecordLost),
 	"{held}", `r.digest = $1::bytea{in_reach} AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL
     AND r.expires_at > {now}`,
 )

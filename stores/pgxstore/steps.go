@@ -20,7 +20,7 @@ import (
 var _ idempotency.Checkpointer = (*claim)(nil)
 
 // restoredFor is how long a record at least is kept that Checkpoint has made again, until the lease is renewed.
-const restoredFor = time.Minute
+const minRestoredTTL = time.Minute
 
 // Checkpoint implements [idempotency.Checkpointer].
 func (c *claim) Checkpoint(ctx context.Context, name string, data []byte) (stored []byte, err error) {
@@ -28,59 +28,59 @@ func (c *claim) Checkpoint(ctx context.Context, name string, data []byte) (store
 		data = []byte{} // not null
 	}
 	var restored error
-	for range races {
-		done, err := c.change(ctx, spare, "checkpoint", []any{c.digest[:], c.token, name, data})
-		if done || err != nil {
+	for range maxConflicts {
+		isStored, err := c.changeRecord(ctx, fromPoolOrSpare, "checkpoint", []any{c.keyDigest[:], c.ownerToken, name, data})
+		if isStored || err != nil {
 			return data, cmp.Or(err, restored)
 		}
-		steps, found, err := c.steps(ctx)
+		steps, hasRecord, err := c.loadSteps(ctx)
 		stored, ok := steps[name]
 		switch {
 		case err != nil:
-			return nil, failure("checkpoint", err)
+			return nil, wrapError("checkpoint", err)
 		case ok:
-			return stored, cmp.Or(c.store.confirm(ctx, c.sql, c.digest, c.token, false), restored)
-		case found: // again, since the first statement
+			return stored, cmp.Or(c.store.confirmRecord(ctx, c.statements, c.keyDigest, c.ownerToken, false), restored)
+		case hasRecord: // again, since the first statement
 			continue
 		}
-		restored = c.revive(ctx, "checkpoint", c.request.Lease, max(c.request.TTL, restoredFor))
+		restored = c.restoreLease(ctx, "checkpoint", c.request.Lease, max(c.request.TTL, minRestoredTTL))
 		if !errors.Is(restored, idempotency.ErrRestored) {
 			return nil, restored
 		}
 	}
-	return nil, failure("checkpoint", errHidden)
+	return nil, wrapError("checkpoint", errRecordHidden)
 }
 
 // Checkpoints implements [idempotency.Checkpointer].
 func (c *claim) Checkpoints(ctx context.Context) (map[string][]byte, error) {
-	steps, found, err := c.steps(ctx)
+	steps, hasRecord, err := c.loadSteps(ctx)
 	switch {
-	case err != nil || found:
-		c.rows.rely(slices.Collect(maps.Keys(steps))...) // any of them may have rows
-		return steps, failure("checkpoints", err)
+	case err != nil || hasRecord:
+		c.reliedRows.addSteps(slices.Collect(maps.Keys(steps))...) // any of them may have rows
+		return steps, wrapError("checkpoints", err)
 	case c.hasEnded():
-		return nil, failure("checkpoints", idempotency.ErrClaimLost)
+		return nil, wrapError("checkpoints", idempotency.ErrClaimLost)
 	}
 	return map[string][]byte{idempotency.RecordLost: {}}, nil
 }
 
 // steps returns the steps of the operation, and whether there is its record. The error is [idempotency.ErrClaimLost] if
 // somebody else has claimed the key, or the record says that the claim has ended.
-func (c *claim) steps(ctx context.Context) (steps map[string][]byte, found bool, err error) {
+func (c *claim) loadSteps(ctx context.Context) (steps map[string][]byte, hasRecord bool, err error) {
 	var names []string
 	var results [][]byte
-	var own bool
-	err = c.store.retry(ctx, new(bool), spare, func(conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, c.sql["checkpoints"], c.digest[:], c.token).Scan(&names, &results, &found, &own)
+	var isOwn bool
+	err = c.store.retryOnConn(ctx, new(bool), fromPoolOrSpare, func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, c.statements["checkpoints"], c.keyDigest[:], c.ownerToken).Scan(&names, &results, &hasRecord, &isOwn)
 	})
-	if isForged(err, names, results) {
+	if areForgedSteps(err, names, results) {
 		return nil, true, errors.Join(sqlstore.Invalid("steps"), err)
 	}
 	switch {
-	case err == nil && !own:
-		return nil, found, idempotency.ErrClaimLost
-	case err != nil || !found:
-		return nil, found, err
+	case err == nil && !isOwn:
+		return nil, hasRecord, idempotency.ErrClaimLost
+	case err != nil || !hasRecord:
+		return nil, hasRecord, err
 	}
 	steps = make(map[string][]byte, len(names))
 	for i, name := range names {
@@ -90,8 +90,8 @@ func (c *claim) steps(ctx context.Context) (steps map[string][]byte, found bool,
 }
 
 // isForged reports whether no store has written such steps. The error is that of their scan.
-func isForged(err error, names []string, results [][]byte) bool {
-	if _, misread := errors.AsType[pgx.ScanArgError](err); misread {
+func areForgedSteps(err error, names []string, results [][]byte) bool {
+	if _, isMisread := errors.AsType[pgx.ScanArgError](err); isMisread {
 		return true
 	}
 	return len(names) != len(results) || slices.ContainsFunc(results, func(result []byte) bool { return result == nil })
@@ -101,7 +101,7 @@ func isForged(err error, names []string, results [][]byte) bool {
 func (c *claim) hasEnded() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.settled
+	return c.isSettled
 }
 
 // DoTx is [step.DoTx] in a transaction of the store's pool: the rows that fn writes and its result become permanent together.
@@ -148,24 +148,24 @@ func (c *claim) CheckpointTx(ctx context.Context, s *idempotency.TxStep) (stored
 	if tx := s.Tx; tx != nil {
 		switch tx := tx.(type) {
 		case Querier:
-			return (&joinedTx{claim: c, step: s, ask: askPgx(tx)}).run(ctx)
+			return (&joinedTx{claim: c, step: s, queryRow: queryByPgx(tx)}).runStep(ctx)
 		case SQLQuerier:
-			return (&joinedTx{claim: c, step: s, ask: askSQL(tx)}).run(ctx)
+			return (&joinedTx{claim: c, step: s, queryRow: queryBySQL(tx)}).runStep(ctx)
 		}
-		return nil, unsupported(tx)
+		return nil, unsupportedTxError(tx)
 	}
 	w := &stepTx{claim: c, step: s}
 	switch tx := s.Var.(type) {
 	case *pgx.Tx:
-		return w.run(ctx, func() { *tx = w.handler })
+		return w.runStep(ctx, func() { *tx = w.handlerTx })
 	case **sql.Tx:
-		w.bySQL = true
-		return w.run(ctx, func() { *tx = w.sqlTx })
+		w.usesSQL = true
+		return w.runStep(ctx, func() { *tx = w.sqlTx })
 	}
-	return nil, unsupported(s.Var)
+	return nil, unsupportedTxError(s.Var)
 }
 
-func unsupported(tx any) error {
+func unsupportedTxError(tx any) error {
 	return fmt.Errorf("pgxstore: a %T is no transaction of this store: %w", tx, errors.ErrUnsupported)
 }
 
@@ -174,7 +174,7 @@ var errFailedTx = fmt.Errorf("%w: it has ignored an error of the database", step
 
 // isUnkept reports whether enter_step or keep_step failed because the claim has lost its record, or because the step has a result
 // already.
-func isUnkept(err error) bool { return sqlState(err) == "22012" }
+func isNotStored(err error) bool { return sqlState(err) == "22012" }
 
 // isOtherTx reports whether keep_step was sent in another transaction than the one in which the step began.
 func isOtherTx(err error) bool { return sqlState(err) == "2201F" }
@@ -191,61 +191,63 @@ func sqlState(err error) string {
 }
 
 // enterArgs returns the arguments of enter_step. Drivers other than pgx know no [pgtype.UUID].
-func (c *claim) enterArgs() []any { return []any{c.digest[:], c.token.String(), c.store.idleTimeout()} }
+func (c *claim) enterArgs() []any {
+	return []any{c.keyDigest[:], c.ownerToken.String(), c.store.idleTimeoutMillis()}
+}
 
 // keepArgs returns the arguments of keep_step.
 func (c *claim) keepArgs(name string, data []byte, xid string) []any {
 	if data == nil {
 		data = []byte{} // not null
 	}
-	return []any{c.digest[:], c.token.String(), name, data, c.request.Lease.Microseconds(), xid}
+	return []any{c.keyDigest[:], c.ownerToken.String(), name, data, c.request.Lease.Microseconds(), xid}
 }
 
 // storedBefore returns the result of a step that keep_step has not stored because there was one. If there is none, the claim is
 // lost, or the record was changed at the same time ([sqlstore.ErrStepChanged]).
-func (c *claim) storedBefore(ctx context.Context, name string) ([]byte, error) {
-	steps, found, err := c.steps(ctx)
+func (c *claim) loadStoredResult(ctx context.Context, name string) ([]byte, error) {
+	steps, hasRecord, err := c.loadSteps(ctx)
 	stored, ok := steps[name]
 	switch {
 	case err == nil && ok:
-		err = c.store.confirm(ctx, c.sql, c.digest, c.token, false)
-	case err == nil && found:
+		err = c.store.confirmRecord(ctx, c.statements, c.keyDigest, c.ownerToken, false)
+	case err == nil && hasRecord:
 		err = sqlstore.ErrStepChanged
 	case err == nil:
 		err = idempotency.ErrClaimLost
 	}
 	if err != nil {
-		return nil, failure("store the result of a step", err)
+		return nil, wrapError("store the result of a step", err)
 	}
-	c.rows.rely(name)
+	c.reliedRows.addSteps(name)
 	return stored, nil
 }
 
 // What pg_xact_status says of a transaction. Unless the status is aborted, the rows are permanent or may become so: PREPARE
 // TRANSACTION, for example, leaves a transaction in progress.
 const (
-	rolledBack = "aborted"
-	inProgress = "in progress"
+	statusAborted    = "aborted"
+	statusInProgress = "in progress"
 )
 
 // enterTx calls enter, which sends enter_step and returns whether the transaction locks the record. Renewals rest then: they would
 // wait for the lock, and nobody else can claim the key. No renewal comes between the snapshot of the transaction and its lock.
 func (c *claim) enterTx(enter func() (isLocked bool, err error)) error {
-	c.renewals.Lock()
-	defer c.renewals.Unlock()
+	c.renewalLock.Lock()
+	defer c.renewalLock.Unlock()
 	isLocked, err := enter()
-	c.rests = isLocked && err == nil
+	c.isRecordLocked = isLocked && err == nil
 	return err
 }
 
 // leaveTx lets renewals go on, and reports whether they have rested.
-func (c *claim) leaveTx() (rested bool) {
-	c.renewals.Lock()
-	defer c.renewals.Unlock()
-	rested, c.rests = c.rests, false
-	return rested
+func (c *claim) leaveTx() (wasLocked bool) {
+	c.renewalLock.Lock()
+	defer c.renewalLock.Unlock()
+	wasLocked, c.isRecordLocked = c.isRecordLocked, false
+	return wasLocked
 }
 
-func (t *Table) idleTimeout() int64 {
+func (t *Table) idleTimeoutMillis() int64 {
 	return max(1, cmp.Or(t.opts.IdleTimeout, time.Minute).Milliseconds())
 }

@@ -25,77 +25,77 @@ import (
 // the snapshot. So the transaction locks the record first, and renewals rest: nobody else can claim the key meanwhile.
 type stepTx struct {
 	*claim
-	step  *idempotency.TxStep
-	bySQL bool // the step gets a transaction of package database/sql
-	link
-	handler  *handlerTx
-	sqlTx    *sql.Tx
-	xid      string      // ID of the transaction
-	place    string      // of the record in the table, for a serializable transaction; empty: the index finds it
-	isClosed atomic.Bool // the transaction has ended, and the connection was given back
+	step    *idempotency.TxStep
+	usesSQL bool // the step gets a transaction of package database/sql
+	txConn
+	handlerTx   *handlerTx
+	sqlTx       *sql.Tx
+	txID        string      // ID of the transaction
+	recordPlace string      // of the record in the table, for a serializable transaction; empty: the index finds it
+	isClosed    atomic.Bool // the transaction has ended, and the connection was given back
 }
 
 // link is the connection of a transaction.
-type link struct {
-	conn    *pgx.Conn
-	driver  *stdlib.Conn // the same connection, for package database/sql; may be nil
-	release func()       // gives the connection back; the pool closes it if its transaction has not ended
+type txConn struct {
+	conn          *pgx.Conn
+	sqlDriverConn *stdlib.Conn // the same connection, for package database/sql; may be nil
+	releaseConn   func()       // gives the connection back; the pool closes it if its transaction has not ended
 }
 
 // run begins the transaction, hands it to the step, and ends it.
-func (w *stepTx) run(ctx context.Context, hand func()) (stored []byte, err error) {
-	if err := w.begin(ctx); err != nil {
-		return nil, failure("begin the transaction of a step", err)
+func (w *stepTx) runStep(ctx context.Context, handOver func()) (stored []byte, err error) {
+	if err := w.beginTx(ctx); err != nil {
+		return nil, wrapError("begin the transaction of a step", err)
 	}
-	defer w.rollback(ctx) // unless it was committed; also when the step panics
-	if w.bySQL {
-		w.sqlTx = openSQL(ctx, w.driver, w.handler)
+	defer w.rollbackTx(ctx) // unless it was committed; also when the step panics
+	if w.usesSQL {
+		w.sqlTx = openSQLTx(ctx, w.sqlDriverConn, w.handlerTx)
 	}
-	hand()
+	handOver()
 	data, err := w.step.Run()
 	if err != nil {
 		return nil, err
 	}
-	return w.commit(ctx, data)
+	return w.commitStep(ctx, data)
 }
 
 // begin takes one round trip, or two if the transaction is serializable.
-func (w *stepTx) begin(ctx context.Context) error {
+func (w *stepTx) beginTx(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, w.step.Timeout)
 	defer cancel()
-	err := w.store.repeat(ctx, new(bool), func() error { return w.beginOnce(ctx) })
-	if isUnkept(err) {
+	err := w.store.retryStep(ctx, new(bool), func() error { return w.tryBeginTx(ctx) })
+	if isNotStored(err) {
 		return idempotency.ErrClaimLost
 	}
-	return w.store.judge(err, false)
+	return w.store.wrapBusyError(err, false)
 }
 
 // acquire takes a connection from the pool.
-func (w *stepTx) acquire(ctx context.Context) error {
-	if !w.bySQL {
-		conn, err := w.store.acquire(ctx)
+func (w *stepTx) takeConn(ctx context.Context) error {
+	if !w.usesSQL {
+		conn, err := w.store.acquireConn(ctx)
 		if err == nil {
-			w.conn, w.release = conn.Conn(), conn.Release
+			w.conn, w.releaseConn = conn.Conn(), conn.Release
 		}
 		return err
 	}
 	conn, err := stdlib.GetPoolConnector(w.store.pool).Connect(ctx)
 	if err != nil {
-		return w.store.refusal(ctx, err)
+		return w.store.wrapAcquireError(ctx, err)
 	}
-	w.driver = conn.(*stdlib.Conn)
-	w.conn, w.release = w.driver.Conn(), func() { _ = w.driver.Close() }
+	w.sqlDriverConn = conn.(*stdlib.Conn)
+	w.conn, w.releaseConn = w.sqlDriverConn.Conn(), func() { _ = w.sqlDriverConn.Close() }
 	return nil
 }
 
-func (w *stepTx) beginOnce(ctx context.Context) error {
-	if err := w.acquire(ctx); err != nil {
+func (w *stepTx) tryBeginTx(ctx context.Context) error {
+	if err := w.takeConn(ctx); err != nil {
 		return err
 	}
 	err := w.enterTx(func() (isLocked bool, err error) {
-		err = hasten(ctx, w.conn, func() error {
-			if err = w.findPlace(ctx); err == nil {
-				isLocked, err = w.sendBegin(ctx)
+		err = runWithDeadline(ctx, w.conn, func() error {
+			if err = w.findRecordPlace(ctx); err == nil {
+				isLocked, err = w.sendBeginTx(ctx)
 			}
 			return err
 		})
@@ -105,32 +105,32 @@ func (w *stepTx) beginOnce(ctx context.Context) error {
 		if refusesWrites(err) { // the pool may find a server that takes them
 			_ = w.conn.Close(ctx)
 		}
-		w.release()
+		w.releaseConn()
 	}
-	if isUnkept(err) && w.place != "" { // the record has moved since, or is gone
+	if isNotStored(err) && w.recordPlace != "" { // the record has moved since, or is gone
 		return errOvertaken
 	}
 	return err
 }
 
-func (w *stepTx) sendBegin(ctx context.Context) (isLocked bool, err error) {
+func (w *stepTx) sendBeginTx(ctx context.Context) (isLocked bool, err error) {
 	var batch pgx.Batch
-	batch.BeginTx(pgx.TxOptions{BeginQuery: w.store.opts.begin()})
-	sql, args := w.atPlace("enter_step", w.enterArgs())
+	batch.BeginTx(pgx.TxOptions{BeginQuery: w.store.opts.beginSQL()})
+	sql, args := w.statementAtPlace("enter_step", w.enterArgs())
 	batch.Queue(sql, args...).QueryRow(func(r pgx.Row) error {
-		return r.Scan(&w.xid, &isLocked, nil, nil)
+		return r.Scan(&w.txID, &isLocked, nil, nil)
 	})
 	results := w.conn.SendBatch(ctx, &batch)
-	w.handler = &handlerTx{tx: results.Tx(), isClosed: &w.isClosed}
+	w.handlerTx = &handlerTx{tx: results.Tx(), isClosed: &w.isClosed}
 	return isLocked, results.Close()
 }
 
 // findPlace finds the record for a serializable transaction, in a round trip of its own.
-func (w *stepTx) findPlace(ctx context.Context) error {
+func (w *stepTx) findRecordPlace(ctx context.Context) error {
 	if w.store.opts.Isolation != pgx.Serializable {
 		return nil
 	}
-	err := w.conn.QueryRow(ctx, w.sql["place_step"], w.digest[:], w.token).Scan(&w.place)
+	err := w.conn.QueryRow(ctx, w.statements["place_step"], w.keyDigest[:], w.ownerToken).Scan(&w.recordPlace)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return idempotency.ErrClaimLost
 	}
@@ -138,15 +138,15 @@ func (w *stepTx) findPlace(ctx context.Context) error {
 }
 
 // atPlace returns a statement of the transaction with its arguments.
-func (w *stepTx) atPlace(name string, args []any) (sql string, _ []any) {
-	if w.place == "" {
-		return w.sql[name], args
+func (w *stepTx) statementAtPlace(name string, args []any) (sql string, _ []any) {
+	if w.recordPlace == "" {
+		return w.statements[name], args
 	}
-	return w.sql[name+"_at"], append(args, w.place)
+	return w.statements[name+"_at"], append(args, w.recordPlace)
 }
 
 // commit stores the result and commits, in one round trip: the server skips the commit if the statement before it fails.
-func (w *stepTx) commit(ctx context.Context, data []byte) (stored []byte, err error) {
+func (w *stepTx) commitStep(ctx context.Context, data []byte) (stored []byte, err error) {
 	switch w.conn.PgConn().TxStatus() {
 	case 'I':
 		return nil, sqlstore.ErrTxEnded
@@ -157,55 +157,55 @@ func (w *stepTx) commit(ctx context.Context, data []byte) (stored []byte, err er
 	defer cancel()
 	var batch pgx.Batch
 	isKept := false
-	sql, args := w.atPlace("keep_step", w.keepArgs(w.step.Name, data, w.xid))
+	sql, args := w.statementAtPlace("keep_step", w.keepArgs(w.step.Name, data, w.txID))
 	batch.Queue(sql, args...).QueryRow(func(r pgx.Row) error {
 		err := r.Scan(nil)
 		isKept = err == nil
 		return err
 	})
 	batch.Queue("commit")
-	err = hasten(ctx, w.conn, func() error { return w.conn.SendBatch(ctx, &batch).Close() })
+	err = runWithDeadline(ctx, w.conn, func() error { return w.conn.SendBatch(ctx, &batch).Close() })
 	switch {
 	case err == nil:
-		w.rows.rely(w.step.Name)
-		w.giveBack()
+		w.reliedRows.addSteps(w.step.Name)
+		w.closeTx()
 		return data, nil
 	case !isRefused(err):
-		w.giveBack()
-		return w.resolve(ctx, err)
+		w.closeTx()
+		return w.resolveCommit(ctx, err)
 	}
-	w.rollback(ctx)
+	w.rollbackTx(ctx)
 	switch {
 	case !isKept && isOtherTx(err):
 		return nil, sqlstore.ErrTxEnded
-	case !isKept && isUnkept(err):
-		return w.storedBefore(ctx, w.step.Name)
+	case !isKept && isNotStored(err):
+		return w.loadStoredResult(ctx, w.step.Name)
 	}
-	return nil, failure("commit", err)
+	return nil, wrapError("commit", err)
 }
 
 // resolve finds out what became of a commit whose reply was lost. It asks until the transaction has ended, because the request may
 // still be on its way to the server.
-func (w *stepTx) resolve(ctx context.Context, cause error) (stored []byte, err error) {
+func (w *stepTx) resolveCommit(ctx context.Context, cause error) (stored []byte, err error) {
 	var found settledStep
 	for n := 0; ; n++ {
-		if found, err = w.askSettled(ctx); err == nil && found.isFinal() {
+		if found, err = w.querySettledStep(ctx); err == nil && found.isFinal() {
 			break
 		}
 		if err == nil && !sqlstore.Pause(ctx, sqlstore.Growing(n, time.Millisecond)) {
 			err = ctx.Err()
 		}
 		if err != nil {
-			return nil, failure("commit, in doubt", fmt.Errorf("%w; %w", cause, err))
+			return nil, wrapError("commit, in doubt", fmt.Errorf("%w; %w", cause, err))
 		}
 	}
 	switch {
 	case !found.isOwn:
-		return nil, failure("commit", fmt.Errorf("%w: %w", idempotency.ErrClaimLost, cause))
+		return nil, wrapError("commit", fmt.Errorf("%w: %w", idempotency.ErrClaimLost, cause))
 	case found.isKept:
-		return w.storedBefore(ctx, w.step.Name)
+		return w.loadStoredResult(ctx, w.step.Name)
 	}
-	return nil, failure("commit", cause)
+	return nil, wrapError("commit", cause)
 }
 
 // settledStep is what the record of a claim says of a step whose commit was not answered.
@@ -213,10 +213,10 @@ type settledStep struct{ isOwn, isKept, hasEnded bool }
 
 func (s settledStep) isFinal() bool { return !s.isOwn || s.isKept || s.hasEnded }
 
-func (w *stepTx) askSettled(ctx context.Context) (found settledStep, err error) {
-	relied := true
-	err = w.store.retry(ctx, &relied, spare, func(conn *pgx.Conn) error {
-		err := conn.QueryRow(ctx, w.sql["settle_step"], w.digest[:], w.token, w.step.Name, w.xid).
+func (w *stepTx) querySettledStep(ctx context.Context) (found settledStep, err error) {
+	mayHoldClaim := true
+	err = w.store.retryOnConn(ctx, &mayHoldClaim, fromPoolOrSpare, func(conn *pgx.Conn) error {
+		err := conn.QueryRow(ctx, w.statements["settle_step"], w.keyDigest[:], w.ownerToken, w.step.Name, w.txID).
 			Scan(&found.isOwn, &found.isKept, &found.hasEnded)
 		if errors.Is(err, pgx.ErrNoRows) { // without a record, nothing can be stored
 			found, err = settledStep{}, nil
@@ -227,21 +227,21 @@ func (w *stepTx) askSettled(ctx context.Context) (found settledStep, err error) 
 }
 
 // rollback undoes the transaction, unless it is over. The server then tells whether the step has committed it by itself.
-func (w *stepTx) rollback(ctx context.Context) {
+func (w *stepTx) rollbackTx(ctx context.Context) {
 	if w.isClosed.Load() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.step.Timeout)
 	defer cancel()
-	endedByStep := w.conn.PgConn().TxStatus() == 'I'
+	isEndedByStep := w.conn.PgConn().TxStatus() == 'I'
 	status, err := w.sendRollback(ctx)
 	if err == nil {
-		w.step.Escaped = status != rolledBack
+		w.step.Escaped = status != statusAborted
 	} else { // the server rolls back when the connection is closed
-		w.step.Escaped = endedByStep
+		w.step.Escaped = isEndedByStep
 		_ = w.conn.PgConn().Conn().Close()
 	}
-	if w.giveBack() { // the lease may have lapsed while renewals rested
+	if w.closeTx() { // the lease may have lapsed while renewals rested
 		_ = w.Extend(ctx, w.request.Lease)
 	}
 }
@@ -249,8 +249,8 @@ func (w *stepTx) rollback(ctx context.Context) {
 // sendRollback rolls back, and returns what the server says of the transaction then. It uses the simple protocol, because a failed
 // transaction refuses to prepare the second statement before the first one is executed.
 func (w *stepTx) sendRollback(ctx context.Context) (status string, err error) {
-	err = hasten(ctx, w.conn, func() error {
-		results, err := w.conn.PgConn().Exec(ctx, "rollback; select pg_xact_status('"+w.xid+"')").ReadAll()
+	err = runWithDeadline(ctx, w.conn, func() error {
+		results, err := w.conn.PgConn().Exec(ctx, "rollback; select pg_xact_status('"+w.txID+"')").ReadAll()
 		if err == nil {
 			status = string(results[1].Rows[0][0])
 		}
@@ -261,29 +261,29 @@ func (w *stepTx) sendRollback(ctx context.Context) (status string, err error) {
 
 // giveBack ends the transaction for the goroutines that the step has left behind, and gives the connection back. It reports
 // whether renewals have rested.
-func (w *stepTx) giveBack() (rested bool) {
+func (w *stepTx) closeTx() (wasLocked bool) {
 	w.isClosed.Store(true)
 	if w.sqlTx != nil {
 		_ = w.sqlTx.Rollback() // sends nothing, but closes the prepared statements
 	}
-	w.release()
+	w.releaseConn()
 	return w.leaveTx()
 }
 
 // joinedTx is a transaction that the handler has begun, and that the handler commits with the result of a step.
 type joinedTx struct {
 	*claim
-	step *idempotency.TxStep
-	ask  askRow
-	xid  string
+	step     *idempotency.TxStep
+	queryRow rowQuerier
+	txID     string
 
 	isIntact bool // the server has said that the transaction went on until the step had ended
 }
 
 // askRow sends a statement in the transaction of a handler, and scans the one row that it returns.
-type askRow func(ctx context.Context, sql string, args []any, dest ...any) error
+type rowQuerier func(ctx context.Context, sql string, args []any, dest ...any) error
 
-func askPgx(tx Querier) askRow {
+func queryByPgx(tx Querier) rowQuerier {
 	return func(ctx context.Context, sql string, args []any, dest ...any) error {
 		rows, err := tx.Query(ctx, sql, args...)
 		if err != nil {
@@ -294,59 +294,59 @@ func askPgx(tx Querier) askRow {
 	}
 }
 
-func askSQL(tx SQLQuerier) askRow {
+func queryBySQL(tx SQLQuerier) rowQuerier {
 	return func(ctx context.Context, query string, args []any, dest ...any) error {
 		return sqlstore.ScanRow(ctx, tx, query, args, dest...)
 	}
 }
 
 // run runs the step between two statements in the transaction. Renewals rest between them if the first one locks the record.
-func (j *joinedTx) run(ctx context.Context) (stored []byte, err error) {
+func (j *joinedTx) runStep(ctx context.Context) (stored []byte, err error) {
 	defer j.leaveTx()
-	if err := j.enter(ctx); err != nil {
-		return nil, failure("enter the transaction of a step", err)
+	if err := j.enterCallerTx(ctx); err != nil {
+		return nil, wrapError("enter the transaction of a step", err)
 	}
 	defer func() { j.step.Escaped = !j.isIntact && j.hasEscaped(ctx) }() // also when the step panics
 	data, err := j.step.Run()
 	if err != nil {
 		return nil, err
 	}
-	return j.keep(ctx, data)
+	return j.keepResult(ctx, data)
 }
 
-func (j *joinedTx) enter(ctx context.Context) error {
+func (j *joinedTx) enterCallerTx(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, j.step.Timeout)
 	defer cancel()
 	err := j.enterTx(func() (isLocked bool, err error) {
-		err = j.ask(ctx, j.sql["enter_step"], j.enterArgs(), &j.xid, &isLocked, new(any), new(any))
+		err = j.queryRow(ctx, j.statements["enter_step"], j.enterArgs(), &j.txID, &isLocked, new(any), new(any))
 		return isLocked, err
 	})
-	if isUnkept(err) {
+	if isNotStored(err) {
 		return idempotency.ErrClaimLost
 	}
 	return err
 }
 
-func (j *joinedTx) keep(ctx context.Context, data []byte) (stored []byte, err error) {
+func (j *joinedTx) keepResult(ctx context.Context, data []byte) (stored []byte, err error) {
 	bounded, cancel := context.WithTimeout(ctx, j.step.Timeout)
 	defer cancel()
-	err = j.ask(bounded, j.sql["keep_step"], j.keepArgs(j.step.Name, data, j.xid), new(any))
-	j.isIntact = err == nil || isUnkept(err)
+	err = j.queryRow(bounded, j.statements["keep_step"], j.keepArgs(j.step.Name, data, j.txID), new(any))
+	j.isIntact = err == nil || isNotStored(err)
 	switch {
 	case err == nil:
-		j.rows.join(j.step.Name)
+		j.reliedRows.addJoinedStep(j.step.Name)
 		return data, nil
-	case isUnkept(err): // the transaction has failed, so a result that is there is of no use
-		if _, err := j.storedBefore(ctx, j.step.Name); err != nil {
+	case isNotStored(err): // the transaction has failed, so a result that is there is of no use
+		if _, err := j.loadStoredResult(ctx, j.step.Name); err != nil {
 			return nil, err
 		}
-		return nil, failure("store the result of a step", sqlstore.ErrStepChanged)
+		return nil, wrapError("store the result of a step", sqlstore.ErrStepChanged)
 	case isOtherTx(err), isClosedTx(err) && ctx.Err() == nil:
 		return nil, sqlstore.ErrTxEnded
 	case sqlState(err) == "25P02":
 		return nil, errFailedTx
 	}
-	return nil, failure("store the result of a step", err)
+	return nil, wrapError("store the result of a step", err)
 }
 
 // hasEscaped reports whether the step has ended its transaction by itself, so that its rows may be permanent. It asks in the
@@ -356,17 +356,17 @@ func (j *joinedTx) hasEscaped(ctx context.Context) bool {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), j.step.Timeout/4)
 	defer cancel()
 	var isOpenOrUndone bool
-	err := j.ask(bounded, `SELECT coalesce(pg_current_xact_id_if_assigned() = $1::text::xid8
-    OR pg_xact_status($1::text::xid8) = 'aborted', false)`, []any{j.xid}, &isOpenOrUndone)
+	err := j.queryRow(bounded, `SELECT coalesce(pg_current_xact_id_if_assigned() = $1::text::xid8
+    OR pg_xact_status($1::text::xid8) = 'aborted', false)`, []any{j.txID}, &isOpenOrUndone)
 	if err == nil {
 		return !isOpenOrUndone
 	}
 	isClosed := isClosedTx(err)
 	for n := 0; ; n++ {
-		status, err := j.askStatus(bounded)
+		status, err := j.queryTxStatus(bounded)
 		switch {
-		case err == nil && status != inProgress:
-			return status != rolledBack
+		case err == nil && status != statusInProgress:
+			return status != statusAborted
 		case err == nil && !isClosed: // after an error in a savepoint
 			return false
 		case err != nil, !sqlstore.Pause(bounded, sqlstore.Growing(n, time.Millisecond)): // nobody can tell
@@ -376,10 +376,10 @@ func (j *joinedTx) hasEscaped(ctx context.Context) bool {
 }
 
 // askStatus returns what the server says of the transaction.
-func (j *joinedTx) askStatus(ctx context.Context) (string, error) {
+func (j *joinedTx) queryTxStatus(ctx context.Context) (string, error) {
 	var status pgtype.Text
-	err := j.store.retry(ctx, new(bool), spare, func(conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, "select pg_xact_status($1::text::xid8)", j.xid).Scan(&status)
+	err := j.store.retryOnConn(ctx, new(bool), fromPoolOrSpare, func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, "select pg_xact_status($1::text::xid8)", j.txID).Scan(&status)
 	})
 	return status.String, err
 }
@@ -405,7 +405,7 @@ var closedTx = func() pgx.Tx {
 	return pgx.FailedBatchResults(&batch, pgx.ErrTxClosed).Tx()
 }()
 
-func (t *handlerTx) open() pgx.Tx {
+func (t *handlerTx) openTx() pgx.Tx {
 	if t.isClosed.Load() {
 		return closedTx
 	}
@@ -413,7 +413,7 @@ func (t *handlerTx) open() pgx.Tx {
 }
 
 func (t *handlerTx) Begin(ctx context.Context) (pgx.Tx, error) {
-	savepoint, err := t.open().Begin(ctx)
+	savepoint, err := t.openTx().Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -422,7 +422,7 @@ func (t *handlerTx) Begin(ctx context.Context) (pgx.Tx, error) {
 
 func (t *handlerTx) Commit(ctx context.Context) error {
 	if t.isSavepoint {
-		return t.open().Commit(ctx)
+		return t.openTx().Commit(ctx)
 	}
 	return rollbackInstead(t.Rollback(ctx))
 }
@@ -435,32 +435,32 @@ func rollbackInstead(err error) error {
 	return sqlstore.ErrStepCommits
 }
 
-func (t *handlerTx) Rollback(ctx context.Context) error { return t.open().Rollback(ctx) }
+func (t *handlerTx) Rollback(ctx context.Context) error { return t.openTx().Rollback(ctx) }
 
 func (t *handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
-	return t.open().CopyFrom(ctx, table, columns, rows)
+	return t.openTx().CopyFrom(ctx, table, columns, rows)
 }
 
 func (t *handlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	return t.open().SendBatch(ctx, b)
+	return t.openTx().SendBatch(ctx, b)
 }
 
-func (t *handlerTx) LargeObjects() pgx.LargeObjects { return t.open().LargeObjects() }
+func (t *handlerTx) LargeObjects() pgx.LargeObjects { return t.openTx().LargeObjects() }
 
 func (t *handlerTx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
-	return t.open().Prepare(ctx, name, sql)
+	return t.openTx().Prepare(ctx, name, sql)
 }
 
 func (t *handlerTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	return t.open().Exec(ctx, sql, args...)
+	return t.openTx().Exec(ctx, sql, args...)
 }
 
 func (t *handlerTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	return t.open().Query(ctx, sql, args...)
+	return t.openTx().Query(ctx, sql, args...)
 }
 
 func (t *handlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return t.open().QueryRow(ctx, sql, args...)
+	return t.openTx().QueryRow(ctx, sql, args...)
 }
 
 func (t *handlerTx) Conn() *pgx.Conn { return t.tx.Conn() }
@@ -473,7 +473,7 @@ type sqlConn struct {
 }
 
 // openSQL returns the transaction for package database/sql. It lasts until the store ends it, whatever becomes of ctx.
-func openSQL(ctx context.Context, conn *stdlib.Conn, tx *handlerTx) *sql.Tx {
+func openSQLTx(ctx context.Context, conn *stdlib.Conn, tx *handlerTx) *sql.Tx {
 	ctx = context.WithoutCancel(ctx)
 	db := sql.OpenDB(&sqlConn{conn, ctx, tx})
 	opened, _ := db.BeginTx(ctx, nil) // sends nothing, and fails only if its context has ended
