@@ -16,7 +16,8 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
-// claim implements [idempotency.Claim]. It remembers what the record is made of, to make it again should it be lost.
+// claim implements [idempotency.Claim]. A claim keeps all values that its record is made of, so that the claim can
+// restore the record if the server loses the record.
 type claim struct {
 	store      *Store
 	statements statements
@@ -29,30 +30,31 @@ type claim struct {
 	settlement
 }
 
-// grant is what the server has granted to a claim.
+// grant holds what the server decided when it granted the claim.
 type grant struct {
-	attemptNumber     int32 // 0: not claimed yet
+	attemptNumber     int32 // 0 until the key is claimed
 	createdAt         pgtype.Timestamptz
-	replacedRemaining time.Duration // how long the record of the attempt before would have been kept; 0: not known
+	replacedRemaining time.Duration // TTL that was left to the record of the attempt before; 0 if unknown
 }
 
-// settlement says whether a claim is settled, and until then, whether its lease is renewed.
+// settlement tracks the end of a claim, and until then, whether Extend may renew the lease.
 type settlement struct {
-	mu        sync.Mutex // held while the record is settled or made again
-	isSettled bool       // Complete or Release has ended the claim
+	mu        sync.Mutex // held while the claim settles or restores the record
+	isSettled bool       // by Complete or Release
 
-	renewalLock    sync.RWMutex // held for reading by a renewal, and for writing by a transaction that locks the record or ends
-	isRecordLocked bool         // a transaction has locked the record: renewals rest
+	renewalLock    sync.RWMutex // read-locked by a renewal, locked while the transaction of a step begins or ends
+	isRecordLocked bool         // by the transaction of a step
 }
 
-// take claims the key, and returns the record that holds it then. See [Table.retry] for claimed.
+// claimKey claims the key, and returns the record that holds the key afterwards: the record of this claim, or the record
+// of another attempt. For mayHoldClaim see [Table.retryOnConn].
 func (c *claim) claimKey(ctx context.Context, mayHoldClaim *bool) (storedRow *row, err error) {
-	takeoverLevel := int32(1) // what was released may be claimed
+	takeoverLevel := int32(1) // claim absent, expired and released records
 	if c.request.TakeOver {
-		takeoverLevel = 2 // and that whose lease has lapsed
+		takeoverLevel = 2 // and records whose lease has lapsed
 	}
-	args := []any{c.keyDigest[:], c.request.Fingerprint[:], takeoverLevel, c.keyNames[0], c.keyNames[1], c.keyNames[2], &c.ownerToken,
-		c.request.Lease.Microseconds(), c.request.TTL.Microseconds()}
+	args := []any{c.keyDigest[:], c.request.Fingerprint[:], takeoverLevel, c.keyNames[0], c.keyNames[1], c.keyNames[2],
+		&c.ownerToken, c.request.Lease.Microseconds(), c.request.TTL.Microseconds()}
 	err = c.sendInsert(ctx, mayHoldClaim, fromPool, c.statements["claim"], args, func(r pgx.Row) (err error) {
 		storedRow, err = c.scanClaim(r)
 		return err
@@ -60,7 +62,7 @@ func (c *claim) claimKey(ctx context.Context, mayHoldClaim *bool) (storedRow *ro
 	return storedRow, err
 }
 
-// ask runs a statement that may insert the record.
+// sendInsert runs a statement that may insert the record of the claim, and scans the returned row with scan.
 func (c *claim) sendInsert(
 	ctx context.Context, mayHoldClaim *bool, from connSource, sql string, args []any, scan func(pgx.Row) error,
 ) error {
@@ -72,8 +74,9 @@ func (c *claim) sendInsert(
 	})
 }
 
-// askInTurn inserts into a divided table, where no unique index can refuse a second record. All claims of a key take
-// turns, and each takes the snapshot that it judges by when it is its turn. It is still one round trip.
+// sendInsertInTurn runs the statement sql on a partitioned table, where no unique index can refuse a second record of the
+// key. To prevent a second record, all claims of a key take turns by an advisory lock. The statement begins after the
+// lock is granted, so its snapshot includes the records of all earlier turns. The batch takes one round trip.
 func (c *claim) sendInsertInTurn(ctx context.Context, conn *pgx.Conn, sql string, args []any, scan func(pgx.Row) error) error {
 	var batch pgx.Batch
 	batch.Queue(beginReadCommitted)
@@ -83,7 +86,12 @@ func (c *claim) sendInsertInTurn(ctx context.Context, conn *pgx.Conn, sql string
 	return conn.SendBatch(ctx, &batch).Close()
 }
 
-// scan returns the record that holds the key, which is that of the claim if the statement has made it.
+// scanClaim scans the row that claim.sql returns. The last column of the row decides whose record scanClaim returns:
+//
+//   - null: the key is held, and the row is the record that holds the key.
+//   - 0: a concurrent session was faster. scanClaim returns errOvertaken, so that the statement is repeated.
+//   - the number of an attempt: this claim holds the key, and the row is the record of the attempt before. scanClaim
+//     returns the record that the statement has written.
 func (c *claim) scanClaim(from pgx.Row) (*row, error) {
 	var attemptNumber pgtype.Int4
 	storedRow := &row{}
@@ -95,8 +103,9 @@ func (c *claim) scanClaim(from pgx.Row) (*row, error) {
 	case attemptNumber.Int32 == 0:
 		return nil, errOvertaken
 	}
-	ownRow := row{attempt: attemptNumber, fingerprint: c.request.Fingerprint[:], token: c.ownerToken, createdAt: storedRow.serverTime,
-		serverTime: storedRow.serverTime, leaseUntil: pgtype.Timestamptz{Time: storedRow.serverTime.Time.Add(c.request.Lease), Valid: true}}
+	claimedAt := storedRow.serverTime
+	ownRow := row{attempt: attemptNumber, fingerprint: c.request.Fingerprint[:], token: c.ownerToken, createdAt: claimedAt,
+		serverTime: claimedAt, leaseUntil: pgtype.Timestamptz{Time: claimedAt.Time.Add(c.request.Lease), Valid: true}}
 	if attemptNumber.Int32 > 1 {
 		ownRow.createdAt, c.replacedRemaining = storedRow.createdAt, storedRow.remainingTime()
 	}
@@ -104,8 +113,8 @@ func (c *claim) scanClaim(from pgx.Row) (*row, error) {
 	return storedRow, nil
 }
 
-// Extend implements [idempotency.Claim]. While a transaction of a step has locked the record, Extend sends nothing: nobody can
-// claim the key, and a renewal would wait for the lock.
+// Extend implements [idempotency.Claim]. While the transaction of a step locks the record, Extend sends nothing, because
+// a renewal would wait for the lock. The lock itself keeps other attempts from claiming the key.
 func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
 	c.renewalLock.RLock()
 	defer c.renewalLock.RUnlock()
@@ -119,11 +128,12 @@ func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
 	return c.restoreLease(ctx, "extend", lease, max(c.request.TTL, lease))
 }
 
-// revive makes the record of a claim that goes on again, for the step of that name.
+// restoreLease restores the record of a claim that is still running, with a new lease. The name of the calling operation
+// is for error messages.
 func (c *claim) restoreLease(ctx context.Context, name string, lease, ttl time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.isSettled { // nobody would renew or settle the record if it were made again
+	if c.isSettled { // a settled claim would neither renew nor settle the restored record
 		return idempotency.ErrClaimLost
 	}
 	err := c.restoreRecord(ctx, fromPoolOrSpare, name,
@@ -139,7 +149,8 @@ func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl tim
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	stepNames, mayHaveRows := c.reliedRows.requiredSteps()
-	isChanged, err := c.changeRecordFor(ctx, fromPool, "complete", ttl, append(responseArgs(resp, make([]any, 0, 6)...), stepNames)...)
+	args := append(responseArgs(resp, make([]any, 0, 6)...), stepNames)
+	isChanged, err := c.changeRecordFor(ctx, fromPool, "complete", ttl, args...)
 	switch {
 	case isChanged || err != nil:
 	case mayHaveRows:
@@ -147,26 +158,28 @@ func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl tim
 	default:
 		err = c.restoreRecord(ctx, fromPool, "complete", responseArgs(resp, append(c.restoreArgs(), nil, ttl.Microseconds())...))
 	}
-	if errors.Is(err, errCompleted) { // this is a repetition, perhaps of a try that was not answered
+	if errors.Is(err, errCompleted) { // perhaps by an earlier try whose reply was lost
 		err = c.store.confirmRecord(ctx, c.statements, c.keyDigest, c.ownerToken, true)
 	}
 	return c.noteSettled(err)
 }
 
-// reliedRows are the rows that the handler relies on. At Complete, the record must have the steps that may have written them.
+// reliedRows tracks the steps that may have written rows. The answer of the handler relies on these rows, so Complete
+// requires that the record still has all of these steps: a server that has lost a step has lost its rows as well.
 type reliedRows struct {
 	mu          sync.Mutex
-	stepNames   string   // their names, one a line
-	joinedSteps []string // steps in transactions of the handler, which may have been committed
+	stepNames   string   // required steps, separated by line feeds
+	joinedSteps []string // steps in transactions of the handler
 }
 
-// rely adds steps, each once.
+// addSteps adds steps to the required steps.
 func (r *reliedRows) addSteps(steps ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.appendSteps(steps)
 }
 
+// appendSteps is addSteps for callers that hold mu.
 func (r *reliedRows) appendSteps(steps []string) {
 	for _, step := range steps {
 		switch {
@@ -178,22 +191,24 @@ func (r *reliedRows) appendSteps(steps []string) {
 	}
 }
 
-// join notes that the result of step was stored in a transaction of the handler.
+// addJoinedStep notes that the result of step was stored in a transaction of the handler. Whether the handler has
+// committed this transaction is unknown.
 func (r *reliedRows) addJoinedStep(step string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.joinedSteps = append(r.joinedSteps, step)
 }
 
-// relyOnJoined is called when the record was lost, and made again without its steps. If the handler has committed the
-// transactions of the joined steps, their rows may be lost.
+// relyOnJoinedSteps adds the joined steps to the required steps. The claim calls relyOnJoinedSteps after it has restored
+// a lost record without its steps: rows of the joined steps may be lost with the record, so Complete must fail.
 func (r *reliedRows) relyOnJoinedSteps() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.appendSteps(r.joinedSteps)
 }
 
-// relied returns the steps that the record must have, or nil, and whether the handler may have written rows.
+// requiredSteps returns the names of the steps that the record must have, as an argument of complete.sql. The result is
+// nil if the record needs no step. mayHaveRows reports whether the handler may have written rows.
 func (r *reliedRows) requiredSteps() (steps any, mayHaveRows bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -203,14 +218,15 @@ func (r *reliedRows) requiredSteps() (steps any, mayHaveRows bool) {
 	return r.stepNames, true
 }
 
-// loseRows is called if the handler may have written rows, and the record could not be completed:
+// markRowsLost finds out why the record could not be completed, for a handler that may have written rows:
 //
-//   - The record is gone, or lacks a step: loseRows returns [sqlstore.ErrRowsLost]. A record that lacks a step gets the step
+//   - [sqlstore.ErrRowsLost]: the record is gone, or lacks a required step. A record that lacks a step gets the step
 //     [idempotency.RecordLost].
-//   - Another attempt has claimed the key: loseRows returns [idempotency.ErrClaimLost].
-//   - The claim has completed the record before: loseRows returns nil.
+//   - [idempotency.ErrClaimLost]: another attempt has claimed the key.
+//   - nil: this claim has completed the record before.
 func (c *claim) markRowsLost(ctx context.Context) error {
-	isMarked, err := c.changeRecord(ctx, fromPool, "checkpoint", []any{c.keyDigest[:], c.ownerToken, idempotency.RecordLost, []byte{}})
+	mark := []any{c.keyDigest[:], c.ownerToken, idempotency.RecordLost, []byte{}}
+	isMarked, err := c.changeRecord(ctx, fromPool, "checkpoint", mark)
 	if err == nil && !isMarked {
 		err = c.store.confirmRecord(ctx, c.statements, c.keyDigest, c.ownerToken, true)
 	}
@@ -239,22 +255,28 @@ func (c *claim) Release(ctx context.Context, ttl time.Duration) error {
 	return c.noteSettled(err)
 }
 
-// settle notes that the claim has ended, if err says so.
+// noteSettled returns err, and marks the claim as settled unless err leaves the outcome open.
 func (c *claim) noteSettled(err error) error {
 	c.isSettled = c.isSettled || err == nil || errors.Is(err, idempotency.ErrRestored) || errors.Is(err, idempotency.ErrClaimLost)
 	return err
 }
 
-// errCompleted says that the claim itself has completed its record.
+// errCompleted reports that this claim has completed its record before.
 var errCompleted = fmt.Errorf("%w: completed", idempotency.ErrClaimLost)
 
-// restoreArgs returns what the record is made of again, up to its lease.
+// restoreArgs returns the first arguments of restore.sql, up to the lease.
 func (c *claim) restoreArgs() []any {
-	return []any{c.keyDigest[:], c.request.Fingerprint[:], c.keyNames[0], c.keyNames[1], c.keyNames[2], c.ownerToken, c.attemptNumber, c.createdAt}
+	return []any{c.keyDigest[:], c.request.Fingerprint[:], c.keyNames[0], c.keyNames[1], c.keyNames[2], c.ownerToken,
+		c.attemptNumber, c.createdAt}
 }
 
-// restore makes the record again if it is gone, as it is to be after the step. That is one statement: a record that was
-// made first and changed afterwards would show others what is not true, and might lapse in between.
+// restoreRecord inserts the record again if the server has lost the record, in the state after the operation name.
+// restoreRecord uses a single statement because other attempts must never see an intermediate state, which could even
+// expire before a second statement.
+//
+//   - [idempotency.ErrRestored]: the record was restored.
+//   - errCompleted: this claim has completed the record before.
+//   - [idempotency.ErrClaimLost]: another attempt has claimed the key.
 func (c *claim) restoreRecord(ctx context.Context, from connSource, name string, args []any) error {
 	mayHoldClaim := true
 	var isRestored, isFree, isCompleted bool
@@ -277,16 +299,19 @@ func (c *claim) restoreRecord(ctx context.Context, from connSource, name string,
 	}
 }
 
-// step reports whether the claim held its record, which the statement of that name has changed then. The record lives for d,
-// or at least for d.
-func (c *claim) changeRecordFor(ctx context.Context, from connSource, name string, ttl time.Duration, more ...any) (isChanged bool, err error) {
+// changeRecordFor runs the statement name with ttl and the arguments more, and reports whether the statement has changed
+// the record. The statement changes the record only if the claim still holds it, and keeps it for at least ttl.
+func (c *claim) changeRecordFor(
+	ctx context.Context, from connSource, name string, ttl time.Duration, more ...any,
+) (isChanged bool, err error) {
 	if err := c.store.checkTTL(ttl); err != nil {
 		return false, err
 	}
-	return c.changeRecord(ctx, from, name, append(append(make([]any, 0, 9), c.keyDigest[:], c.ownerToken, ttl.Microseconds()), more...))
+	args := append(make([]any, 0, 9), c.keyDigest[:], c.ownerToken, ttl.Microseconds())
+	return c.changeRecord(ctx, from, name, append(args, more...))
 }
 
-// change is step with all arguments of the statement.
+// changeRecord runs the statement name with all its arguments, and reports whether the statement has changed the record.
 func (c *claim) changeRecord(ctx context.Context, from connSource, name string, args []any) (isChanged bool, err error) {
 	mayHoldClaim := true
 	err = c.store.retryOnConn(ctx, &mayHoldClaim, from, func(conn *pgx.Conn) error {

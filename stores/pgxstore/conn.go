@@ -16,24 +16,26 @@ import (
 )
 
 const (
-	// tries is how often a step is begun while connections break that are not older than the first try.
+	// maxTries bounds the tries on connections that break, apart from connections that are older than the first try.
 	maxTries = 3
 
-	// races bounds how often a step is repeated after a concurrent writer has won. Each repetition sees the record of the winner,
-	// so more conflicts mean that row-level security hides the record.
+	// maxConflicts bounds the tries after lost races. See retryUntilKnown.
 	maxConflicts = 30
 )
 
-// errHidden says that a key cannot be claimed although nobody seems to hold it.
+// errRecordHidden reports that a key can be neither claimed nor read, although each try sees no holder of the key.
 var errRecordHidden = errors.New("pgxstore: a record cannot be seen or cannot be changed, perhaps because of row security")
 
-// retry repeats a step that may be repeated, each time on another connection, until its outcome is known. Claimed reports that
-// the server has granted a claim, or may have granted it although its reply was lost. While claimed is true, only the end of ctx
-// stops the tries, because giving up would leave the key claimed.
-func (t *Table) retryOnConn(ctx context.Context, mayHoldClaim *bool, from connSource, step func(*pgx.Conn) error) error {
+// retryOnConn calls send until its outcome is known, each time with another connection. The statement of send must have
+// the same effect when it is sent twice.
+//
+// mayHoldClaim reports that the server has granted a claim, or may have granted the claim although the reply was lost.
+// While mayHoldClaim is true and ctx has a deadline, only the end of ctx stops the tries, because giving up would leave
+// the key claimed.
+func (t *Table) retryOnConn(ctx context.Context, mayHoldClaim *bool, from connSource, send func(*pgx.Conn) error) error {
 	isCrowded := t.crowd.Enter()
 	defer t.crowd.Leave()
-	err := t.retryStep(ctx, mayHoldClaim, func() error {
+	err := t.retryUntilKnown(ctx, mayHoldClaim, func() error {
 		began := time.Now()
 		conn, err := t.borrowConn(ctx, from)
 		if err != nil {
@@ -41,9 +43,9 @@ func (t *Table) retryOnConn(ctx context.Context, mayHoldClaim *bool, from connSo
 		}
 		defer conn.returnConn(ctx, t)
 		isCrowded = isCrowded || time.Since(began) > sqlstore.TimeLeft(ctx)
-		err = runWithDeadline(ctx, conn.Conn, func() error { return step(conn.Conn) })
+		err = runWithDeadline(ctx, conn.Conn, func() error { return send(conn.Conn) })
 		*mayHoldClaim = *mayHoldClaim || !isAnswer(err)
-		if refusesWrites(err) { // the pool may find a server that takes them
+		if refusesWrites(err) { // the pool may then connect to the new primary
 			_ = conn.Close(ctx)
 		}
 		return err
@@ -51,12 +53,19 @@ func (t *Table) retryOnConn(ctx context.Context, mayHoldClaim *bool, from connSo
 	return t.wrapBusyError(err, isCrowded)
 }
 
-// repeat is retry for a step that takes its own connection.
-func (t *Table) retryStep(ctx context.Context, mayHoldClaim *bool, step func() error) error {
+// retryUntilKnown is retryOnConn for a try that takes its own connection. A failed try is repeated as follows:
+//
+//   - A lost race is repeated after a pause. Each repetition sees the record of the winner, so maxConflicts lost claims
+//     in a row mean that row-level security hides the record.
+//   - A broken connection may be one of many, because a restart of the server breaks every connection of the pool.
+//     retryUntilKnown therefore tries as many connections as the pool had at the first failure, without a pause, before
+//     the tries count for maxTries.
+//   - Any other error is final.
+func (t *Table) retryUntilKnown(ctx context.Context, mayHoldClaim *bool, try func() error) error {
 	_, hasDeadline := ctx.Deadline()
 	staleConns, brokenTries, conflicts := -1, 0, 0
 	for {
-		err := step()
+		err := try()
 		switch {
 		case err == nil:
 			return nil
@@ -69,7 +78,7 @@ func (t *Table) retryStep(ctx context.Context, mayHoldClaim *bool, step func() e
 			conflicts++
 		case !isBroken(err):
 			return t.explainMissing(err)
-		case staleConns != 0 && !isUnreachable(err): // a server that has restarted has left no connection of the pool intact
+		case staleConns != 0 && !isUnreachable(err): // perhaps a connection from before a restart
 			if staleConns < 0 {
 				staleConns = int(t.pool.Stat().TotalConns()) + 1
 			}
@@ -81,19 +90,19 @@ func (t *Table) retryStep(ctx context.Context, mayHoldClaim *bool, step func() e
 			return err
 		}
 		if ctx.Err() != nil {
-			return err // the next one would only say that the time is over
+			return err // a further try would replace err by the end of ctx
 		}
 	}
 }
 
-// acquire returns a connection of the pool. The error wraps [idempotency.ErrStoreBusy] if all connections
-// of the pool or of the server are in use.
+// acquireConn takes a connection from the pool. The error wraps [idempotency.ErrStoreBusy] if all connections of the pool
+// or of the server are in use.
 func (t *Table) acquireConn(ctx context.Context) (*pgxpool.Conn, error) {
 	conn, err := t.pool.Acquire(ctx)
 	return conn, t.wrapAcquireError(ctx, err)
 }
 
-// refusal returns the error of a pool that has given no connection.
+// wrapAcquireError adds [idempotency.ErrStoreBusy] to the error of the pool if all connections are in use.
 func (t *Table) wrapAcquireError(ctx context.Context, err error) error {
 	if err != nil && (isTooMany(err) || ctx.Err() != nil && t.isPoolInUse()) {
 		return fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, err)
@@ -101,48 +110,49 @@ func (t *Table) wrapAcquireError(ctx context.Context, err error) error {
 	return err
 }
 
-// inUse reports whether all connections of the pool were in use. A connection that has come back since then went to another
-// caller. A pool that is making a connection, and may make more, waits for the server.
+// isPoolInUse reports whether all connections of the pool were in use when an acquisition failed. A connection that was
+// returned since then went to another waiter. A pool that is opening a connection, and has room for more, is waiting for
+// the server instead.
 func (t *Table) isPoolInUse() bool {
 	s := t.pool.Stat()
 	return s.AcquiredConns() > 0 && s.TotalConns() >= s.MaxConns() || s.TotalConns() > 0 && s.ConstructingConns() == 0
 }
 
-// hasten gives a step on conn half of the time that is left, so that a server that falls silent leaves time for
-// another try. A deadline of the connection costs less than a context does.
-func runWithDeadline(ctx context.Context, conn *pgx.Conn, step func() error) error {
+// runWithDeadline calls send with a deadline of half the time that ctx has left, so that a silent server leaves time for
+// another try. runWithDeadline sets the deadline on the connection, because a derived context costs more.
+func runWithDeadline(ctx context.Context, conn *pgx.Conn, send func() error) error {
 	if deadline, ok := ctx.Deadline(); ok {
-		wire := conn.PgConn().Conn()
-		_ = wire.SetDeadline(time.Now().Add(time.Until(deadline) / 2)) // fails if it is closed,
-		defer func() { _ = wire.SetDeadline(time.Time{}) }()           // as the step will notice
+		netConn := conn.PgConn().Conn()
+		_ = netConn.SetDeadline(time.Now().Add(time.Until(deadline) / 2)) // on a closed connection, SetDeadline fails,
+		defer func() { _ = netConn.SetDeadline(time.Time{}) }()           // and send fails with the better error
 	}
-	err := step()
+	err := send()
 	if isStatementForgotten(err) {
-		_ = conn.DeallocateAll(ctx) // even if it fails, pgx does not rely on any of them any more
+		_ = conn.DeallocateAll(ctx) // even if it fails, pgx prepares all statements again
 	}
 	return err
 }
 
-// source says where a step gets its connection.
+// connSource says where a statement gets its connection.
 type connSource bool
 
 const (
 	fromPool        connSource = false
-	fromPoolOrSpare connSource = true // from the pool, or made for the step if others have all of the pool
+	fromPoolOrSpare connSource = true // a spare connection if the pool is exhausted
 )
 
-// loan is a connection for a step.
+// borrowedConn is a connection for one statement.
 type borrowedConn struct {
 	*pgx.Conn
-	pooledConn *pgxpool.Conn // nil: made for the step
+	pooledConn *pgxpool.Conn // nil for the spare connection
 }
 
-// lend returns a connection for a step. Handlers may hold all connections of the pool for longer than a lease, which could not be
-// renewed then. So for the source spare, lend makes a connection beyond those of the pool, one at a time, which is closed after
-// the step.
+// borrowConn returns a connection for one statement. Handlers may hold all connections of the pool for longer than a
+// lease, and the lease could not be renewed then. For that case, the source fromPoolOrSpare lets borrowConn open a spare
+// connection beyond those of the pool. A Table has at most one spare connection at a time. returnConn closes it.
 func (t *Table) borrowConn(ctx context.Context, from connSource) (borrowedConn, error) {
-	poolCtx, mayMake := ctx, from == fromPoolOrSpare && t.isPoolExhausted()
-	if mayMake {
+	poolCtx, mayOpenSpare := ctx, from == fromPoolOrSpare && t.isPoolExhausted()
+	if mayOpenSpare {
 		var cancel context.CancelFunc
 		poolCtx, cancel = context.WithTimeout(ctx, sqlstore.TimeLeft(ctx)/4)
 		defer cancel()
@@ -151,7 +161,7 @@ func (t *Table) borrowConn(ctx context.Context, from connSource) (borrowedConn, 
 	switch {
 	case err == nil:
 		return borrowedConn{conn.Conn(), conn}, nil
-	case !mayMake || ctx.Err() != nil || poolCtx.Err() == nil || !errors.Is(err, idempotency.ErrStoreBusy):
+	case !mayOpenSpare || ctx.Err() != nil || poolCtx.Err() == nil || !errors.Is(err, idempotency.ErrStoreBusy):
 		return borrowedConn{}, err
 	}
 	select {
@@ -162,7 +172,7 @@ func (t *Table) borrowConn(ctx context.Context, from connSource) (borrowedConn, 
 	spareConn, err := t.openConn(ctx)
 	if err != nil {
 		<-t.spareSlot
-		if isTooMany(err) || ctx.Err() != nil { // it would not be needed if others had less of the pool
+		if isTooMany(err) || ctx.Err() != nil { // the spare connection is needed only because the pool is exhausted
 			err = fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, err)
 		}
 		return borrowedConn{}, err
@@ -170,14 +180,15 @@ func (t *Table) borrowConn(ctx context.Context, from connSource) (borrowedConn, 
 	return borrowedConn{Conn: spareConn}, nil
 }
 
-// isExhausted reports whether the pool has no connection free, nor room for one. Asking costs less than a timer. If a handler
-// takes the last connection right after that, and keeps it, the step waits for the pool alone.
+// isPoolExhausted reports whether the pool has neither an idle connection nor room for a new one. borrowConn asks first,
+// because the timer of poolCtx costs more. If a handler takes the last connection right after the question, the statement
+// waits for the pool alone.
 func (t *Table) isPoolExhausted() bool {
 	s := t.pool.Stat()
 	return s.AcquiredConns()+s.ConstructingConns() >= s.MaxConns()
 }
 
-// connect makes a connection as the pool does.
+// openConn opens a connection with the configuration and the hooks of the pool.
 func (t *Table) openConn(ctx context.Context) (*pgx.Conn, error) {
 	config := t.pool.Config()
 	if before := config.BeforeConnect; before != nil {
@@ -196,7 +207,7 @@ func (t *Table) openConn(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// prepare runs the hooks of a pool on a connection.
+// runPoolHooks runs the hooks that a pool runs on a new connection and before each use.
 func runPoolHooks(ctx context.Context, conn *pgx.Conn, config *pgxpool.Config) error {
 	if config.AfterConnect != nil {
 		if err := config.AfterConnect(ctx, conn); err != nil {
@@ -218,7 +229,7 @@ func runPoolHooks(ctx context.Context, conn *pgx.Conn, config *pgxpool.Config) e
 	return err
 }
 
-// giveBack ends the loan.
+// returnConn returns a connection to the pool, or closes the spare connection.
 func (b borrowedConn) returnConn(ctx context.Context, t *Table) {
 	if b.pooledConn != nil {
 		b.pooledConn.Release()
@@ -228,9 +239,9 @@ func (b borrowedConn) returnConn(ctx context.Context, t *Table) {
 	<-t.spareSlot
 }
 
-// judge returns the error of a step. It wraps [idempotency.ErrStoreBusy] if the step has run out of time because the pool is
-// crowded and the server has replied within the last minute. A pool is crowded if more steps are under way than it has
-// connections, or if the step has waited longer for its connection than the time that it then had left.
+// wrapBusyError adds [idempotency.ErrStoreBusy] to a timeout that a crowded pool explains: the pool is crowded, and the
+// server has replied within the last minute. A pool is crowded if more statements are under way than it has connections,
+// or if a statement waited longer for its connection than the time that was left afterwards.
 func (t *Table) wrapBusyError(err error, isCrowded bool) error {
 	if err == nil || isAnswer(err) {
 		t.crowd.Replied()
@@ -243,8 +254,8 @@ func (t *Table) wrapBusyError(err error, isCrowded bool) error {
 	return err
 }
 
-// isTimeout reports whether a step has run out of time, other than by opening a connection: a server to which none can be
-// opened is down.
+// isTimeout reports whether a statement has timed out. A timeout while a connection is opened does not count, because
+// such a server is down.
 func isTimeout(err error) bool {
 	netErr, ok := errors.AsType[net.Error](err)
 	return (ok && netErr.Timeout() || pgconn.Timeout(err)) && !isUnreachable(err)

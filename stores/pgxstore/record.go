@@ -15,47 +15,47 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
-// row is a record as the statements return it.
+// row is a record in the form that the statements return.
 type row struct {
 	keyNames          storedNames
 	attempt           pgtype.Int4
 	fingerprint       []byte
 	token             pgtype.UUID
 	createdAt         pgtype.Timestamptz
-	leaseUntil        pgtype.Timestamptz // null: nobody is running it
+	leaseUntil        pgtype.Timestamptz // null after a release or a completion
 	expiresAt         pgtype.Timestamptz
 	serverTime        pgtype.Timestamptz
-	isCompleted       pgtype.Bool // null: there is no record
-	status            pgtype.Int4 // null: not completed
+	isCompleted       pgtype.Bool // null without a record
+	status            pgtype.Int4 // null until completed
 	header            pgtype.Text
 	trailer           pgtype.Text
-	body              []byte // nil: not kept
+	body              []byte // nil if omitted
 	note              pgtype.Text
-	needsConfirmation bool // it is completed, and commits wait for standbys
+	needsConfirmation bool // completed, and commits wait for standbys
 }
 
-// columns returns where to scan the columns of a record to that is asked for by names, and what a statement returns
-// besides.
-func (r *row) scanTargets(asked *sqlstore.Names, more ...any) []any {
-	for i := range asked {
-		r.keyNames[i].askedName = asked[i]
+// scanTargets returns the targets to scan a row of {columns} into, followed by the targets more. While the names are
+// scanned, they are compared with askedNames.
+func (r *row) scanTargets(askedNames *sqlstore.Names, more ...any) []any {
+	for i := range askedNames {
+		r.keyNames[i].askedName = askedNames[i]
 	}
 	return append(append(make([]any, 0, 23), &r.keyNames[0], &r.keyNames[1], &r.keyNames[2], &r.attempt, &r.fingerprint,
 		&r.token, &r.createdAt, &r.leaseUntil, &r.expiresAt, &r.serverTime, &r.isCompleted, &r.status, &r.header,
 		&r.trailer, &r.body, &r.note, &r.needsConfirmation), more...)
 }
 
-// isFree reports whether the row is what is left of a record whose key was freed. It belongs to no operation.
+// isFree reports whether the row is the rest of a record whose key was freed. A freed row belongs to no operation.
 func (r *row) isFree() bool {
 	return r.attempt.Valid && r.attempt.Int32 == 0 && !r.status.Valid && !r.leaseUntil.Valid
 }
 
-// expired reports whether the record does not count any more.
+// isExpired reports whether the record no longer counts.
 func (r *row) isExpired() bool {
 	return r.isFree() || r.expiresAt.InfinityModifier != pgtype.Infinity && !r.expiresAt.Time.After(r.serverTime.Time)
 }
 
-// left returns how long the record would still be kept; zero if it is not known.
+// remainingTime returns how long the store still keeps the record. Zero means unknown.
 func (r *row) remainingTime() time.Duration {
 	if r.expiresAt.InfinityModifier != pgtype.Finite {
 		return 0
@@ -63,8 +63,8 @@ func (r *row) remainingTime() time.Duration {
 	return r.expiresAt.Time.Sub(r.serverTime.Time)
 }
 
-// check returns an error that wraps idempotency.ErrRecordInvalid if the store would never have written the record for
-// the key. Whoever can write to the table may have.
+// checkRow returns an error that wraps [idempotency.ErrRecordInvalid] if no store can have written the row for the key,
+// for example because somebody else has written to the table.
 func (r *row) checkRow(fingerprint idempotency.Fingerprint) error {
 	switch {
 	case !r.keyNames.matchKey():
@@ -74,13 +74,13 @@ func (r *row) checkRow(fingerprint idempotency.Fingerprint) error {
 	case r.leaseUntil.InfinityModifier != pgtype.Finite:
 		return sqlstore.Invalid("impossible lease")
 	}
-	if err := sqlstore.CheckStatus(int(r.status.Int32)); err != nil { // zero if there is none
+	if err := sqlstore.CheckStatus(int(r.status.Int32)); err != nil { // zero without a response
 		return err
 	}
 	return sqlstore.CheckAttempt(r.fingerprint, fingerprint, int64(r.attempt.Int32))
 }
 
-// record returns the record without its response.
+// bareRecord returns the record without its response.
 func (r *row) bareRecord() idempotency.Record {
 	rec := idempotency.Record{Attempt: int(r.attempt.Int32), Created: r.createdAt.Time}
 	copy(rec.Fingerprint[:], r.fingerprint)
@@ -88,7 +88,7 @@ func (r *row) bareRecord() idempotency.Record {
 	return rec
 }
 
-// leaseLeft returns how long the lease still runs; zero if there is none.
+// leaseLeft returns how long the lease still runs. Zero means that no lease runs.
 func (r *row) leaseLeft() time.Duration {
 	if !r.leaseUntil.Valid {
 		return 0
@@ -96,7 +96,8 @@ func (r *row) leaseLeft() time.Duration {
 	return max(0, r.leaseUntil.Time.Sub(r.serverTime.Time))
 }
 
-// held returns the record for an attempt whose key it holds, or an error that wraps idempotency.ErrRecordInvalid.
+// decodeRecord returns the record for a request with the given fingerprint. If the row is invalid, the error wraps
+// [idempotency.ErrRecordInvalid].
 func (r *row) decodeRecord(fingerprint idempotency.Fingerprint) (idempotency.Record, error) {
 	if err := r.checkRow(fingerprint); err != nil {
 		return idempotency.Record{}, err
@@ -124,7 +125,7 @@ func (r *row) decodeRecord(fingerprint idempotency.Fingerprint) (idempotency.Rec
 	return rec, nil
 }
 
-// responseArgs returns args and the columns status, header, trailer, body and note.
+// responseArgs appends the values of the columns status, header, trailer, body and note to args.
 func responseArgs(resp idempotency.Response, args ...any) []any {
 	body := resp.Body
 	switch {
@@ -133,15 +134,15 @@ func responseArgs(resp idempotency.Response, args ...any) []any {
 	case body == nil:
 		body = []byte{}
 	}
-	var note any // null: none
+	var note any // null without a note
 	if resp.Note != "" {
 		note = resp.Note
 	}
 	return append(args, int32(resp.Status), string(resp.Header), string(resp.Trailer), body, note)
 }
 
-// countReplay counts that a record was replayed to an attempt that found it, if it was and is to be counted. The replay
-// is right whether or not it is counted.
+// countReplay counts the replay of storedRow to request, if CountReplays is set and the request gets the stored answer.
+// countReplay ignores errors, because the replay is correct without the count.
 func (t *Table) countReplay(ctx context.Context, sql statements, digest [32]byte, storedRow *row, request idempotency.ClaimRequest) {
 	isReplayed := storedRow.status.Valid && storedRow.body != nil && bytes.Equal(storedRow.fingerprint, request.Fingerprint[:])
 	if isReplayed && t.opts.CountReplays {
@@ -149,17 +150,17 @@ func (t *Table) countReplay(ctx context.Context, sql statements, digest [32]byte
 	}
 }
 
-// newUUID returns a random UUID, of version 4.
+// newUUID returns a random UUID of version 4.
 func newUUID() pgtype.UUID {
 	id := pgtype.UUID{Valid: true}
-	rand.Read(id.Bytes[:]) // never fails
+	rand.Read(id.Bytes[:]) // crypto/rand.Read always succeeds
 	id.Bytes[6] = id.Bytes[6]&0x0F | 0x40
 	id.Bytes[8] = id.Bytes[8]&0x3F | 0x80
 	return id
 }
 
-// names returns the names of a key as the columns user_id, endpoint and key have them. A record whose names are not those of
-// the key was not made for it.
+// keyNames returns the values of the columns user_id, endpoint and key for key. A record with different values was made
+// for a different key.
 func (o Options) keyNames(key idempotency.Key) sqlstore.Names {
 	n := sqlstore.NamesOf(key)
 	if o.DigestNames {
@@ -170,25 +171,26 @@ func (o Options) keyNames(key idempotency.Key) sqlstore.Names {
 	return n
 }
 
+// digestName returns the SHA-256 of name in hexadecimal.
 func digestName(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return hex.EncodeToString(sum[:])
 }
 
-// storedName is compared to the name that is asked for while it is scanned, which saves a copy.
+// storedName is a name that is compared with askedName during the scan, so that the stored name need not be copied.
 type storedName struct {
 	askedName string
 	form      nameForm
 }
 
-// form says how the name in a record relates to the one that is asked for.
+// nameForm says how a stored name relates to the asked name. Either of them can be a digest, see [Options].DigestNames.
 type nameForm int
 
 const (
 	differentName nameForm = iota
-	sameName               // both are names, or both are digests
-	storedPlain            // the digest of the one in the record is asked for
-	storedDigest           // the one in the record is the digest of what is asked for
+	sameName               // the stored name equals the asked name
+	storedPlain            // the asked name is the digest of the stored name
+	storedDigest           // the stored name is the digest of the asked name
 )
 
 // ScanBytes implements [pgtype.BytesScanner].
@@ -208,11 +210,11 @@ func (n *storedName) ScanBytes(stored []byte) error {
 	return nil
 }
 
-// storedNames are the names in a record.
+// storedNames are the user, endpoint and key of a record.
 type storedNames [3]storedName
 
-// match reports whether all are those that are asked for, in one form. The form may be another one than the store
-// writes: the setting may have been changed since. The statement that claims says the same in SQL.
+// matchKey reports whether all three names are the asked names, in the same form. The form can differ from the form of
+// new records, because DigestNames may have been changed since. madeForKeySQL is the same condition in SQL.
 func (n *storedNames) matchKey() bool {
 	return n[0].form != differentName && n[0].form == n[1].form && n[1].form == n[2].form
 }

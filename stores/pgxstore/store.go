@@ -17,25 +17,32 @@ import (
 	"github.com/idempotency-go/idempotency/internal/crowd"
 )
 
-// Store keeps records in PostgreSQL. One statement decides each step, by the clock of the server. A Store is safe for concurrent
-// use.
+// Store is an [idempotency.Store] in PostgreSQL. A single statement decides each change of a record, by the clock of the
+// server. A Store is safe for concurrent use.
 //
-// The number of an attempt counts the claims of the key that the table remembers. After a loss of data it begins again.
+// The number of an attempt counts the claims of the key that the table remembers. After a loss of data, the number starts
+// again at 1.
 //
-// The results of steps, see package step, are columns of the record. Each step writes all of them once more.
+// The results of steps (see package step) are columns of the record. Each step writes the columns with all results again.
 type Store struct{ *Table }
 
 var _ idempotency.Store = (*Store)(nil)
 
-// New returns a store on pool. The caller closes the pool. While others hold all connections of the pool, leases are
-// renewed, and results of steps are stored, on one more connection. It is made as the pool makes them, and closed at
-// once. [Migrate] makes the table. Faults of opts are errors of [idempotency.New], Begin and Check, which report all of them
-// together. A PartitionDays that is too few for the TTL of the middleware is one.
+// New returns a store on pool. The caller creates the table with [Migrate], and closes pool.
+//
+// While handlers hold all connections of pool, the store renews leases and stores results of steps on one spare
+// connection. The store opens the spare connection with the configuration of pool, and closes it after each use.
+//
+// If opts has faults, for example a PartitionDays that is too small for the TTL of the middleware, [idempotency.New],
+// Begin and Check return all faults joined.
 func New(pool *pgxpool.Pool, opts Options) *Store { return &Store{NewTable(pool, opts)} }
 
-// Begin implements [idempotency.Store]. If a connection breaks, it asks again. If the first question has claimed the
-// key, the second one recognises its own token. If no answer comes, the claim is in doubt.
-func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim, error) {
+// Begin implements [idempotency.Store]. If a connection breaks, Begin sends the claim again. If the first try had claimed
+// the key, the second try finds the token of the claim in the record. If Begin gets no reply before ctx ends, it returns
+// an [idempotency.ClaimInDoubtError].
+func (s *Store) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
 	request.TTL = max(request.TTL, request.Lease)
 	if err := errors.Join(s.optionFaults, s.checkTTL(request.TTL)); err != nil {
 		return idempotency.Record{}, nil, err
@@ -44,10 +51,13 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempote
 	if err != nil {
 		return idempotency.Record{}, nil, wrapError("claim", err)
 	}
-	c := &claim{store: s, statements: sql, keyNames: s.opts.keyNames(key), keyDigest: key.Digest(), request: request, ownerToken: newUUID()}
+	c := &claim{
+		store: s, statements: sql, keyNames: s.opts.keyNames(key), keyDigest: key.Digest(), request: request,
+		ownerToken: newUUID(),
+	}
 	mayHoldClaim := false
 	storedRow, err := c.claimKey(ctx, &mayHoldClaim)
-	if err == nil && mayHoldClaim && storedRow.token == c.ownerToken { // perhaps by a try that was not answered
+	if err == nil && mayHoldClaim && storedRow.token == c.ownerToken { // perhaps claimed by an earlier try whose reply was lost
 		err = s.confirmRecord(ctx, sql, c.keyDigest, c.ownerToken, false)
 	}
 	if err != nil {
@@ -66,29 +76,30 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempote
 		record.Remaining = c.replacedRemaining
 		return record, c, nil
 	}
-	record, err := s.presentRecord(ctx, sql, c.keyDigest, storedRow, request)
+	record, err := s.readHeldRecord(ctx, sql, c.keyDigest, storedRow, request)
 	return record, nil, err
 }
 
-// Table is the table that a store keeps its records in, with the methods that look after it. [Store] has these methods, too.
-// [NewTable] is for a job that does nothing else. A Table is safe for concurrent use, also by many processes.
+// Table is the table in which a store keeps its records, with the methods to check, inspect and maintain the table. A
+// [Store] has these methods, too. Use [NewTable] in a job that only maintains or inspects the table. A Table is safe for
+// concurrent use, also by many processes.
 type Table struct {
 	pool             *pgxpool.Pool
 	opts             Options
-	optionFaults     error         // of opts
-	lockSpace        uint64        // keeps the locks of one table apart from those of another
-	spareSlot        chan struct{} // is full while there is a connection beyond those of the pool
+	optionFaults     error
+	lockSpace        uint64        // separates the advisory locks of this table from the locks of other tables
+	spareSlot        chan struct{} // full while the spare connection is open
 	cachedStatements atomic.Pointer[statements]
 
-	stepsRefusal atomic.Pointer[error] // why the server cannot run steps in transactions; nil: it can
+	stepsRefusal atomic.Pointer[error] // why the server cannot run steps in transactions; nil if it can
 
 	crowd *crowd.Crowd
 }
 
-// NewTable returns the table that stores with the same options use.
+// NewTable returns the table that stores with the same opts use.
 func NewTable(pool *pgxpool.Pool, opts Options) *Table {
 	h := fnv.New64a()
-	h.Write([]byte(opts.tableName())) // without its schema, which some may name and others leave to the search path
+	h.Write([]byte(opts.tableName())) // without the schema, because some processes may leave it to the search path
 	t := &Table{
 		pool: pool, opts: opts, optionFaults: opts.validate(), lockSpace: h.Sum64(), spareSlot: make(chan struct{}, 1),
 	}
@@ -107,15 +118,15 @@ func (t *Table) Validate(opts idempotency.RunnerOptions) error {
 	return err
 }
 
-// lockNumber returns what advisory locks call a key. That two keys have the same number is harmless: one of them is in
-// progress a moment longer. That is very unlikely, save for one key in tables of one name in two schemas.
+// lockNumber returns the number of the advisory lock for a key. Two keys with the same number wait for each other, which
+// is harmless. A collision is very unlikely, except for the same key in tables of the same name in two schemas.
 func (t *Table) lockNumber(digest [32]byte) int64 {
 	return int64(binary.BigEndian.Uint64(digest[:8]) ^ t.lockSpace)
 }
 
-// located returns the statements, which are kept once the schema of the table is known. They name the schema also if the
-// options leave it to the search path: a handler may change that path, or make a temporary table that hides the one with the
-// records.
+// loadStatements returns the statements, and caches them as soon as the schema of the table is known. The statements
+// always name the schema, even if the options leave the schema to the search path, because a handler may change the
+// search path, or create a temporary table that hides the table of the store.
 func (t *Table) loadStatements(ctx context.Context) (statements, error) {
 	if cached := t.cachedStatements.Load(); cached != nil {
 		return *cached, nil
@@ -129,8 +140,8 @@ func (t *Table) loadStatements(ctx context.Context) (statements, error) {
 	return all, nil
 }
 
-// locate returns the options with the schema of the table, which is the first one of the search path that has it. It refuses a
-// server on which the stores cannot be used, at the first use of each store.
+// locateTable returns the options with the schema of the table: the first schema of the search path that has the table.
+// At the first use of each store, locateTable also refuses a server on which stores do not work.
 func (t *Table) locateTable(ctx context.Context) (Options, error) {
 	opts := t.opts
 	var schema *string
@@ -156,15 +167,18 @@ WHERE c.relname = $1::text ORDER BY s.place LIMIT 1)`, pgx.QueryExecModeExec, op
 	return opts, nil
 }
 
-// With synchronous replication a commit that is visible may be on no standby: it becomes visible when its wait for the
-// standbys is cancelled, and pgx asks for that when it gives up a connection. So it is lost if a standby takes over. A
-// record that was seen, and not written by the same step, is therefore confirmed before anybody relies on it.
-
-// errUnconfirmed says that a record is gone, or not on the server that was asked.
+// errUnconfirmed reports that the record is gone or has changed, or that the connected server does not have the record.
 var errUnconfirmed = errors.New("pgxstore: the record is not there any more, or not as it was")
 
-// confirm returns nil when a record that was seen, completed or not, is where commits have to be to be acknowledged. It
-// tries until ctx ends, unless the record is gone: then the step that has seen it is to be judged anew.
+// confirmRecord makes sure that a record survives a failover.
+//
+// With synchronous replication, a record that can be read may be missing on the standbys: a commit becomes visible if its
+// wait for the standbys is cancelled, and pgx cancels the wait when it gives up a connection. The record is lost if a
+// standby takes over then. Before anybody relies on a record that was only read, confirmRecord locks the record in a
+// transaction whose commit waits for the standbys. isCompleted tells whether the record was completed when it was read.
+//
+// confirmRecord tries until ctx ends. If the record is gone or has changed, confirmRecord returns errUnconfirmed, and the
+// caller must decide anew.
 func (t *Table) confirmRecord(ctx context.Context, sql statements, digest [32]byte, token pgtype.UUID, isCompleted bool) error {
 	mayHoldClaim := true
 	return wrapError("confirm", t.retryOnConn(ctx, &mayHoldClaim, fromPool, func(conn *pgx.Conn) error {
@@ -172,7 +186,10 @@ func (t *Table) confirmRecord(ctx context.Context, sql statements, digest [32]by
 	}))
 }
 
-func (sql statements) confirmRecordOn(ctx context.Context, conn *pgx.Conn, digest [32]byte, token pgtype.UUID, isCompleted bool) error {
+// confirmRecordOn is a single try of confirmRecord on conn.
+func (sql statements) confirmRecordOn(
+	ctx context.Context, conn *pgx.Conn, digest [32]byte, token pgtype.UUID, isCompleted bool,
+) error {
 	tag, err := conn.Exec(ctx, sql["confirm"], digest[:], token, isCompleted)
 	if err == nil && tag.RowsAffected() == 0 {
 		return errUnconfirmed
@@ -180,12 +197,14 @@ func (sql statements) confirmRecordOn(ctx context.Context, conn *pgx.Conn, diges
 	return err
 }
 
-// unconfirmed is the lease of an operation whose response is not shown, because it cannot be confirmed.
+// unconfirmedLease is the lease that readHeldRecord reports for a response that cannot be confirmed. After a second, the
+// client may ask again.
 const unconfirmedLease = time.Second
 
-// found returns the record that holds a key, for an attempt that has found it. A response that cannot be confirmed is
-// not shown: the operation counts as running, as it would if nobody had cancelled the wait of its commit.
-func (t *Table) presentRecord(
+// readHeldRecord returns the record that holds the key of request. If the response cannot be confirmed, readHeldRecord
+// hides the response, and the operation looks as if it were still running: without the cancellation of the wait for the
+// standbys, it would be.
+func (t *Table) readHeldRecord(
 	ctx context.Context, sql statements, digest [32]byte, storedRow *row, request idempotency.ClaimRequest,
 ) (idempotency.Record, error) {
 	record, err := storedRow.decodeRecord(request.Fingerprint)
@@ -206,12 +225,14 @@ func (t *Table) presentRecord(
 	return record, nil
 }
 
-// confirmOnce is confirm with a single try, for a response that the client can ask for again.
+// confirmRecordOnce is confirmRecord with a single try, for a response that the client can ask for again.
 func (t *Table) confirmRecordOnce(ctx context.Context, sql statements, digest [32]byte, token pgtype.UUID) error {
 	conn, err := t.acquireConn(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
-	return runWithDeadline(ctx, conn.Conn(), func() error { return sql.confirmRecordOn(ctx, conn.Conn(), digest, token, true) })
+	return runWithDeadline(ctx, conn.Conn(), func() error {
+		return sql.confirmRecordOn(ctx, conn.Conn(), digest, token, true)
+	})
 }

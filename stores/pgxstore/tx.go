@@ -63,7 +63,7 @@ func (w *stepTx) runStep(ctx context.Context, handOver func()) (stored []byte, e
 func (w *stepTx) beginTx(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, w.step.Timeout)
 	defer cancel()
-	err := w.store.retryStep(ctx, new(bool), func() error { return w.tryBeginTx(ctx) })
+	err := w.store.retryUntilKnown(ctx, new(bool), func() error { return w.tryBeginTx(ctx) })
 	if isNotStored(err) {
 		return idempotency.ErrClaimLost
 	}
