@@ -15,27 +15,31 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
-// Maintain removes the records that have expired. On a table with partitions it also creates the partitions of the coming
-// [Options].PartitionDays. [Table.Janitor] calls it again and again.
+// Maintain removes expired records. On a table with partitions, Maintain also creates the partitions of the coming
+// [Options].PartitionDays and SpareDays. [Table.Janitor] calls Maintain periodically.
 //
-// It may run at any time, on many instances, and be interrupted: one instance at a time removes records, and the others
-// return at once. Claims go on meanwhile. It takes two connections of the pool.
+// Maintain may run at any time, on many instances, and may be interrupted. An advisory lock lets only one instance at a
+// time remove records; the others return at once. Claims continue meanwhile. Maintain needs two connections of the pool.
 //
-// Without partitions it deletes records in short transactions, and waits for nobody. It should be called every few
-// minutes. A record stays up to a minute longer than it counts. Until it is deleted it takes space, and does nothing
-// else.
+// Without partitions, Maintain deletes records in short transactions, and skips records that others have locked. Call it
+// every few minutes. A record may be deleted up to a minute after its expiry. Until then an expired record takes space
+// and has no other effect.
 //
-// With partitions it drops each partition whose day has been over for an hour. That costs the same whatever is in it.
-// It must be called at least once a day. A partition is detached before it is dropped. That waits for the transactions
-// that began before, but nobody waits for it. If it is interrupted, the next call goes on from there. A partition that
-// somebody has detached before its day is over is attached again. The hour lets those claims end that were made,
-// renewed or completed before midnight: while a day is detached, a record that moves away from it might be missed.
+// With partitions, Maintain drops each partition whose day has been over for an hour, at a cost that does not depend on
+// the number of records. Call it at least once a day:
+//
+//   - Before Maintain drops a partition, it detaches the partition concurrently. The detachment waits for older
+//     transactions, and other transactions do not wait for the detachment. If Maintain is interrupted, the next call
+//     continues.
+//   - If somebody has detached a partition before its day is over, Maintain attaches the partition again.
+//   - The hour is for claims that were made, renewed or completed before midnight. While a partition is detached, a
+//     search could miss a record that moves away from the partition.
 func (t *Table) Maintain(ctx context.Context) error {
 	if t.optionFaults != nil {
 		return t.optionFaults
 	}
 	if t.pool.Config().MaxConns < 2 {
-		return errors.New("pgxstore: maintain: a pool of two connections is needed") // one would wait for itself
+		return errors.New("pgxstore: maintain: a pool of two connections is needed") // the lock takes a connection, and remove takes another
 	}
 	e, err := t.admitPool(ctx)
 	if err != nil {
@@ -52,27 +56,29 @@ func (t *Table) Maintain(ctx context.Context) error {
 	return wrapError("maintain", err)
 }
 
-// Janitor calls [Table.Maintain] at once and then every interval, until ctx ends. Each interval is up to a tenth longer
-// or shorter, so that instances come at different times. An interval of zero means five minutes.
+// Janitor calls [Table.Maintain] at once and then every interval, until ctx ends. Each interval varies by up to a tenth,
+// so that instances run at different times. Zero means five minutes.
 //
-// It may run on every instance. A turn is given up after the interval, or after a minute if that is longer. Each
-// failure is given to failed, or logged by [log/slog.Default] if that is nil. Janitor then goes on.
+// Janitor may run on every instance. Each call of Maintain is cancelled after interval, or after a minute if interval is
+// shorter. Janitor passes each failure to failed, or logs the failure with [log/slog.Default] if failed is nil, and
+// continues.
 func (t *Table) Janitor(ctx context.Context, interval time.Duration, failed func(error)) {
 	sqlstore.Janitor(ctx, interval, t.Maintain, failed)
 }
 
-// Advisory locks call the turns to create partitions and to remove records after the table that the search path finds.
+// The numbers of the advisory locks to create partitions and to remove records. A number is derived from the oid of the
+// table that the search path finds, so tables of the same name in two schemas have different locks.
 const (
 	turnNumber = "$1::bigint # to_regclass($2::text)::oid::bigint"
 	createTurn = "SELECT pg_advisory_xact_lock(" + turnNumber + ")"
 
-	// A turn to remove lasts as long as that takes, without a statement.
+	// The transaction that holds the lock to remove records is idle for a long time, so its timeout is switched off.
 	removeTurn = "SELECT set_config('idle_in_transaction_session_timeout', '0', true), pg_try_advisory_xact_lock(" +
 		turnNumber + ")"
 )
 
-// inTurn calls remove, unless another instance is about it. It keeps the turn in a transaction of its own, for what
-// removes records needs many transactions, or may not be in one.
+// inTurn calls remove, unless another instance is removing records. The lock belongs to a transaction of its own, because
+// remove needs many transactions, or statements that cannot run in a transaction.
 func (t *Table) inTurn(ctx context.Context, remove func(context.Context) error) error {
 	return pgx.BeginTxFunc(ctx, t.pool, readCommitted, func(turn pgx.Tx) error {
 		isTaken, err := t.takeTurn(ctx, turn.Conn().PgConn())
@@ -83,17 +89,17 @@ func (t *Table) inTurn(ctx context.Context, remove func(context.Context) error) 
 	})
 }
 
-// takeTurn reports whether the transaction of conn has got the turn to remove records. It sends the statement by the
-// simple protocol, because a transaction keeps the snapshot of a statement of the extended protocol, and to finalize a
-// detachment waits for that snapshot. The statement has no parameters, because pgx puts parameters into the text only
-// if the settings client_encoding and standard_conforming_strings are the usual ones.
+// takeTurn reports whether the transaction of conn has got the lock to remove records. takeTurn uses the simple protocol,
+// because the snapshot of a statement of the extended protocol lasts until the end of the transaction, and a partition
+// cannot be detached before that snapshot ends. The statement has no parameters, because pgx can insert parameters into
+// the text only with the usual values of client_encoding and standard_conforming_strings.
 func (t *Table) takeTurn(ctx context.Context, conn *pgconn.PgConn) (bool, error) {
 	number := strings.NewReplacer("$1", "'"+strconv.FormatInt(int64(t.lockSpace)+1, 10)+"'", "$2", quoteLiteral(t.opts.quotedName("")))
 	results, err := conn.Exec(ctx, number.Replace(removeTurn)).ReadAll()
 	if err != nil {
 		return false, err
 	}
-	isTaken := results[0].Rows[0][1] // of the only row
+	isTaken := results[0].Rows[0][1] // the second column of the only row
 	if isTaken == nil {
 		return false, t.unreadyError(callMigrate, "there is no table %s", t.opts.quotedName(""))
 	}
@@ -101,16 +107,16 @@ func (t *Table) takeTurn(ctx context.Context, conn *pgconn.PgConn) (bool, error)
 }
 
 const (
-	// deleteBatch is how many records one statement deletes: few enough for claims not to notice.
+	// deleteBatch is the number of records that one statement deletes: few enough that claims do not slow down.
 	deleteBatch = 1000
 
-	// findBatch is how many records are found at once. Each search goes through what the one before has found, which
-	// stays in the index until a vacuum.
+	// findBatch is the number of records that one search finds. Deleted records stay in the index until a vacuum, so each
+	// search passes by the records of the searches before. A large batch keeps the number of searches small.
 	findBatch = 50 * deleteBatch
 )
 
-// deleteExpired deletes the records that have expired. It finds them again by their place in the file, which takes a third of
-// the time that the key takes; or by the key, on an engine whose rows have no place.
+// deleteExpired deletes expired records. Its statements find the records by their ctid, which takes a third of the time
+// of a search by the primary key. On an engine without ctid, they use the primary key.
 func (t *Table) deleteExpired(ctx context.Context, e *engine) error {
 	if e != nil && len(e.Missing(features, byExpiry)) > 0 {
 		return deleteBy[[]byte](ctx, t, byKey)
@@ -118,18 +124,18 @@ func (t *Table) deleteExpired(ctx context.Context, e *engine) error {
 	return deleteBy[pgtype.TID](ctx, t, byPlace)
 }
 
-// How records are found again.
+// The columns by which the statements find expired records again.
 var (
 	byPlace = strings.NewReplacer("{place}", "ctid", "{places}", "tid[]")
 	byKey   = strings.NewReplacer("{place}", "digest", "{places}", "bytea[]")
 )
 
-// deleteBy waits for nobody. Each search passes by those records that the ones before have found and left, because another
-// session is working on them.
+// deleteBy finds and deletes expired records in batches, until a search finds less than a full batch. Locked records are
+// skipped, so each search has to pass by the records that earlier searches have found and left.
 func deleteBy[place any](ctx context.Context, t *Table, by *strings.Replacer) error {
 	find, sql := by.Replace(t.opts.readStatement("find_expired")), by.Replace(t.opts.readStatement("delete_expired"))
 	for left := int64(0); ; {
-		rows, _ := t.pool.Query(ctx, find, int64(findBatch), left) // the rows have its error, too
+		rows, _ := t.pool.Query(ctx, find, int64(findBatch), left) // CollectRows returns the error
 		found, err := pgx.CollectRows(rows, pgx.RowTo[place])
 		if err != nil {
 			return err
@@ -147,7 +153,8 @@ func deleteBy[place any](ctx context.Context, t *Table, by *strings.Replacer) er
 	}
 }
 
-// deleteAt does not wait for the disk: a record that a crash brings back is expired still.
+// deleteAt deletes the records at places. The commit does not wait for the disk, because a record that a crash restores
+// is still expired.
 func (t *Table) deleteAt(ctx context.Context, sql string, places any) (deleted int64, err error) {
 	var batch pgx.Batch
 	batch.Queue(beginReadCommitted)

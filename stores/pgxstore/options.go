@@ -10,69 +10,73 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Options are the settings of a store. The zero value of each field is its default. Everything that works on the same
-// table must be given the same Schema, Table and PartitionDays.
+// Options are the settings of a store. The zero value of each field is its default. All processes that use the same table
+// must have the same Schema, Table and PartitionDays.
 type Options struct {
-	// Schema is the schema of the table. Empty means the first schema of the search path that has such a table when the
-	// store is used for the first time. If no schema has one, [Migrate] makes it in the first schema of the path.
+	// Schema is the schema of the table. Empty means the first schema of the search path that has the table when the
+	// store is first used. If no schema has the table, [Migrate] creates it in the first schema of the search path.
 	Schema string
 
 	// Table is the name of the table. Empty means "idempotency_records".
 	Table string
 
-	// PartitionDays divides the table by the day on which records expire, so that [Table.Maintain] can drop a day at once
-	// instead of deleting each record. Its value is the longest TTL, in days. A longer TTL is refused. To raise the value,
-	// give it to all processes before any of them has a longer TTL, because they look for records on these days only. Zero
-	// means that the table is not divided.
+	// PartitionDays partitions the table by the day on which records expire, so that [Table.Maintain] can drop a day at
+	// once instead of deleting each record. Zero means a table without partitions.
+	//
+	// The value is the longest TTL, in days. The store refuses a longer TTL. To raise the value, give the new value to
+	// all processes before any process uses a longer TTL, because each process looks for records only on these days.
 	PartitionDays int
 
-	// SpareDays is for how many days beyond PartitionDays [Table.Maintain] keeps partitions ready. For that long, Maintain
-	// may fail to run. Without a partition for its record, nothing can be claimed. Zero means 7.
+	// SpareDays is the number of days beyond PartitionDays for which [Table.Maintain] keeps partitions ready, and so the
+	// time for which Maintain may fail. If the partition for a new record is missing, the store cannot claim keys. Zero
+	// means 7.
 	SpareDays int
 
-	// FillFactor is how full new records make a page of the table, in percent: the storage parameter of that name. The rest of a
-	// page is room for changes, as when an operation ends. If the answer finds room there, the record is changed in place. If
-	// not, the record and its entries in both indexes are written anew. Zero means 70.
+	// FillFactor is the storage parameter fillfactor: how full new records make a page of the table, in percent. The free
+	// rest of a page is for changes of its records. If the answer of an operation fits into the free rest, PostgreSQL
+	// changes the record in place. Otherwise PostgreSQL writes the record and its entries in both indexes again. Zero
+	// means 70.
 	//
-	// Less than 70 suits large answers, or many operations that run at once. The setting applies to tables and partitions that
-	// are made from then on. ALTER TABLE changes it for the others.
+	// Set less than 70 for large answers, or for many operations at the same time. The setting applies to tables and
+	// partitions that are created afterwards. Use ALTER TABLE to change existing ones.
 	FillFactor int
 
-	// Isolation is the isolation level of the transactions of [DoTx]. Empty means that of the session, which is read committed
-	// unless default_transaction_isolation says otherwise. If the session is serializable, set serializable here, too: the store
-	// then finds the record of a step in another way. Otherwise any two steps at once might conflict (40001).
+	// Isolation is the isolation level of the transactions of [DoTx]. Empty means the level of the session, which is read
+	// committed unless default_transaction_isolation is set. If the session is serializable, set serializable here as
+	// well. The store then finds the record of a step without the index. With the index, any two concurrent steps might
+	// conflict (SQLSTATE 40001).
 	//
-	// A divided table allows only read committed. No unique index can refuse a second record there, so a transaction has
-	// to see what others have committed since it began.
+	// A table with partitions allows only read committed. No unique index can refuse a second record of a key in such a
+	// table, so a transaction must see all records that were committed since its begin.
 	Isolation pgx.TxIsoLevel
 
-	// IdleTimeout is how long a transaction of [DoTx] may go without a statement before the server ends it. For that long, a
-	// process that has fallen silent, because its network is gone for example, keeps the locks of its step. Zero means one
-	// minute. A session whose own idle_in_transaction_session_timeout is shorter keeps that.
+	// IdleTimeout is how long a transaction of [DoTx] may be idle between two statements before the server ends the
+	// transaction. If a process loses its network, the locks of its step remain for that time. Zero means one minute. If
+	// the session has a shorter idle_in_transaction_session_timeout, the session's value applies. If both are equal, the
+	// server need not change the setting for each transaction.
 	//
-	// PostgreSQL counts in milliseconds, up to 24 days, by its wall clock. If that clock is set back meanwhile, a silent
-	// session keeps its locks for longer. If the session's own idle_in_transaction_session_timeout has the same value, the
-	// server is saved the work of changing it for each transaction.
+	// PostgreSQL counts in milliseconds, up to 24 days, by its wall clock. If the clock is set back meanwhile, an idle
+	// session keeps its locks for longer.
 	IdleTimeout time.Duration
 
-	// DigestNames stores user, endpoint and key as digests: the columns user_id, endpoint and key hold the SHA-256 in hexadecimal
-	// of what each would hold otherwise. Records that are written from then on do not show the names, in the table, its backups
-	// and the log of the server. Anybody who can guess a name can confirm it, because the digest has no key. Answers are stored
-	// as they are.
+	// DigestNames stores user, endpoint and key as digests: the columns user_id, endpoint and key hold the SHA-256, in
+	// hexadecimal, of their usual values. Records that are written afterwards do not show the names in the table, in its
+	// backups and in the log of the server. The digest has no secret key, so anybody who can guess a name can confirm the
+	// guess. Answers are stored as usual.
 	//
-	// The setting may be changed while there are records. Each form is recognised, and records that are written from then
-	// on have the new one.
+	// The setting may be changed while there are records, because the store recognises records of both forms. New records
+	// have the new form.
 	DigestNames bool
 
-	// CountReplays counts in the column "replays" how often each response was fetched to be replayed. Duplicates that
-	// waited in one process share one fetch. Each fetch costs a write. Without CountReplays a replay writes nothing.
+	// CountReplays counts in the column "replays" how often each response was fetched for a replay. Duplicates that
+	// waited in the same process share a fetch. Each fetch costs a write. Without CountReplays, a replay writes nothing.
 	CountReplays bool
 
-	nowSQL       string // SQL for the time; empty: statement_timestamp()
-	findsByPlace bool   // the statements of a step find the record at its place in the table
+	nowSQL       string // SQL expression for the current time; empty means statement_timestamp()
+	findsByPlace bool   // the statements of a step find the record by its ctid
 }
 
-// at returns the options with another time.
+// withNow returns the options with now as the SQL expression for the current time.
 func (o Options) withNow(now string) Options {
 	o.nowSQL = now
 	return o
@@ -84,7 +88,8 @@ func (o Options) isPartitioned() bool { return o.PartitionDays != 0 }
 
 func (o Options) tableName() string { return cmp.Or(o.Table, "idempotency_records") }
 
-// name returns the quoted name of the table, or of something beside it that is called so with a suffix.
+// quotedName returns the quoted name, with its schema, of the table, or of an object whose name is that of the table with
+// suffix.
 func (o Options) quotedName(suffix string) string {
 	if o.Schema == "" {
 		return pgx.Identifier{o.tableName() + suffix}.Sanitize()
@@ -92,7 +97,7 @@ func (o Options) quotedName(suffix string) string {
 	return pgx.Identifier{o.Schema, o.tableName() + suffix}.Sanitize()
 }
 
-// validate reports all faults of the options together.
+// validate returns all faults of the options joined.
 func (o Options) validate() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf("pgxstore: "+format, args...)) }
@@ -122,7 +127,7 @@ func (o Options) validate() error {
 	return errors.Join(faults...)
 }
 
-// longestIdle is what the server allows.
+// maxIdleTimeout is the largest idle_in_transaction_session_timeout of the server.
 const maxIdleTimeout = math.MaxInt32 * time.Millisecond
 
 const (
@@ -130,8 +135,8 @@ const (
 	beginSerializable  = "begin isolation level serializable"
 )
 
-// begin returns how a transaction begins for a handler. To name a level costs the server more than to take that of the
-// session.
+// beginSQL returns the statement that begins a transaction of DoTx. beginSQL names an isolation level only if the options
+// set one, because a named level costs the server more than the level of the session.
 func (o Options) beginSQL() string {
 	switch {
 	case o.isPartitioned():

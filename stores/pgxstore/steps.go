@@ -19,13 +19,13 @@ import (
 
 var _ idempotency.Checkpointer = (*claim)(nil)
 
-// restoredFor is how long a record at least is kept that Checkpoint has made again, until the lease is renewed.
+// minRestoredTTL is the least TTL of a record that Checkpoint restores. The next renewal of the lease sets the usual TTL.
 const minRestoredTTL = time.Minute
 
 // Checkpoint implements [idempotency.Checkpointer].
 func (c *claim) Checkpoint(ctx context.Context, name string, data []byte) (stored []byte, err error) {
 	if data == nil {
-		data = []byte{} // not null
+		data = []byte{} // an empty value, because the column must not be null
 	}
 	var restored error
 	for range maxConflicts {
@@ -40,7 +40,7 @@ func (c *claim) Checkpoint(ctx context.Context, name string, data []byte) (store
 			return nil, wrapError("checkpoint", err)
 		case ok:
 			return stored, cmp.Or(c.store.confirmRecord(ctx, c.statements, c.keyDigest, c.ownerToken, false), restored)
-		case hasRecord: // again, since the first statement
+		case hasRecord: // the record was restored since the first statement
 			continue
 		}
 		restored = c.restoreLease(ctx, "checkpoint", c.request.Lease, max(c.request.TTL, minRestoredTTL))
@@ -56,7 +56,7 @@ func (c *claim) Checkpoints(ctx context.Context) (map[string][]byte, error) {
 	steps, hasRecord, err := c.loadSteps(ctx)
 	switch {
 	case err != nil || hasRecord:
-		c.reliedRows.addSteps(slices.Collect(maps.Keys(steps))...) // any of them may have rows
+		c.reliedRows.addSteps(slices.Collect(maps.Keys(steps))...) // any of the steps may have written rows
 		return steps, wrapError("checkpoints", err)
 	case c.hasEnded():
 		return nil, wrapError("checkpoints", idempotency.ErrClaimLost)
@@ -64,8 +64,9 @@ func (c *claim) Checkpoints(ctx context.Context) (map[string][]byte, error) {
 	return map[string][]byte{idempotency.RecordLost: {}}, nil
 }
 
-// steps returns the steps of the operation, and whether there is its record. The error is [idempotency.ErrClaimLost] if
-// somebody else has claimed the key, or the record says that the claim has ended.
+// loadSteps reads the results of the steps of the operation, and reports whether the record exists. The error is
+// [idempotency.ErrClaimLost] if another attempt has claimed the key, or if this claim has released or completed the
+// record.
 func (c *claim) loadSteps(ctx context.Context) (steps map[string][]byte, hasRecord bool, err error) {
 	var names []string
 	var results [][]byte
@@ -89,7 +90,7 @@ func (c *claim) loadSteps(ctx context.Context) (steps map[string][]byte, hasReco
 	return steps, true, nil
 }
 
-// isForged reports whether no store has written such steps. The error is that of their scan.
+// areForgedSteps reports whether no store can have written these steps. scanErr is the error of their scan.
 func areForgedSteps(err error, names []string, results [][]byte) bool {
 	if _, isMisread := errors.AsType[pgx.ScanArgError](err); isMisread {
 		return true
@@ -97,21 +98,21 @@ func areForgedSteps(err error, names []string, results [][]byte) bool {
 	return len(names) != len(results) || slices.ContainsFunc(results, func(result []byte) bool { return result == nil })
 }
 
-// hasEnded reports whether Complete or Release has ended the claim.
+// hasEnded reports whether Complete or Release has settled the claim.
 func (c *claim) hasEnded() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.isSettled
 }
 
-// DoTx is [step.DoTx] in a transaction of the store's pool: the rows that fn writes and its result become permanent together.
-// The transaction has the isolation level of [Options].Isolation.
+// DoTx is [step.DoTx] in a transaction of the store's pool: the database commits the rows of fn and its result together.
+// The isolation level of the transaction is [Options].Isolation.
 func DoTx[T any](ctx context.Context, name string, fn func(tx pgx.Tx) (T, error)) (T, error) {
 	return step.DoTx(ctx, name, fn)
 }
 
-// DoSQLTx is [DoTx] with a transaction of package database/sql, for GORM, sqlx, ent, bun and the code that sqlc generates for
-// database/sql.
+// DoSQLTx is [DoTx] with a transaction of package database/sql, for GORM, sqlx, ent, bun and the code that sqlc generates
+// for database/sql.
 func DoSQLTx[T any](ctx context.Context, name string, fn func(tx *sql.Tx) (T, error)) (T, error) {
 	return step.DoTx(ctx, name, fn)
 }
@@ -121,14 +122,14 @@ type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// SQLQuerier is a transaction of package database/sql, or of a library on top of it, for [DoInSQLTx]: a *sql.Tx or *sqlx.Tx, the
-// Tx of ent, or the Statement.ConnPool of a transaction of GORM. Of bun it is the Tx within a bun.Tx.
+// SQLQuerier is a transaction of package database/sql, or of a library on top of package database/sql, for [DoInSQLTx]: a
+// *sql.Tx or *sqlx.Tx, the Tx of ent, the Statement.ConnPool of a transaction of GORM, or the Tx within a bun.Tx.
 type SQLQuerier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// DoInTx is [step.DoInTx] in a transaction of pgx that the caller has begun, and that the caller commits. The transaction is in the
-// database of the store. Its role needs SELECT and UPDATE on the table of the store.
+// DoInTx is [step.DoInTx] in a transaction of pgx that the caller has begun, and that the caller commits. The transaction
+// must be in the database of the store. Its role needs SELECT and UPDATE on the table of the store.
 func DoInTx[T any](ctx context.Context, tx Querier, name string, fn func() (T, error)) (T, error) {
 	return step.DoInTx(ctx, tx, name, fn)
 }
@@ -169,17 +170,18 @@ func unsupportedTxError(tx any) error {
 	return fmt.Errorf("pgxstore: a %T is no transaction of this store: %w", tx, errors.ErrUnsupported)
 }
 
-// errFailedTx says that a step has left a transaction in which nothing can be stored.
-var errFailedTx = fmt.Errorf("%w: it has ignored an error of the database", step.ErrMisuse)
+// errFailedTx reports that a step has ignored an error of the database, so that the transaction can no longer be committed.
+var errFailedTx = fmt.Errorf("%w: the step has ignored an error of the database", step.ErrMisuse)
 
-// isUnkept reports whether enter_step or keep_step failed because the claim has lost its record, or because the step has a result
-// already.
+// isNotStored reports whether enter_step.sql or keep_step.sql failed by its division by zero: the claim has lost the
+// record, or the step has a result already.
 func isNotStored(err error) bool { return sqlState(err) == "22012" }
 
-// isOtherTx reports whether keep_step was sent in another transaction than the one in which the step began.
+// isOtherTx reports whether keep_step.sql failed by its square root of a negative number: the step began in a different
+// transaction.
 func isOtherTx(err error) bool { return sqlState(err) == "2201F" }
 
-// sqlState returns the code of an error of the server, by whatever driver.
+// sqlState returns the SQLSTATE of an error of the server, from any driver.
 func sqlState(err error) string {
 	if e, ok := errors.AsType[interface {
 		error
@@ -190,21 +192,23 @@ func sqlState(err error) string {
 	return ""
 }
 
-// enterArgs returns the arguments of enter_step. Drivers other than pgx know no [pgtype.UUID].
+// enterArgs returns the arguments of enter_step.sql. The token is a string, because drivers other than pgx do not support
+// [pgtype.UUID].
 func (c *claim) enterArgs() []any {
 	return []any{c.keyDigest[:], c.ownerToken.String(), c.store.idleTimeoutMillis()}
 }
 
-// keepArgs returns the arguments of keep_step.
+// keepArgs returns the arguments of keep_step.sql.
 func (c *claim) keepArgs(name string, data []byte, xid string) []any {
 	if data == nil {
-		data = []byte{} // not null
+		data = []byte{} // an empty value, because the column must not be null
 	}
 	return []any{c.keyDigest[:], c.ownerToken.String(), name, data, c.request.Lease.Microseconds(), xid}
 }
 
-// storedBefore returns the result of a step that keep_step has not stored because there was one. If there is none, the claim is
-// lost, or the record was changed at the same time ([sqlstore.ErrStepChanged]).
+// loadStoredResult returns the result of a step after keep_step.sql has stored nothing. If the step has a result,
+// loadStoredResult returns that result. Otherwise the error is [sqlstore.ErrStepChanged] if the record was changed at the
+// same time, or [idempotency.ErrClaimLost].
 func (c *claim) loadStoredResult(ctx context.Context, name string) ([]byte, error) {
 	steps, hasRecord, err := c.loadSteps(ctx)
 	stored, ok := steps[name]
@@ -223,15 +227,16 @@ func (c *claim) loadStoredResult(ctx context.Context, name string) ([]byte, erro
 	return stored, nil
 }
 
-// What pg_xact_status says of a transaction. Unless the status is aborted, the rows are permanent or may become so: PREPARE
-// TRANSACTION, for example, leaves a transaction in progress.
+// Results of pg_xact_status. Unless the status is statusAborted, the rows of the transaction are permanent or may become
+// permanent. PREPARE TRANSACTION, for example, leaves a transaction in progress.
 const (
 	statusAborted    = "aborted"
 	statusInProgress = "in progress"
 )
 
-// enterTx calls enter, which sends enter_step and returns whether the transaction locks the record. Renewals rest then: they would
-// wait for the lock, and nobody else can claim the key. No renewal comes between the snapshot of the transaction and its lock.
+// enterTx calls enter, which sends enter_step.sql and reports whether the transaction locks the record. If so, Extend
+// skips renewals until leaveTx, because a renewal would wait for the lock. enterTx holds renewalLock, so that a renewal
+// cannot come between the snapshot of the transaction and its lock.
 func (c *claim) enterTx(enter func() (isLocked bool, err error)) error {
 	c.renewalLock.Lock()
 	defer c.renewalLock.Unlock()
@@ -240,7 +245,7 @@ func (c *claim) enterTx(enter func() (isLocked bool, err error)) error {
 	return err
 }
 
-// leaveTx lets renewals go on, and reports whether they have rested.
+// leaveTx lets Extend renew the lease again, and reports whether the transaction has locked the record.
 func (c *claim) leaveTx() (wasLocked bool) {
 	c.renewalLock.Lock()
 	defer c.renewalLock.Unlock()
@@ -248,6 +253,7 @@ func (c *claim) leaveTx() (wasLocked bool) {
 	return wasLocked
 }
 
+// idleTimeoutMillis returns IdleTimeout in milliseconds.
 func (t *Table) idleTimeoutMillis() int64 {
 	return max(1, cmp.Or(t.opts.IdleTimeout, time.Minute).Milliseconds())
 }

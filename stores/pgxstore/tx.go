@@ -18,36 +18,40 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
-// stepTx is a transaction that the store begins for a step, and commits with the result of the step.
+// stepTx is a transaction of DoTx: the store begins the transaction for a step, and commits it with the result of the step.
 //
-// At read committed the token of the claim is the fence: keep_step stores the result only if the record still has that token.
-// Otherwise keep_step fails, and the server skips the commit after it. At the other levels keep_step could not change a record that a renewal has changed since
-// the snapshot. So the transaction locks the record first, and renewals rest: nobody else can claim the key meanwhile.
+// The claim may be lost while the step runs, so the commit needs a fence:
+//
+//   - At read committed, the fence is the token of the claim. keep_step.sql stores the result only if the record has that
+//     token. Otherwise keep_step.sql fails, and the server skips the commit that follows.
+//   - At higher levels, keep_step.sql cannot change a record that was renewed since the snapshot of the transaction. So
+//     enter_step.sql locks the record at the begin, and renewals pause. The lock keeps other attempts from claiming the
+//     key.
 type stepTx struct {
 	*claim
 	step    *idempotency.TxStep
-	usesSQL bool // the step gets a transaction of package database/sql
+	usesSQL bool // the step gets a *sql.Tx
 	txConn
 	handlerTx   *handlerTx
 	sqlTx       *sql.Tx
-	txID        string      // ID of the transaction
-	recordPlace string      // of the record in the table, for a serializable transaction; empty: the index finds it
-	isClosed    atomic.Bool // the transaction has ended, and the connection was given back
+	txID        string      // of the server, as text
+	recordPlace string      // ctid of the record, for a serializable transaction; empty at other levels
+	isClosed    atomic.Bool // the transaction has ended, and its connection is returned
 }
 
-// link is the connection of a transaction.
+// txConn is the connection of a transaction.
 type txConn struct {
 	conn          *pgx.Conn
-	sqlDriverConn *stdlib.Conn // the same connection, for package database/sql; may be nil
-	releaseConn   func()       // gives the connection back; the pool closes it if its transaction has not ended
+	sqlDriverConn *stdlib.Conn // the same connection; nil unless usesSQL
+	releaseConn   func()       // returns the connection; the pool closes a connection with an open transaction
 }
 
-// run begins the transaction, hands it to the step, and ends it.
+// runStep begins the transaction, passes it to the step by handOver, runs the step, and ends the transaction.
 func (w *stepTx) runStep(ctx context.Context, handOver func()) (stored []byte, err error) {
 	if err := w.beginTx(ctx); err != nil {
 		return nil, wrapError("begin the transaction of a step", err)
 	}
-	defer w.rollbackTx(ctx) // unless it was committed; also when the step panics
+	defer w.rollbackTx(ctx) // no effect after a commit; also when the step panics
 	if w.usesSQL {
 		w.sqlTx = openSQLTx(ctx, w.sqlDriverConn, w.handlerTx)
 	}
@@ -59,7 +63,7 @@ func (w *stepTx) runStep(ctx context.Context, handOver func()) (stored []byte, e
 	return w.commitStep(ctx, data)
 }
 
-// begin takes one round trip, or two if the transaction is serializable.
+// beginTx begins the transaction, in one round trip, or in two if the transaction is serializable.
 func (w *stepTx) beginTx(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, w.step.Timeout)
 	defer cancel()
@@ -70,7 +74,7 @@ func (w *stepTx) beginTx(ctx context.Context) error {
 	return w.store.wrapBusyError(err, false)
 }
 
-// acquire takes a connection from the pool.
+// takeConn takes a connection from the pool.
 func (w *stepTx) takeConn(ctx context.Context) error {
 	if !w.usesSQL {
 		conn, err := w.store.acquireConn(ctx)
@@ -88,6 +92,7 @@ func (w *stepTx) takeConn(ctx context.Context) error {
 	return nil
 }
 
+// tryBeginTx is a single try of beginTx.
 func (w *stepTx) tryBeginTx(ctx context.Context) error {
 	if err := w.takeConn(ctx); err != nil {
 		return err
@@ -102,17 +107,18 @@ func (w *stepTx) tryBeginTx(ctx context.Context) error {
 		return isLocked, err
 	})
 	if err != nil {
-		if refusesWrites(err) { // the pool may find a server that takes them
+		if refusesWrites(err) { // the pool may then connect to the new primary
 			_ = w.conn.Close(ctx)
 		}
 		w.releaseConn()
 	}
-	if isNotStored(err) && w.recordPlace != "" { // the record has moved since, or is gone
+	if isNotStored(err) && w.recordPlace != "" { // the record has moved since findRecordPlace, or is gone
 		return errOvertaken
 	}
 	return err
 }
 
+// sendBeginTx sends the begin and enter_step.sql in one batch, and reports whether the transaction locks the record.
 func (w *stepTx) sendBeginTx(ctx context.Context) (isLocked bool, err error) {
 	var batch pgx.Batch
 	batch.BeginTx(pgx.TxOptions{BeginQuery: w.store.opts.beginSQL()})
@@ -125,7 +131,8 @@ func (w *stepTx) sendBeginTx(ctx context.Context) (isLocked bool, err error) {
 	return isLocked, results.Close()
 }
 
-// findPlace finds the record for a serializable transaction, in a round trip of its own.
+// findRecordPlace reads the place of the record in the table, for a serializable transaction. See place_step.sql for the
+// reason.
 func (w *stepTx) findRecordPlace(ctx context.Context) error {
 	if w.store.opts.Isolation != pgx.Serializable {
 		return nil
@@ -137,7 +144,8 @@ func (w *stepTx) findRecordPlace(ctx context.Context) error {
 	return err
 }
 
-// atPlace returns a statement of the transaction with its arguments.
+// statementAtPlace returns the statement name and its arguments, in the form that finds the record at recordPlace if the
+// place is known.
 func (w *stepTx) statementAtPlace(name string, args []any) (sql string, _ []any) {
 	if w.recordPlace == "" {
 		return w.statements[name], args
@@ -145,7 +153,7 @@ func (w *stepTx) statementAtPlace(name string, args []any) (sql string, _ []any)
 	return w.statements[name+"_at"], append(args, w.recordPlace)
 }
 
-// commit stores the result and commits, in one round trip: the server skips the commit if the statement before it fails.
+// commitStep stores the result and commits, in one batch: the server skips the commit if keep_step.sql fails.
 func (w *stepTx) commitStep(ctx context.Context, data []byte) (stored []byte, err error) {
 	switch w.conn.PgConn().TxStatus() {
 	case 'I':
@@ -184,8 +192,8 @@ func (w *stepTx) commitStep(ctx context.Context, data []byte) (stored []byte, er
 	return nil, wrapError("commit", err)
 }
 
-// resolve finds out what became of a commit whose reply was lost. It asks until the transaction has ended, because the request may
-// still be on its way to the server.
+// resolveCommit finds out whether a commit has taken effect whose reply was lost. The commit may still be on its way to
+// the server, so resolveCommit asks until the server knows that the transaction has ended.
 func (w *stepTx) resolveCommit(ctx context.Context, cause error) (stored []byte, err error) {
 	var found settledStep
 	for n := 0; ; n++ {
@@ -208,17 +216,21 @@ func (w *stepTx) resolveCommit(ctx context.Context, cause error) (stored []byte,
 	return nil, wrapError("commit", cause)
 }
 
-// settledStep is what the record of a claim says of a step whose commit was not answered.
+// settledStep is what settle_step.sql returns for a step whose commit got no reply: whether the claim still holds the
+// record, whether the step has a result, and whether the transaction has ended.
 type settledStep struct{ isOwn, isKept, hasEnded bool }
 
+// isFinal reports whether the outcome of the commit can no longer change.
 func (s settledStep) isFinal() bool { return !s.isOwn || s.isKept || s.hasEnded }
 
+// querySettledStep runs settle_step.sql on another connection. It returns the zero settledStep if the record is gone,
+// because a result cannot be stored without the record.
 func (w *stepTx) querySettledStep(ctx context.Context) (found settledStep, err error) {
 	mayHoldClaim := true
 	err = w.store.retryOnConn(ctx, &mayHoldClaim, fromPoolOrSpare, func(conn *pgx.Conn) error {
 		err := conn.QueryRow(ctx, w.statements["settle_step"], w.keyDigest[:], w.ownerToken, w.step.Name, w.txID).
 			Scan(&found.isOwn, &found.isKept, &found.hasEnded)
-		if errors.Is(err, pgx.ErrNoRows) { // without a record, nothing can be stored
+		if errors.Is(err, pgx.ErrNoRows) { // the record is gone
 			found, err = settledStep{}, nil
 		}
 		return err
@@ -226,7 +238,8 @@ func (w *stepTx) querySettledStep(ctx context.Context) (found settledStep, err e
 	return found, err
 }
 
-// rollback undoes the transaction, unless it is over. The server then tells whether the step has committed it by itself.
+// rollbackTx rolls the transaction back, unless the transaction is closed. The status that the server reports afterwards
+// tells whether the step has committed the transaction by itself.
 func (w *stepTx) rollbackTx(ctx context.Context) {
 	if w.isClosed.Load() {
 		return
@@ -237,17 +250,17 @@ func (w *stepTx) rollbackTx(ctx context.Context) {
 	status, err := w.sendRollback(ctx)
 	if err == nil {
 		w.step.Escaped = status != statusAborted
-	} else { // the server rolls back when the connection is closed
+	} else { // the server rolls back when the connection closes
 		w.step.Escaped = isEndedByStep
 		_ = w.conn.PgConn().Conn().Close()
 	}
-	if w.closeTx() { // the lease may have lapsed while renewals rested
+	if w.closeTx() { // renewals have paused, so the lease may have lapsed
 		_ = w.Extend(ctx, w.request.Lease)
 	}
 }
 
-// sendRollback rolls back, and returns what the server says of the transaction then. It uses the simple protocol, because a failed
-// transaction refuses to prepare the second statement before the first one is executed.
+// sendRollback rolls back, and returns the status of the transaction afterwards. It uses the simple protocol, because a
+// failed transaction refuses to prepare the second statement before the rollback is executed.
 func (w *stepTx) sendRollback(ctx context.Context) (status string, err error) {
 	err = runWithDeadline(ctx, w.conn, func() error {
 		results, err := w.conn.PgConn().Exec(ctx, "rollback; select pg_xact_status('"+w.txID+"')").ReadAll()
@@ -259,28 +272,28 @@ func (w *stepTx) sendRollback(ctx context.Context) (status string, err error) {
 	return status, err
 }
 
-// giveBack ends the transaction for the goroutines that the step has left behind, and gives the connection back. It reports
-// whether renewals have rested.
+// closeTx closes the transaction for goroutines that the step has left behind, and returns the connection. It reports
+// whether the transaction has locked the record.
 func (w *stepTx) closeTx() (wasLocked bool) {
 	w.isClosed.Store(true)
 	if w.sqlTx != nil {
-		_ = w.sqlTx.Rollback() // sends nothing, but closes the prepared statements
+		_ = w.sqlTx.Rollback() // sends nothing to the server, but closes the prepared statements
 	}
 	w.releaseConn()
 	return w.leaveTx()
 }
 
-// joinedTx is a transaction that the handler has begun, and that the handler commits with the result of a step.
+// joinedTx is a transaction of DoInTx: the caller has begun the transaction, and commits it with the result of the step.
 type joinedTx struct {
 	*claim
 	step     *idempotency.TxStep
 	queryRow rowQuerier
 	txID     string
 
-	isIntact bool // the server has said that the transaction went on until the step had ended
+	isIntact bool // keep_step.sql has shown that the transaction was open until the step had ended
 }
 
-// askRow sends a statement in the transaction of a handler, and scans the one row that it returns.
+// rowQuerier sends a statement in the transaction of a caller, and scans the single row of its result into dest.
 type rowQuerier func(ctx context.Context, sql string, args []any, dest ...any) error
 
 func queryByPgx(tx Querier) rowQuerier {
@@ -300,7 +313,8 @@ func queryBySQL(tx SQLQuerier) rowQuerier {
 	}
 }
 
-// run runs the step between two statements in the transaction. Renewals rest between them if the first one locks the record.
+// runStep runs the step between enter_step.sql and keep_step.sql in the transaction. If enter_step.sql locks the record,
+// renewals pause until keep_step.sql has returned.
 func (j *joinedTx) runStep(ctx context.Context) (stored []byte, err error) {
 	defer j.leaveTx()
 	if err := j.enterCallerTx(ctx); err != nil {
@@ -336,7 +350,7 @@ func (j *joinedTx) keepResult(ctx context.Context, data []byte) (stored []byte, 
 	case err == nil:
 		j.reliedRows.addJoinedStep(j.step.Name)
 		return data, nil
-	case isNotStored(err): // the transaction has failed, so a result that is there is of no use
+	case isNotStored(err): // the transaction has failed, so the caller cannot use a stored result
 		if _, err := j.loadStoredResult(ctx, j.step.Name); err != nil {
 			return nil, err
 		}
@@ -349,9 +363,11 @@ func (j *joinedTx) keepResult(ctx context.Context, data []byte) (stored []byte, 
 	return nil, wrapError("store the result of a step", err)
 }
 
-// hasEscaped reports whether the step has ended its transaction by itself, so that its rows may be permanent. It asks in the
-// transaction of the handler first. A failed or closed transaction cannot answer. Then hasEscaped
-// asks on another connection, but not for long, because the handler keeps its own one meanwhile.
+// hasEscaped reports whether the step has ended the transaction by itself, so that its rows may be permanent.
+//
+// hasEscaped asks in the transaction of the caller first. A failed or closed transaction cannot answer, so hasEscaped
+// then asks on another connection, but only for a quarter of the timeout, because the caller occupies a connection
+// meanwhile.
 func (j *joinedTx) hasEscaped(ctx context.Context) bool {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), j.step.Timeout/4)
 	defer cancel()
@@ -367,15 +383,15 @@ func (j *joinedTx) hasEscaped(ctx context.Context) bool {
 		switch {
 		case err == nil && status != statusInProgress:
 			return status != statusAborted
-		case err == nil && !isClosed: // after an error in a savepoint
+		case err == nil && !isClosed: // in progress: the step failed within a savepoint
 			return false
-		case err != nil, !sqlstore.Pause(bounded, sqlstore.Growing(n, time.Millisecond)): // nobody can tell
-			return isClosed && ctx.Err() == nil // else package database/sql may have closed the transaction
+		case err != nil, !sqlstore.Pause(bounded, sqlstore.Growing(n, time.Millisecond)): // the outcome remains unknown
+			return isClosed && ctx.Err() == nil // after the end of ctx, database/sql closes and rolls back
 		}
 	}
 }
 
-// askStatus returns what the server says of the transaction.
+// queryTxStatus returns the status of the transaction, from another connection.
 func (j *joinedTx) queryTxStatus(ctx context.Context) (string, error) {
 	var status pgtype.Text
 	err := j.store.retryOnConn(ctx, new(bool), fromPoolOrSpare, func(conn *pgx.Conn) error {
@@ -384,21 +400,22 @@ func (j *joinedTx) queryTxStatus(ctx context.Context) (string, error) {
 	return status.String, err
 }
 
-// isClosedTx reports whether a transaction was ended by a method of it, or by package database/sql because its context has ended.
+// isClosedTx reports whether the transaction was ended by a call of one of its methods, or by package database/sql after
+// its context had ended.
 func isClosedTx(err error) bool {
 	return errors.Is(err, sql.ErrTxDone) || errors.Is(err, pgx.ErrTxClosed)
 }
 
-// handlerTx is the transaction of a step as the handler has it, or a savepoint in it. When DoTx has ended the transaction,
-// handlerTx is closed, because a goroutine that the handler has left behind could otherwise use the connection while the connection
-// serves another request.
+// handlerTx is the transaction that a step of DoTx gets, or a savepoint in that transaction. DoTx closes handlerTx at its
+// end. Otherwise a goroutine that the step has left behind could use the connection while the connection serves another
+// request.
 type handlerTx struct {
 	tx          pgx.Tx
 	isClosed    *atomic.Bool
 	isSavepoint bool
 }
 
-// closedTx returns ErrTxClosed from all methods, and has no connection.
+// closedTx is a transaction without a connection, whose methods all return [pgx.ErrTxClosed].
 var closedTx = func() pgx.Tx {
 	var batch pgx.Batch
 	batch.BeginTx(pgx.TxOptions{})
@@ -427,9 +444,9 @@ func (t *handlerTx) Commit(ctx context.Context) error {
 	return rollbackInstead(t.Rollback(ctx))
 }
 
-// rollbackInstead returns the error of a Commit that has rolled back.
+// rollbackInstead returns the error of a Commit that has rolled back with the error err.
 func rollbackInstead(err error) error {
-	if err != nil { // the transaction was closed, or the connection is broken
+	if err != nil { // the transaction was closed before, or the connection is broken
 		return err
 	}
 	return sqlstore.ErrStepCommits
@@ -465,19 +482,20 @@ func (t *handlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 
 func (t *handlerTx) Conn() *pgx.Conn { return t.tx.Conn() }
 
-// sqlConn is the connection of a step for package database/sql, and the transaction that is open on it.
+// sqlConn is the connection of a step for package database/sql, and the transaction that is open on the connection.
 type sqlConn struct {
 	*stdlib.Conn
-	ctx context.Context // of the handler
+	ctx context.Context // of the step
 	tx  *handlerTx
 }
 
-// openSQL returns the transaction for package database/sql. It lasts until the store ends it, whatever becomes of ctx.
+// openSQLTx wraps tx as a transaction of package database/sql. The transaction ignores the end of ctx, and lasts until
+// the store ends it.
 func openSQLTx(ctx context.Context, conn *stdlib.Conn, tx *handlerTx) *sql.Tx {
 	ctx = context.WithoutCancel(ctx)
 	db := sql.OpenDB(&sqlConn{conn, ctx, tx})
-	opened, _ := db.BeginTx(ctx, nil) // sends nothing, and fails only if its context has ended
-	_ = db.Close()                    // the transaction goes on
+	opened, _ := db.BeginTx(ctx, nil) // sends nothing to the server, and fails only if ctx has ended
+	_ = db.Close()                    // the transaction stays open
 	return opened
 }
 
@@ -489,7 +507,7 @@ var (
 
 func (c *sqlConn) Connect(context.Context) (driver.Conn, error)                 { return c, nil }
 func (c *sqlConn) Driver() driver.Driver                                        { return stdlib.GetDefaultDriver() }
-func (c *sqlConn) Close() error                                                 { return nil } // the store gives it back
+func (c *sqlConn) Close() error                                                 { return nil } // the store returns the connection
 func (c *sqlConn) Begin() (driver.Tx, error)                                    { return c, nil }
 func (c *sqlConn) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { return c, nil }
 func (c *sqlConn) ResetSession(context.Context) error                           { return nil }
@@ -497,8 +515,8 @@ func (c *sqlConn) ResetSession(context.Context) error                           
 // Commit implements [driver.Tx].
 func (c *sqlConn) Commit() error { return c.tx.Commit(c.ctx) }
 
-// Rollback implements [driver.Tx]. When the store has ended the transaction, it calls Rollback for database/sql to close what the
-// handler has prepared.
+// Rollback implements [driver.Tx]. After the store has ended the transaction, the store calls Rollback to make
+// database/sql close the prepared statements of the handler.
 func (c *sqlConn) Rollback() error {
 	if err := c.tx.Rollback(c.ctx); !errors.Is(err, pgx.ErrTxClosed) {
 		return err
