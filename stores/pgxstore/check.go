@@ -15,20 +15,20 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
-// Check reports what would break the promise of the store, or keep it from working. Call it when the program starts. It
-// returns all findings joined. Each has one of these types, for [errors.AsType] to find:
+// Check returns everything that would break the promise of the store, or keep the store from working, as joined findings.
+// Call Check when the program starts. [idempotency.Findings] returns the findings one by one. Each finding has one of
+// these types, for [errors.AsType]:
 //
-//   - [*idempotency.UnsafeSetting]: the server is a standby, it or its standbys may forget what was acknowledged, the
-//     table is not logged, a pooler refuses transactions, or the server compiles each claim.
-//   - [*UnreadyTable]: the table is missing, out of date, newer than this package, or made with another PartitionDays;
-//     somebody has changed its columns; or nobody creates its partitions.
-//   - [*MissingPrivilege]: the role may not do what the stores or Maintain do.
+//   - [*idempotency.UnsafeSetting]: the server is a standby; the server or its standbys may lose acknowledged records;
+//     the table is unlogged; a pooler refuses transactions; or the server compiles each claim.
+//   - [*UnreadyTable]: the table is missing, out of date, newer than this package, or made with a different
+//     PartitionDays; its columns were changed; or its partitions are not created in time.
+//   - [*MissingPrivilege]: the role lacks a privilege that the stores or Maintain need.
 //
-// It returns [ErrEngine] alone for a server on which the stores do not work. For other engines that are allowed, and for those
-// that do not say what they are, it returns an UnsafeSetting with the name "version()": no store was ever run there.
+// If stores do not work on the server, Check returns [ErrEngine] alone. For other engines that are allowed, and for
+// servers of unknown type, Check returns an UnsafeSetting with the name "version()", because stores were never run there.
 //
-// Any other error says that the options are wrong, or that the server could not be asked. [idempotency.Findings]
-// returns the findings one by one.
+// Any other error means that the options have faults, or that a query failed.
 func (t *Table) Check(ctx context.Context) error {
 	if t.optionFaults != nil {
 		return errors.Join(t.optionFaults)
@@ -41,36 +41,36 @@ func (t *Table) Check(ctx context.Context) error {
 	return errors.Join(append(c.findings, wrapError("check", err))...)
 }
 
-// check is what one connection tells.
+// tableCheck collects the findings of a call of Check on one connection.
 type tableCheck struct {
 	*Table
 	conn     *pgxpool.Conn
-	isUnfit  bool // the server
+	isUnfit  bool // stores do not work on the server
 	findings []error
 }
 
-// run finds as much as it can before there is an error.
+// runChecks runs all checks until a check fails with an error, or the server turns out to be unfit.
 func (c *tableCheck) runChecks(ctx context.Context) error {
-	for _, ask := range []func(context.Context) error{
+	for _, runCheck := range []func(context.Context) error{
 		c.checkEngine, c.checkSettings, c.checkTable, c.checkLogged, c.checkPrivileges, c.checkRowSecurity, c.checkStandbys,
-		c.checkTransactions, // last, because a pooler that refuses them closes the connection
+		c.checkTransactions, // last, because a pooler that refuses a transaction closes the connection
 	} {
-		if err := ask(ctx); err != nil || c.isUnfit { // the other questions need what it does not have
+		if err := runCheck(ctx); err != nil || c.isUnfit { // the remaining checks need what the server lacks
 			return err
 		}
 	}
 	return nil
 }
 
-// unsafe adds a finding about the server, or about the pooler in front of it.
+// addUnsafe adds a finding about the server, or about the pooler in front of the server.
 func (c *tableCheck) addUnsafe(setting, value, risk string) {
 	node := c.conn.Conn().PgConn().Conn().RemoteAddr().String()
 	c.findings = append(c.findings, &idempotency.UnsafeSetting{Node: node, Setting: setting, Value: value, Risk: risk})
 }
 
-// each calls do for each row of a query, which is scanned to columns.
+// forEachRow runs query, and calls do for each row after the row was scanned into columns.
 func (c *tableCheck) forEachRow(ctx context.Context, columns []any, do func(), query string, args ...any) error {
-	rows, _ := c.conn.Query(ctx, query, args...) // the rows have its error, too
+	rows, _ := c.conn.Query(ctx, query, args...) // ForEachRow returns the error
 	_, err := pgx.ForEachRow(rows, columns, func() error {
 		do()
 		return nil
@@ -80,7 +80,7 @@ func (c *tableCheck) forEachRow(ctx context.Context, columns []any, do func(), q
 
 const standbySetting = "synchronous_standby_names"
 
-// hazards are the settings that the promise rests on.
+// hazards are the settings that can break the promise of the store.
 var hazards = []struct {
 	name   string
 	unsafe func(value string, all settings) bool
@@ -97,30 +97,31 @@ var hazards = []struct {
 	{"enable_nestloop", isValueWithJIT("off"), "the server compiles each claim and replay, which takes it 0.07 s (see jit)"},
 }
 
-// settings are those of the session.
+// settings are the settings of the session by name.
 type settings map[string]string
 
+// isValue returns a condition that holds if a setting has the value unsafe.
 func isValue(unsafe string) func(string, settings) bool {
 	return func(value string, _ settings) bool { return value == unsafe }
 }
 
-// withStandby is for what makes a difference only if commits are to wait for a standby.
+// isValueWithStandby is isValue for settings that matter only if commits wait for a standby.
 func isValueWithStandby(unsafe string) func(string, settings) bool {
 	return func(value string, all settings) bool { return value == unsafe && all[standbySetting] != "" }
 }
 
-// withCompiler is for what makes a plan seem so expensive that the server compiles it. PostgreSQL 18 has another way to
-// avoid a kind of plan.
+// isValueWithJIT is isValue for settings that disable a kind of plan. Up to PostgreSQL 17, such a plan then looks so
+// expensive that the server compiles it if jit is on. PostgreSQL 18 disables plans in a different way.
 func isValueWithJIT(unsafe string) func(string, settings) bool {
 	return func(value string, all settings) bool {
 		return value == unsafe && all["jit"] == "on" && all["server_version_num"] < "180000"
 	}
 }
 
-// genuine is what every PostgreSQL says of itself, whoever has built it.
+// genuineVersion matches version() of a PostgreSQL from any vendor.
 var genuineVersion = regexp.MustCompile(`^PostgreSQL [1-9]\d\S*.* on .+, compiled by `)
 
-// askEngine reports another engine than PostgreSQL.
+// checkEngine reports engines other than PostgreSQL.
 func (c *tableCheck) checkEngine(ctx context.Context) error {
 	if err := c.admitServer(c.conn.Conn()); err != nil {
 		c.findings, c.isUnfit = append(c.findings, err), true
@@ -137,7 +138,7 @@ func (c *tableCheck) checkEngine(ctx context.Context) error {
 	return err
 }
 
-// askServer reports settings as the session has them.
+// checkSettings reports hazards in the settings of the session.
 func (c *tableCheck) checkSettings(ctx context.Context) error {
 	all := make(settings)
 	var name, value string
@@ -153,8 +154,8 @@ func (c *tableCheck) checkSettings(ctx context.Context) error {
 	return nil
 }
 
-// askStandbys reports that no commit waits for the standbys that there are. A subscriber of logical replication is none.
-// A role without the privileges of pg_monitor sees that there is a standby, but not its state.
+// checkStandbys reports standbys for which commits do not wait. Subscribers of logical replication are no standbys. A
+// role without the privileges of pg_monitor sees standbys without their state.
 func (c *tableCheck) checkStandbys(ctx context.Context) error {
 	var isAsynchronous bool
 	err := c.conn.QueryRow(ctx, `SELECT current_setting('synchronous_standby_names') = '' AND EXISTS (
@@ -168,7 +169,7 @@ func (c *tableCheck) checkStandbys(ctx context.Context) error {
 	return err
 }
 
-// askTransactions reports a pooler that allows none, as PgBouncer does in statement mode.
+// checkTransactions reports a pooler that refuses transactions, as PgBouncer does in statement mode.
 func (c *tableCheck) checkTransactions(ctx context.Context) error {
 	_, err := c.conn.Exec(ctx, "BEGIN")
 	if err == nil {
@@ -183,7 +184,7 @@ func (c *tableCheck) checkTransactions(ctx context.Context) error {
 	return nil
 }
 
-// askTable reports what is wrong with the table, and with its partitions if it is otherwise as it should be.
+// checkTable reports what is wrong with the table, and if nothing is, what is wrong with its partitions.
 func (c *tableCheck) checkTable(ctx context.Context) error {
 	err := c.checkVersion(ctx, c.conn)
 	if err == nil && c.opts.isPartitioned() {
@@ -206,8 +207,8 @@ func (t *Table) checkVersion(ctx context.Context, q querier) error {
 	return nil
 }
 
-// checkPartitions reports that from today on, in a row, no more than half of the spare days are ready, or that there are
-// records which the stores do not look for.
+// checkPartitions reports records that stores do not look for, because they expire in more than PartitionDays. It also
+// reports if no more than half of the spare days have partitions.
 func (t *Table) checkPartitions(ctx context.Context, q querier) error {
 	now, partitions, err := t.listPartitions(ctx, q)
 	if err != nil {
@@ -232,7 +233,7 @@ func (t *Table) checkPartitions(ctx context.Context, q querier) error {
 	return nil
 }
 
-// askLogged reports tables that are not in the write-ahead log: the table or its partitions.
+// checkLogged reports an unlogged table or partition: the server does not write it to the write-ahead log.
 func (c *tableCheck) checkLogged(ctx context.Context) error {
 	var name string
 	report := func() { c.addUnsafe("table "+name, "unlogged", "a crash empties it") }
@@ -241,7 +242,7 @@ FROM pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
 WHERE c.relpersistence <> 'p' AND (c.oid = to_regclass($1::text) OR i.inhparent = to_regclass($1::text))`, c.opts.quotedName(""))
 }
 
-// askPrivileges reports what the role may not do with the table, as far as there is one.
+// checkPrivileges reports privileges on the table that the role lacks. If the table does not exist, it reports nothing.
 func (c *tableCheck) checkPrivileges(ctx context.Context) error {
 	var lack MissingPrivilege
 	report := func() {
@@ -268,7 +269,7 @@ UNION ALL
 WHERE c.oid = to_regclass($1::text) AND NOT needed.granted`, c.opts.quotedName(""), c.opts.claimFunction())
 }
 
-// askRowSecurity reports that policies decide which records the role sees.
+// checkRowSecurity reports active row-level security, because its policies can hide records from the role.
 func (c *tableCheck) checkRowSecurity(ctx context.Context) error {
 	var isActive bool
 	const query = "SELECT coalesce(row_security_active(to_regclass($1::text)), false)"
@@ -281,14 +282,14 @@ func (c *tableCheck) checkRowSecurity(ctx context.Context) error {
 	return err
 }
 
-// UnreadyTable is a finding of [Table.Check] about the table: stores do not work on it, or will not for long.
+// UnreadyTable is a finding of [Table.Check] about the table: stores do not work on the table, or will stop working.
 type UnreadyTable struct {
-	Table   string // as SQL names it
+	Table   string // quoted, with its schema if the options name one
 	Problem string
-	Remedy  string // such as "call Migrate"; empty if there is none that suits all cases
+	Remedy  string // for example "call Migrate"; empty if the remedy depends on the case
 }
 
-// Error describes the problem and its remedy.
+// Error returns the problem and its remedy.
 func (e *UnreadyTable) Error() string {
 	if e.Remedy == "" {
 		return "pgxstore: " + e.Problem
@@ -303,34 +304,34 @@ func (t *Table) unreadyError(remedy, format string, args ...any) error {
 // MissingPrivilege is a finding of [Table.Check] about the role of the pool.
 type MissingPrivilege struct {
 	Role      string
-	Privilege string // such as "INSERT", or "OWNERSHIP"
-	Object    string // of the privilege, such as "table idempotency_records"
-	For       string // what needs it: "Store" or "Maintain"
+	Privilege string // for example "INSERT", or "OWNERSHIP"
+	Object    string // for example "table idempotency_records"
+	For       string // "Store" or "Maintain", whichever needs the privilege
 }
 
-// Error describes the privilege and what needs it.
+// Error returns the missing privilege and its use.
 func (e *MissingPrivilege) Error() string {
 	return fmt.Sprintf("pgxstore: role %s lacks %s on %s, which is needed for %s", e.Role, e.Privilege, e.Object, e.For)
 }
 
-// ErrEngine says that a store cannot be used on the server: that is older than PostgreSQL 14, or is another engine, of which it
-// is not known that the store keeps its promise there. Nothing is claimed, and no handler
-// runs, also with FailOpen: it wraps [errors.ErrUnsupported]. The README lists the engines.
+// ErrEngine is returned for a server on which stores cannot be used: a PostgreSQL older than 14, or another engine on
+// which the promise of the store is unproven. The README lists the engines. Stores claim no key on such a server. Because
+// ErrEngine wraps [errors.ErrUnsupported], the handler does not run either, even with FailOpen.
 var ErrEngine = fmt.Errorf("pgxstore: the server cannot be used: %w", errors.ErrUnsupported)
 
-// Who uses a feature.
+// The uses of a feature.
 const (
 	byStore  = "New"
 	bySteps  = "DoTx"
 	byDays   = "PartitionDays"
-	byExpiry = "Maintain" // works without these features, too
+	byExpiry = "Maintain" // has a slower way without these features
 )
 
-// engine is how a [sqlstore.Engine] tells what it is when a connection is made.
+// engine is a [sqlstore.Engine] with the way to recognize it by a parameter of its connections.
 type engine struct {
 	sqlstore.Engine
-	parameter      string         // the parameter that it sends, or "host", which is what the client connects to
-	versionPattern *regexp.Regexp // of its value; the first group is the version
+	parameter      string         // sent by the server, or "host" for the host of the connection
+	versionPattern *regexp.Regexp // of the value of parameter; the first group is the version
 }
 
 var engines = []engine{
@@ -341,8 +342,8 @@ var engines = []engine{
 	{sqlstore.Engine{Name: "Spanner"}, "session_authorization", regexp.MustCompile(`^PGAdapter()$`)},
 }
 
-// features are what the statements use beyond what every engine has. A test compares them with the statements. No statement
-// uses a partial index, or an isolation level that the options do not name.
+// features are the features of PostgreSQL that the statements use and that another engine may lack. A test compares the
+// list with the statements. The statements use no partial index, and no isolation level that the options do not name.
 var features = []sqlstore.Feature{
 	{
 		Name: "functions in PL/pgSQL with GET DIAGNOSTICS", Uses: []string{byStore}, Words: "plpgsql diagnostics",
@@ -417,7 +418,7 @@ var features = []sqlstore.Feature{
 	{Name: "partitions that are attached and detached", Uses: []string{byDays}, Words: "attach detach partition"},
 }
 
-// Where documentation begins.
+// The beginnings of URLs of documentation.
 const (
 	yugabyte  = "https://docs.yugabyte.com/stable/"
 	cockroach = "https://www.cockroachlabs.com/docs/"
@@ -425,7 +426,7 @@ const (
 	spanner   = "https://docs.cloud.google.com/spanner/docs/reference/postgresql/overview"
 )
 
-// engineOf returns the engine at the other end of a connection, and its version; nil for PostgreSQL. It sends nothing.
+// engineOf returns the engine of conn and its version, or nil for PostgreSQL. It sends nothing to the server.
 func engineOf(conn *pgx.Conn) (*engine, string) {
 	for i := range engines {
 		e := &engines[i]
@@ -442,8 +443,8 @@ func engineOf(conn *pgx.Conn) (*engine, string) {
 
 var majorVersion = regexp.MustCompile(`^\d+`)
 
-// admit returns an error if the server cannot be used. It sends nothing. A PostgreSQL that is newer than this module is
-// admitted, and so is an engine that does not say what it is: [Table.Check] reports that.
+// admitServer returns an error if the server lacks a feature that one of uses needs. It sends nothing to the server. A
+// newer PostgreSQL is admitted, and so is an unknown engine, which [Table.Check] reports.
 func (t *Table) admitServer(conn *pgx.Conn, uses ...string) error {
 	e, version := engineOf(conn)
 	if e == nil {
@@ -463,7 +464,7 @@ func (t *Table) admitServer(conn *pgx.Conn, uses ...string) error {
 	return nil
 }
 
-// admitted is admit for a step that has no connection yet. It returns the engine, nil for PostgreSQL.
+// admitPool is admitServer on a connection of the pool. It returns the engine, or nil for PostgreSQL.
 func (t *Table) admitPool(ctx context.Context) (e *engine, err error) {
 	err = t.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
 		e, _ = engineOf(conn.Conn())

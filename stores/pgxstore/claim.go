@@ -77,7 +77,9 @@ func (c *claim) sendInsert(
 // sendInsertInTurn runs the statement sql on a partitioned table, where no unique index can refuse a second record of the
 // key. To prevent a second record, all claims of a key take turns by an advisory lock. The statement begins after the
 // lock is granted, so its snapshot includes the records of all earlier turns. The batch takes one round trip.
-func (c *claim) sendInsertInTurn(ctx context.Context, conn *pgx.Conn, sql string, args []any, scan func(pgx.Row) error) error {
+func (c *claim) sendInsertInTurn(
+	ctx context.Context, conn *pgx.Conn, sql string, args []any, scan func(pgx.Row) error,
+) error {
 	var batch pgx.Batch
 	batch.Queue(beginReadCommitted)
 	batch.Queue("select pg_advisory_xact_lock($1::bigint)", c.store.lockNumber(c.keyDigest))
@@ -257,7 +259,8 @@ func (c *claim) Release(ctx context.Context, ttl time.Duration) error {
 
 // noteSettled returns err, and marks the claim as settled unless err leaves the outcome open.
 func (c *claim) noteSettled(err error) error {
-	c.isSettled = c.isSettled || err == nil || errors.Is(err, idempotency.ErrRestored) || errors.Is(err, idempotency.ErrClaimLost)
+	c.isSettled = c.isSettled || err == nil ||
+		errors.Is(err, idempotency.ErrRestored) || errors.Is(err, idempotency.ErrClaimLost)
 	return err
 }
 

@@ -19,7 +19,7 @@ import (
 
 var _ idempotency.Resolver = (*Table)(nil)
 
-// inspecting returns the statements of an [idempotency.Inspector].
+// statementsForInspection returns the statements, or the faults of the options.
 func (t *Table) statementsForInspection(ctx context.Context) (statements, error) {
 	if t.optionFaults != nil {
 		return nil, t.optionFaults
@@ -27,9 +27,9 @@ func (t *Table) statementsForInspection(ctx context.Context) (statements, error)
 	return t.loadStatements(ctx)
 }
 
-// Inspect implements [idempotency.Inspector]. The role needs SELECT on the table, and no more.
+// Inspect implements [idempotency.Inspector]. The role needs only SELECT on the table.
 //
-// It does not wait for standbys as a replay does, see the package documentation.
+// Inspect shows a record before the standbys have it. A replay waits for the standbys, see the package documentation.
 func (t *Table) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
 	return t.inspectRecord(ctx, key.Digest(), &key)
 }
@@ -39,7 +39,11 @@ func (t *Table) InspectDigest(ctx context.Context, digest [32]byte) (idempotency
 	return t.inspectRecord(ctx, digest, nil)
 }
 
-func (t *Table) inspectRecord(ctx context.Context, digest [32]byte, key *idempotency.Key) (entry idempotency.Entry, err error) {
+// inspectRecord returns the entry of the record with the given digest. If key is not nil, inspectRecord compares the
+// names of the record with key.
+func (t *Table) inspectRecord(
+	ctx context.Context, digest [32]byte, key *idempotency.Key,
+) (entry idempotency.Entry, err error) {
 	found := t.newInspectedRecord(digest, key)
 	sql, err := t.statementsForInspection(ctx)
 	if err == nil {
@@ -54,8 +58,8 @@ func (t *Table) inspectRecord(ctx context.Context, digest [32]byte, key *idempot
 	return entry, wrapError("inspect", err)
 }
 
-// List implements [idempotency.Inspector]. It reads the whole table, but no answers. The role needs SELECT on the
-// table, and no more. With DigestNames, List finds the records of a user, but the entries have no names.
+// List implements [idempotency.Inspector]. List reads the whole table except for the answers. The role needs only SELECT
+// on the table. With DigestNames, List finds the records of a user, but the entries have no names.
 func (t *Table) List(ctx context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
 	if request.Limit < 0 {
 		return idempotency.Listing{}, fmt.Errorf("pgxstore: list: Limit is %d, less than zero", request.Limit)
@@ -68,7 +72,7 @@ func (t *Table) List(ctx context.Context, request idempotency.ListRequest) (idem
 	for _, state := range request.States {
 		states = append(states, string(state))
 	}
-	if request.User != "" { // whichever form the table has it in
+	if request.User != "" { // in both forms, see DigestNames
 		user := sqlstore.EscapeName(request.User)
 		users = append(users, user, digestName(user))
 	}
@@ -91,10 +95,10 @@ func (t *Table) List(ctx context.Context, request idempotency.ListRequest) (idem
 	return listing, nil
 }
 
-// seen is what inspect.sql tells of a key.
+// inspectedRecord is a record with all columns that inspect.sql returns.
 type inspectedRecord struct {
 	keyDigest  [32]byte
-	key        *idempotency.Key // nil: only the digest is known
+	key        *idempotency.Key // nil if only the digest is known
 	askedNames sqlstore.Names   // of the key
 
 	storedRow         row
@@ -103,7 +107,7 @@ type inspectedRecord struct {
 	byteSize          int64
 	state             string
 	stepNames         []string
-	stepSizes         []int // in the order of the names
+	stepSizes         []int // in bytes, in the order of stepNames
 	encodedResolution []byte
 }
 
@@ -115,10 +119,11 @@ func (t *Table) newInspectedRecord(digest [32]byte, key *idempotency.Key) *inspe
 	return s
 }
 
-// scan reads what inspect.sql returns.
+// scanRow scans a row of inspect.sql. Without a row, the inspectedRecord remains empty.
 func (s *inspectedRecord) scanRow(from pgx.Row) error {
 	var stored [3]pgtype.Text
-	columns := s.storedRow.scanTargets(&s.askedNames, &s.completedAt, &s.byteSize, &s.state, &s.stepNames, &s.stepSizes, &s.encodedResolution)
+	columns := s.storedRow.scanTargets(&s.askedNames, &s.completedAt, &s.byteSize, &s.state, &s.stepNames, &s.stepSizes,
+		&s.encodedResolution)
 	for i := range stored {
 		columns[i] = &stored[i]
 	}
@@ -130,7 +135,7 @@ func (s *inspectedRecord) scanRow(from pgx.Row) error {
 	}
 	for i := range stored {
 		s.storedNames[i] = stored[i].String
-		_ = s.storedRow.keyNames[i].ScanBytes([]byte(stored[i].String)) // never fails
+		_ = s.storedRow.keyNames[i].ScanBytes([]byte(stored[i].String)) // ScanBytes always succeeds
 	}
 	if _, isShown := s.storedKey(); s.key == nil && (isShown || areDigests(s.storedNames)) {
 		for i := range s.storedRow.keyNames {
@@ -140,7 +145,7 @@ func (s *inspectedRecord) scanRow(from pgx.Row) error {
 	return nil
 }
 
-// entry returns the entry of the key. The error wraps [idempotency.ErrNoRecord] or [idempotency.ErrRecordInvalid].
+// buildEntry returns the record as an entry. The error wraps [idempotency.ErrNoRecord] or [idempotency.ErrRecordInvalid].
 func (s *inspectedRecord) buildEntry() (idempotency.Entry, error) {
 	r := &s.storedRow
 	if !r.expiresAt.Valid || r.isExpired() {
@@ -165,7 +170,7 @@ func (s *inspectedRecord) buildEntry() (idempotency.Entry, error) {
 	return e, err
 }
 
-// bare returns the entry without names, fingerprint, note and response.
+// buildBareEntry returns the entry without names, fingerprint, note and response.
 func (s *inspectedRecord) buildBareEntry() idempotency.Entry {
 	r := &s.storedRow
 	return idempotency.Entry{
@@ -175,7 +180,7 @@ func (s *inspectedRecord) buildBareEntry() idempotency.Entry {
 	}
 }
 
-// reason returns why the record was left alone.
+// explainUnchanged returns the reason why a statement has not changed the record.
 func (s *inspectedRecord) explainUnchanged() error {
 	entry, err := s.buildEntry()
 	switch {
@@ -188,7 +193,8 @@ func (s *inspectedRecord) explainUnchanged() error {
 	}
 }
 
-// storedKey returns the key of the record, if the names are not digests. Otherwise the key is empty, and shown is false.
+// storedKey returns the key of the record. isShown is false if the names are digests, or do not belong to the digest of
+// the key.
 func (s *inspectedRecord) storedKey() (key idempotency.Key, isShown bool) {
 	key = s.storedNames.Key()
 	if key.Digest() != s.keyDigest || sqlstore.NamesOf(key) != s.storedNames {
@@ -197,7 +203,7 @@ func (s *inspectedRecord) storedKey() (key idempotency.Key, isShown bool) {
 	return key, true
 }
 
-// areDigests reports whether names may be those of a key that they do not show.
+// areDigests reports whether all stored names look like digests.
 func areDigests(stored sqlstore.Names) bool {
 	return !slices.ContainsFunc(stored[:], func(name string) bool {
 		sum, err := hex.DecodeString(name)
@@ -205,14 +211,14 @@ func areDigests(stored sqlstore.Names) bool {
 	})
 }
 
-// scanEntries reads what list.sql returns.
+// scanEntries returns a function that appends the rows of list.sql to listing.
 func scanEntries(listing *idempotency.Listing) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		var s inspectedRecord
 		var digest []byte
 		r := &s.storedRow
-		_, err := pgx.ForEachRow(rows, []any{&digest, &s.storedNames[0], &s.storedNames[1], &s.storedNames[2], &r.attempt, &r.createdAt,
-			&r.leaseUntil, &r.expiresAt, &r.serverTime, &s.completedAt, &r.status, &s.byteSize, &s.state, &r.note}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&digest, &s.storedNames[0], &s.storedNames[1], &s.storedNames[2], &r.attempt,
+			&r.createdAt, &r.leaseUntil, &r.expiresAt, &r.serverTime, &s.completedAt, &r.status, &s.byteSize, &s.state, &r.note}, func() error {
 			if len(digest) != len(s.keyDigest) {
 				return fmt.Errorf("a digest of %d bytes", len(digest))
 			}
@@ -227,7 +233,7 @@ func scanEntries(listing *idempotency.Listing) func(pgx.Rows) error {
 	}
 }
 
-// scanTotals reads what totals.sql returns.
+// scanTotals returns a function that adds the rows of totals.sql to listing.
 func scanTotals(listing *idempotency.Listing) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		var state pgtype.Text
@@ -244,7 +250,7 @@ func scanTotals(listing *idempotency.Listing) func(pgx.Rows) error {
 	}
 }
 
-// UserTotal is what the records of one user are together.
+// UserTotal is the number and the size of all records of a user.
 type UserTotal struct {
 	// User is the user of the records. With DigestNames, User is the SHA-256 of the user in hexadecimal.
 	User string
@@ -252,8 +258,8 @@ type UserTotal struct {
 	idempotency.Total
 }
 
-// LargestUsers returns the users whose records are the largest together, at most limit of them, the largest first. It reads
-// the whole table, but no answers. The role needs SELECT on the table, and no more.
+// LargestUsers returns up to limit users with the largest total size of records, largest first. LargestUsers reads the
+// whole table except for the answers. The role needs only SELECT on the table.
 func (t *Table) LargestUsers(ctx context.Context, limit int) (users []UserTotal, err error) {
 	sql, err := t.statementsForInspection(ctx)
 	if err != nil {
@@ -261,7 +267,7 @@ func (t *Table) LargestUsers(ctx context.Context, limit int) (users []UserTotal,
 	}
 	err = t.retryOnConn(ctx, new(bool), fromPool, func(conn *pgx.Conn) error {
 		users = nil
-		rows, _ := conn.Query(ctx, sql["users"], int64(limit)) // the rows have its error, too
+		rows, _ := conn.Query(ctx, sql["users"], int64(limit)) // ForEachRow returns the error
 		var u UserTotal
 		_, err := pgx.ForEachRow(rows, []any{&u.User, &u.Records, &u.Bytes}, func() error {
 			u.User = sqlstore.UnescapeName(u.User)
@@ -278,7 +284,7 @@ func (t *Table) LargestUsers(ctx context.Context, limit int) (users []UserTotal,
 
 // Forget implements [idempotency.Inspector]. The role needs SELECT and DELETE on the table.
 //
-// If a step of the operation, see [DoTx], keeps the lock of the row for longer than a second, the error is
+// If a step of the operation (see [DoTx]) locks the record for longer than a second, Forget returns
 // [idempotency.ErrInProgress].
 func (t *Table) Forget(ctx context.Context, entry idempotency.Entry) error {
 	sql, err := t.statementsForInspection(ctx)
@@ -289,18 +295,18 @@ func (t *Table) Forget(ctx context.Context, entry idempotency.Entry) error {
 	if err == nil && !found.isChanged {
 		err = found.explainUnchanged()
 	}
-	if found.isReplyLost && errors.Is(err, idempotency.ErrNoRecord) { // a try before has deleted it
+	if found.isReplyLost && errors.Is(err, idempotency.ErrNoRecord) { // an earlier try has deleted the record
 		return nil
 	}
 	return wrapError("forget", err)
 }
 
-// Resolve implements [idempotency.Resolver]. The role needs SELECT and UPDATE on the table. Resolve waits for
-// the lock of the row as Forget does.
+// Resolve implements [idempotency.Resolver]. The role needs SELECT and UPDATE on the table. Resolve waits for the lock of
+// a step as Forget does.
 //
-// If an answer of the server is lost, Resolve asks again, and recognises its own token. If another attempt has begun by
-// then, nobody can tell whether that was because of this resolution: the error says so, and is none of those of the
-// interface.
+// If a reply of the server is lost, Resolve asks again, and recognizes its own token in the record. If another attempt
+// has begun by then, Resolve cannot tell whether its resolution made that attempt possible. It then returns an error that
+// says so, and that wraps none of the errors of the interface.
 func (t *Table) Resolve(ctx context.Context, entry idempotency.Entry, resolution idempotency.Resolution) error {
 	return wrapError("resolve", t.resolveEntry(ctx, entry, resolution))
 }
@@ -310,13 +316,14 @@ func (t *Table) resolveEntry(ctx context.Context, entry idempotency.Entry, resol
 	if err := errors.Join(err, t.checkTTL(resolution.TTL)); err != nil {
 		return err
 	}
-	entry.State = idempotency.StateAbandoned // nothing else is resolved
+	entry.State = idempotency.StateAbandoned // resolve.sql changes only abandoned records
 	token := newUUID()
 	resolved, err := resolution.Resolved(entry).MarshalBinary()
 	if err != nil {
 		return err
 	}
-	args := []any{token, resolution.TTL.Microseconds(), resolved, append([]string{}, entry.OpenMarks()...)} // not null
+	openMarks := append([]string{}, entry.OpenMarks()...) // an empty array, because the parameter must not be null
+	args := []any{token, resolution.TTL.Microseconds(), resolved, openMarks}
 	if resp := resolution.Response; resp != nil {
 		args = responseArgs(*resp, args...)
 	} else {
@@ -326,7 +333,7 @@ func (t *Table) resolveEntry(ctx context.Context, entry idempotency.Entry, resol
 	if err != nil || found.isChanged {
 		return err
 	}
-	if found.storedRow.token == token { // by a try that was not answered
+	if found.storedRow.token == token { // an earlier try has resolved the record
 		return t.confirmRecord(ctx, sql, entry.Digest, token, resolution.Response != nil)
 	}
 	if _, damage := found.buildEntry(); errors.Is(damage, idempotency.ErrRecordInvalid) {
@@ -338,15 +345,18 @@ func (t *Table) resolveEntry(ctx context.Context, entry idempotency.Entry, resol
 	return found.explainUnchanged()
 }
 
-// found is what a change has found.
+// changeResult is the result of changeEntry, with the record as it was read after the change.
 type changeResult struct {
 	*inspectedRecord
-	isChanged   bool // the record was as it was shown, and is changed
-	isReplyLost bool // a try was not answered: it may have changed the record
+	isChanged   bool // the statement has changed the record
+	isReplyLost bool // an earlier try may have changed the record as well
 }
 
-// change runs a statement that changes the record of an entry unless the record has changed since, and reads the record after that.
-func (t *Table) changeEntry(ctx context.Context, sql statements, name string, entry idempotency.Entry, more ...any) (changeResult, error) {
+// changeEntry runs the statement name, which changes the record of entry unless the record has changed since entry was
+// read. Then changeEntry reads the record.
+func (t *Table) changeEntry(
+	ctx context.Context, sql statements, name string, entry idempotency.Entry, more ...any,
+) (changeResult, error) {
 	f := changeResult{inspectedRecord: t.newInspectedRecord(entry.Digest, nil)}
 	args := append([]any{entry.Digest[:], entry.Created, int32(entry.Attempt)}, more...)
 	err := t.retryOnConn(ctx, &f.isReplyLost, fromPool, func(conn *pgx.Conn) error {

@@ -39,7 +39,8 @@ func (t *Table) Maintain(ctx context.Context) error {
 		return t.optionFaults
 	}
 	if t.pool.Config().MaxConns < 2 {
-		return errors.New("pgxstore: maintain: a pool of two connections is needed") // the lock takes a connection, and remove takes another
+		// The lock takes one connection, and the removal takes another.
+		return errors.New("pgxstore: maintain: a pool of two connections is needed")
 	}
 	e, err := t.admitPool(ctx)
 	if err != nil {
@@ -94,7 +95,8 @@ func (t *Table) inTurn(ctx context.Context, remove func(context.Context) error) 
 // cannot be detached before that snapshot ends. The statement has no parameters, because pgx can insert parameters into
 // the text only with the usual values of client_encoding and standard_conforming_strings.
 func (t *Table) takeTurn(ctx context.Context, conn *pgconn.PgConn) (bool, error) {
-	number := strings.NewReplacer("$1", "'"+strconv.FormatInt(int64(t.lockSpace)+1, 10)+"'", "$2", quoteLiteral(t.opts.quotedName("")))
+	lockSpace := strconv.FormatInt(int64(t.lockSpace)+1, 10)
+	number := strings.NewReplacer("$1", "'"+lockSpace+"'", "$2", quoteLiteral(t.opts.quotedName("")))
 	results, err := conn.Exec(ctx, number.Replace(removeTurn)).ReadAll()
 	if err != nil {
 		return false, err

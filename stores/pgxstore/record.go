@@ -143,7 +143,9 @@ func responseArgs(resp idempotency.Response, args ...any) []any {
 
 // countReplay counts the replay of storedRow to request, if CountReplays is set and the request gets the stored answer.
 // countReplay ignores errors, because the replay is correct without the count.
-func (t *Table) countReplay(ctx context.Context, sql statements, digest [32]byte, storedRow *row, request idempotency.ClaimRequest) {
+func (t *Table) countReplay(
+	ctx context.Context, sql statements, digest [32]byte, storedRow *row, request idempotency.ClaimRequest,
+) {
 	isReplayed := storedRow.status.Valid && storedRow.body != nil && bytes.Equal(storedRow.fingerprint, request.Fingerprint[:])
 	if isReplayed && t.opts.CountReplays {
 		_, _ = t.pool.Exec(ctx, sql["count"], digest[:], storedRow.token)

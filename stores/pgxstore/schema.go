@@ -13,18 +13,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Migration is a step from one version of the schema to the next.
+// Migration is a change of the schema from one version to the next.
 type Migration struct {
 	Version int
 	SQL     string
-	Down    string // undoes SQL, and deletes all records
+	Down    string // reverts SQL, and deletes all records
 }
 
-// Migrations returns all migrations for opts in their order, for other tools to apply. Each may be run twice. A table
-// with partitions needs [Table.Maintain] before it can be used.
+// Migrations returns all migrations for opts in their order, for other migration tools. Each migration may be run twice.
+// After the migrations, a table with partitions needs a call of [Table.Maintain], which creates the partitions.
 //
-// Without a Schema they work in the first schema of the search path. Migrations does not check opts: their faults are
-// errors of [Migrate], of [Table.Check] and of the Begin of a store.
+// Without a Schema, the migrations work in the first schema of the search path. Migrations does not check opts.
+// [Migrate], [Table.Check] and Begin of a store return the faults of opts.
 func Migrations(opts Options) []Migration {
 	file := "0001_records"
 	if opts.isPartitioned() {
@@ -38,16 +38,18 @@ func Migrations(opts Options) []Migration {
 	return []Migration{{1, sql, opts.readFile("0001_down")}}
 }
 
-// Migrate applies, in one transaction, the migrations that the table has not seen yet, or whose function or comment is
-// missing. If the table has partitions, it makes the first ones. Many processes may call it at once, and again at each
-// start.
+// Migrate applies, in one transaction, the migrations that the table lacks. Migrate also applies a migration again if its
+// function or comment is missing. If opts has PartitionDays, Migrate then creates the first partitions. Many processes
+// may call Migrate at the same time, and at each start.
 //
-// The role needs CREATE and USAGE on the schema of the table, and ownership of the table if the table exists. It needs
-// CREATE on the database only if the schema does not exist, because Migrate makes the schema first. If nothing is to be
-// done, it needs only USAGE.
+// The role needs:
 //
-// It changes nothing, and returns an [UnreadyTable], if the table is newer than this package, lacks columns, or has
-// one that no store can fill.
+//   - USAGE on the schema of the table. If the table is up to date, the role needs no further privilege.
+//   - CREATE on the schema, and ownership of the table if the table exists.
+//   - CREATE on the database, if the schema does not exist. Migrate then creates the schema.
+//
+// Migrate changes nothing and returns an [UnreadyTable] if the table is newer than this package, lacks columns, or has a
+// column that no store can fill.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, opts Options) error {
 	t := NewTable(pool, opts)
 	if t.optionFaults != nil {
@@ -68,7 +70,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, opts Options) error {
 	return nil
 }
 
-// migrate is Migrate in a transaction.
+// migrateInTx applies the missing migrations in tx. An advisory lock makes concurrent calls take turns.
 func (t *Table) migrateInTx(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1::bigint)", int64(t.lockSpace)); err != nil {
 		return err
@@ -91,12 +93,12 @@ func (t *Table) migrateInTx(ctx context.Context, tx pgx.Tx) error {
 			return fmt.Errorf("version %d: %w", m.Version, err)
 		}
 	}
-	_, err = t.readVersion(ctx, tx) // what has the name may be a table of somebody else
+	_, err = t.readVersion(ctx, tx) // the migrations may have found an unrelated table of that name
 	return err
 }
 
-// makeSchema works in a transaction of its own. One that finds out by its own attempt that another session has made the
-// schema may not know that schema until it ends, because it remembers that there was none.
+// makeSchema creates the schema in a transaction of its own. If another session creates the schema at the same time,
+// PostgreSQL may hide the new schema from a transaction that has looked for it before.
 func makeSchema(ctx context.Context, pool *pgxpool.Pool, opts Options) error {
 	if opts.Schema == "" {
 		return nil
@@ -105,12 +107,12 @@ func makeSchema(ctx context.Context, pool *pgxpool.Pool, opts Options) error {
 	return err
 }
 
-// readCommitted is named because a session may begin at another level, where what has waited for a lock would go on by
-// what it saw before.
+// readCommitted names its level because the default level of the session may be higher. At a higher level, a transaction
+// that has waited for a lock still works with the snapshot from before the wait.
 var readCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
 
-// stayBeside lets the transaction make whatever has no schema in that of the table, which may be a later one of the
-// search path.
+// setSearchPath makes the transaction create objects without a schema in the schema of the table, which need not be the
+// first schema of the search path.
 func (t *Table) setSearchPath(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, `SELECT set_config('search_path', quote_ident(nspname), true)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1::text)`, t.opts.quotedName(""))
@@ -125,10 +127,14 @@ type querier interface {
 
 const callMigrate = "call Migrate"
 
-// version returns the version of the table, which its comment tells. It is zero beside the error that asks for Migrate:
-// there is no table, or not the function that claims beside it, or not the comment, which a dump may lack. Other errors
-// are that the table has partitions and should not, or the other way round; that it is not ours, or newer than this
-// package; or that somebody has changed its columns.
+// readVersion returns the version of the table, which is stored in the comment of the table. The error is an
+// [UnreadyTable] in these cases:
+//
+//   - The table, its function or its comment is missing: version is zero, and the remedy is callMigrate. A dump may lack
+//     the comment.
+//   - The table has partitions and opts has no PartitionDays, or the reverse.
+//   - The comment is not that of a table of this package, or the version is newer than this package.
+//   - A column was dropped, or a column was added that no store fills.
 func (t *Table) readVersion(ctx context.Context, q querier) (version int, err error) {
 	var kind, comment string
 	var hasFunction bool
@@ -150,7 +156,7 @@ FROM pg_class c WHERE c.oid = to_regclass($1::text)`, name, t.opts.claimFunction
 	case err != nil:
 		return 0, err
 	case kind != t.opts.relKind():
-		return 0, t.unreadyError("", "table %s was made with another setting of PartitionDays, or is none", name)
+		return 0, t.unreadyError("", "table %s was made with another setting of PartitionDays, or is no table", name)
 	case comment == "":
 		return 0, t.unreadyError(callMigrate, "table %s has no comment that tells its version", name)
 	}
@@ -169,7 +175,7 @@ FROM pg_class c WHERE c.oid = to_regclass($1::text)`, name, t.opts.claimFunction
 	return version, nil
 }
 
-// versionIn returns the version that the comment of the table tells.
+// parseVersion returns the version in the comment of the table.
 func (t *Table) parseVersion(comment string) (version int, err error) {
 	const form = "idempotency records, version %d"
 	_, err = fmt.Sscanf(comment, form, &version)
@@ -187,8 +193,8 @@ func (t *Table) newestVersion() int {
 	return migrations[len(migrations)-1].Version
 }
 
-// createMissing makes the partitions that are not there yet, and gives the attached ones their comment, by which they
-// are known when they are detached. A dump may lack it.
+// createPartitions creates and attaches the missing partitions. It also adds the missing comments of attached partitions,
+// because listPartitions recognizes a detached partition by its comment. A dump may lack the comments.
 func (t *Table) createPartitions(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, createTurn, int64(t.lockSpace), t.opts.quotedName("")); err != nil {
 		return err
@@ -233,8 +239,8 @@ func commentPartitions(ctx context.Context, tx pgx.Tx, partitions []partition) e
 	return nil
 }
 
-// dropExpired drops the partitions of days that are over. It cannot work in a transaction, because partitions are not
-// detached concurrently in one.
+// dropExpiredPartitions drops the partitions whose day has been over for an hour. It works outside of a transaction,
+// because PostgreSQL cannot detach a partition concurrently within a transaction.
 func (t *Table) dropExpiredPartitions(ctx context.Context) error {
 	now, partitions, err := t.listPartitions(ctx, t.pool)
 	if err != nil {
@@ -251,16 +257,16 @@ func (t *Table) dropExpiredPartitions(ctx context.Context) error {
 	return nil
 }
 
-// partition holds the records that expire on one day.
+// partition holds the records that expire on a certain day.
 type partition struct {
-	name       string // quoted
+	name       string // quoted, with the schema
 	day        time.Time
 	attachment string
 	hasComment bool
 }
 
 const (
-	pending  = "pending" // a detachment was interrupted
+	pending  = "pending" // detached, but the detachment was interrupted
 	attached = "attached"
 	detached = "detached"
 )
@@ -273,11 +279,14 @@ func dayOf(t time.Time) time.Time { return t.UTC().Truncate(24 * time.Hour) }
 
 const partitionComment = "idempotency records of one day"
 
-// partitions returns the attached partitions whose names end in the day that their borders say, and the detached ones of
-// the table's own name whose comment tells them from other tables. The pending one is the first: until it is finalized,
-// PostgreSQL detaches no other.
+// listPartitions returns the partitions of the table, and the time of the server:
 //
-// Borders are compared as text because a session may write them in a style that it reads otherwise.
+//   - attached partitions, if the day in the name is the day of the bounds;
+//   - detached tables with the name and the comment of a partition.
+//
+// A partition with a pending detachment comes first, because PostgreSQL detaches no other partition before the pending
+// detachment is finalized. The statement compares bounds as text, because PostgreSQL may print a date in a style that the
+// session parses differently.
 func (t *Table) listPartitions(ctx context.Context, q querier) (now time.Time, partitions []partition, err error) {
 	rows, _ := q.Query(ctx, t.opts.expandSQL(`
 WITH named AS MATERIALIZED (
@@ -295,7 +304,7 @@ SELECT {now}, d.relnamespace::regnamespace || '.' || quote_ident(d.relname), d.d
 FROM pg_class p LEFT JOIN dated d ON d.inhparent IS NULL
     OR d.borders = format('FOR VALUES FROM (%L) TO (%L)', d.day, d.day + interval '24 hours')
 WHERE p.oid = to_regclass($1::text)
-ORDER BY d.pending DESC NULLS LAST, d.relname`), t.opts.quotedName(""), partitionComment) // the rows have its error, too
+ORDER BY d.pending DESC NULLS LAST, d.relname`), t.opts.quotedName(""), partitionComment) // ForEachRow returns the error
 	var name *string
 	var day *time.Time
 	var p partition
@@ -318,7 +327,7 @@ func (t *Table) partitionName(day time.Time) string {
 	return t.opts.quotedName("_" + day.Format(dayFormat))
 }
 
-// create makes the partition of a day, which is not attached yet.
+// createPartition creates the partition for day, without attaching it.
 func (t *Table) createPartition(ctx context.Context, tx pgx.Tx, day time.Time) error {
 	_, err := tx.Exec(ctx, fmt.Sprintf(`
 CREATE TABLE %[1]s (LIKE %[2]s INCLUDING DEFAULTS, PRIMARY KEY (digest)) WITH (%[4]s);
@@ -333,7 +342,8 @@ func (t *Table) attachPartition(ctx context.Context, tx pgx.Tx, day time.Time) e
 	return err
 }
 
-// drop removes a partition. To drop it while it is attached would make every claim wait for the longest transaction.
+// dropPartition detaches and drops a partition. The drop of an attached partition would make every claim wait for the
+// longest transaction.
 func (t *Table) dropPartition(ctx context.Context, p partition) error {
 	if how := map[string]string{attached: "CONCURRENTLY", pending: "FINALIZE"}[p.attachment]; how != "" {
 		if _, err := t.pool.Exec(ctx, "ALTER TABLE "+t.opts.quotedName("")+" DETACH PARTITION "+p.name+" "+how); err != nil {
@@ -344,8 +354,8 @@ func (t *Table) dropPartition(ctx context.Context, p partition) error {
 	return err
 }
 
-// mayKeep returns an error if nobody would look for a record on the day on which it expires, or there may be no partition
-// for it. No handler is to run then.
+// checkTTL returns an error if ttl is longer than PartitionDays. Stores do not look for a record that expires later, and
+// a partition for the record may be missing. The error keeps the handler from running.
 func (t *Table) checkTTL(ttl time.Duration) error {
 	days := int(math.Ceil(ttl.Hours() / 24))
 	if !t.opts.isPartitioned() || days <= t.opts.PartitionDays {
@@ -357,7 +367,7 @@ func (t *Table) checkTTL(ttl time.Duration) error {
 
 const callMaintain = "call Maintain every day"
 
-// lacksDay says that there is no partition for a record.
+// missingPartitionError reports that a new record has no partition.
 func (t *Table) missingPartitionError() error {
 	return t.unreadyError(callMaintain, "table %s has no partition for the day on which the record would expire", t.opts.quotedName(""))
 }

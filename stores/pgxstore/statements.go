@@ -18,15 +18,16 @@ import (
 //go:embed sql
 var sqlFiles embed.FS
 
-// read returns a file of the directory sql for the table of o.
+// readFile returns a file of the directory sql, expanded for the table of o.
 func (o Options) readFile(file string) string { return o.expandSQL(sqlstore.File(sqlFiles, file)) }
 
-// statement returns a file without its comments, apart from the first one, by which logs and statistics name it.
+// readStatement is readFile without the comments of the file, except for the first comment: logs and statistics of the
+// server identify a statement by it.
 func (o Options) readStatement(file string) string {
 	return o.expandSQL(sqlstore.Statement(sqlFiles, file))
 }
 
-// statements are what stores send, by the names of the files.
+// statements are the statements that stores send, by the names of their files.
 type statements map[string]string
 
 func (o Options) allStatements() statements {
@@ -51,7 +52,8 @@ var (
 	idlePattern   = regexp.MustCompile(`\{idle_timeout (\$\d+)\}`)
 )
 
-// expand replaces what the statements have in common, which stands in braces. The table is r in them.
+// expandSQL replaces the placeholders in braces, which stand for parts that several statements share. In these parts, the
+// alias of the table is r.
 func (o Options) expandSQL(sql string) string {
 	sql = commonSQL.Replace(sql)
 	sql = digestPattern.ReplaceAllString(sql, "encode(sha256(convert_to($1, 'UTF8')), 'hex')")
@@ -81,14 +83,14 @@ func (o Options) expandSQL(sql string) string {
 	).Replace(o.expandPartitioned(sql))
 }
 
-// storage returns the settings of every table with records, which are those of the partitions if there are any.
+// storageSettings returns the storage parameters of a table with records: the table itself, or each of its partitions.
 func (o Options) storageSettings() string {
 	return fmt.Sprintf("fillfactor = %d, autovacuum_vacuum_threshold = 2000, autovacuum_analyze_threshold = 2000, "+
 		"vacuum_truncate = false", cmp.Or(o.FillFactor, 70))
 }
 
-// literal returns s as a string constant. A backslash is doubled in a constant that begins with E, because the setting
-// standard_conforming_strings decides about a backslash in other constants.
+// quoteLiteral returns s as a string constant. A constant with a backslash gets the prefix E and doubled backslashes,
+// because in all other constants the meaning of a backslash depends on the setting standard_conforming_strings.
 func quoteLiteral(s string) string {
 	quoted := "'" + strings.ReplaceAll(s, "'", "''") + "'"
 	if strings.Contains(s, `\`) {
@@ -97,7 +99,7 @@ func quoteLiteral(s string) string {
 	return quoted
 }
 
-// kind returns what pg_class.relkind says of the table.
+// relKind returns the relkind of the table in pg_class.
 func (o Options) relKind() string {
 	if o.isPartitioned() {
 		return "p"
@@ -105,8 +107,8 @@ func (o Options) relKind() string {
 	return "r"
 }
 
-// claimSuffix returns how the function that claims is called behind the name of the table. A [Store] that was told
-// otherwise of the partitions than the table was made with does not find it: it might claim keys twice.
+// claimSuffix returns the suffix of the function that claims keys, behind the name of the table. A partitioned table has
+// a different suffix, so that a [Store] whose PartitionDays does not fit the table fails instead of claiming keys twice.
 func claimSuffix(isPartitioned bool) string {
 	if isPartitioned {
 		return "_claim_day"
@@ -116,20 +118,21 @@ func claimSuffix(isPartitioned bool) string {
 
 func (o Options) claimFunction() string { return o.tableName() + claimSuffix(o.isPartitioned()) }
 
-// ofDays replaces what only a divided table is told.
+// expandPartitioned replaces the placeholders that are empty unless the table is partitioned.
 func (o Options) expandPartitioned(sql string) string {
 	if !o.isPartitioned() {
 		return strings.NewReplacer("{in_reach}", "", "{newest}", "", "{is_newest}", "").Replace(sql)
 	}
-	return partitionedOnly.Replace(partitionedOnly.Replace(sql)) // the last one has the first one in it
+	return partitionedOnly.Replace(partitionedOnly.Replace(sql)) // {is_newest} contains {in_reach}
 }
 
-// The days on which a record can expire are told besides its digest, so that the partitions of other days are not opened. A
-// record that expired on a day that has been over for an hour may be dropped, so it is as good as gone. The clock of the
-// server may be set back by an hour.
+// partitionedOnly has the conditions on a partitioned table. Statements restrict expires_at to the days on which the
+// record can expire, so that PostgreSQL opens only the partitions of these days. A partition may be dropped when its day
+// has been over for an hour, so statements ignore the records in such a partition. The hours before and after allow that
+// the clock of the server is set back by up to an hour.
 //
-// A new record is made beside one that is as good as gone. If the clock is set back then, both are in reach, and the newest
-// one counts.
+// If a new record is inserted beside an ignored record, and the clock is set back then, both records are in reach. In
+// that case the newest record counts.
 var partitionedOnly = strings.NewReplacer(
 	"{in_reach}", " AND expires_at >= date_bin('24 hours', {now} - interval '1 hour', 'epoch')\n        AND "+expiresBeforeSQL,
 	"{newest}", "\nORDER BY r.expires_at DESC LIMIT 1",
@@ -138,8 +141,9 @@ var partitionedOnly = strings.NewReplacer(
 
 const expiresBeforeSQL = "expires_at < date_bin('24 hours', {now} + interval '1 hour', 'epoch') + interval '{reach} hours'"
 
-// onConflict returns what an insertion does about a record that another session was faster to make. Where claims take
-// turns there is none. What any other index refuses is an error: to look again would not show why.
+// onConflict returns the clause for a record that a concurrent session has inserted first. On a partitioned table, claims
+// take turns, so there is no such record. The clause names the column digest, so that a violation of any other unique
+// index is an error: a repetition would not explain it.
 func (o Options) onConflict() string {
 	if o.isPartitioned() {
 		return ""
@@ -147,47 +151,51 @@ func (o Options) onConflict() string {
 	return "ON CONFLICT (digest) DO NOTHING"
 }
 
-// isFree says the same as row.isFree.
+// isFreeSQL is row.isFree in SQL.
 const isFreeSQL = `(r.attempt = 0 AND r.status IS NULL AND r.lease_until IS NULL)`
 
-// claimable says the same as row.expired, row.check and row.claimable. A claim that was released and whose statement arrives a
-// second time, too late, claims nothing.
+// claimableSQL is the condition that a request may claim the key of the record: row.isExpired, or a valid record
+// (row.checkRow) that is released or abandoned. The condition on the token lets a delayed duplicate of a claim have no
+// effect after the claim was released.
 const claimableSQL = `(r.expires_at <= {now} OR r.token <> $7::uuid AND (` + isFreeSQL + ` OR r.status IS NULL AND r.fingerprint = $2::bytea
         AND ($3::integer >= 1 AND r.lease_until IS NULL OR $3::integer >= 2 AND r.lease_until <= {now})
         AND r.lease_until IS DISTINCT FROM '-infinity' AND r.completed_at IS NULL
         AND r.attempt BETWEEN 1 AND 2147483646 AND ` + madeForKeySQL + `))`
 
-// readable says the same as row.check, but for the names, of which a list has none to compare with.
+// readableSQL is row.checkRow in SQL, without the comparison of names, because a list has no asked names.
 const readableSQL = `(octet_length(r.digest) = 32 AND octet_length(r.fingerprint) = 32 AND r.attempt BETWEEN 1 AND 2147483646
         AND (r.status IS NULL) = (r.completed_at IS NULL)
         AND (r.status IS NULL OR r.status IN (0, 101) OR r.status BETWEEN 200 AND 999)
         AND (r.lease_until IS NULL OR isfinite(r.lease_until)))`
 
-// madeForKey says the same as storedNames.match.
+// madeForKeySQL is storedNames.matchKey in SQL.
 const madeForKeySQL = `((r.user_id, r.endpoint, r.key) = ($4::text, $5::text, $6::text)
             OR ({digest r.user_id}, {digest r.endpoint}, {digest r.key}) = ($4::text, $5::text, $6::text)
             OR (r.user_id, r.endpoint, r.key) = ({digest $4::text}, {digest $5::text}, {digest $6::text}))`
 
-// idleTimeout makes the server end the transaction after so many milliseconds without a statement, unless the session does so
-// earlier. To change a setting costs the server as much as a small statement.
+// idleTimeoutSQL makes the server end the transaction after the given milliseconds without a statement, unless the
+// session has a shorter timeout. The condition comes first, because a change of a setting costs the server as much as a
+// small statement.
 const idleTimeoutSQL = `CASE WHEN current_setting('idle_in_transaction_session_timeout')::interval
         NOT BETWEEN interval '1 ms' AND $1::bigint * interval '1 ms'
     THEN set_config('idle_in_transaction_session_timeout', ($1::bigint)::text, true) END`
 
-// restoredColumns are those that a claim knows enough to make its record again.
+// restoredColumns are the columns that a claim can restore from its own values.
 const restoredColumns = `digest, fingerprint, user_id, endpoint, key, token, attempt, created_at,
         lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays`
 
-// columns are all columns of the table.
+// allColumns returns all columns of the table.
 func allColumns() []string {
 	restored := strings.FieldsFunc(restoredColumns, func(r rune) bool { return unicode.IsSpace(r) || r == ',' })
 	return append(restored, "step_names", "step_results", "resolved")
 }
 
-// restorable says that the record is that of a claim, which holds it, or holds it again when it has made it again.
+// restorableSQL is the condition that a claim may restore the existing record: the record has the token of the claim, and
+// has expired or is still held.
 const restorableSQL = `(r.token = $6::uuid AND (r.expires_at <= {now} OR r.status IS NULL AND r.lease_until IS NOT NULL))`
 
-// The parameters are those of claim.sql or, for what a claim holds, the first two of all its steps.
+// commonSQL has the parts that several statements share. The parameters are those of claim.sql. In {held}, they are the
+// first two parameters of all statements of a claim.
 var commonSQL = strings.NewReplacer(
 	"{columns}", `r.user_id, r.endpoint, r.key, r.attempt, r.fingerprint, r.token, r.created_at,
     r.lease_until, r.expires_at, {now} AS now, r.completed_at IS NOT NULL, r.status, r.header, r.trailer, r.body, r.note,

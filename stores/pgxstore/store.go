@@ -57,7 +57,7 @@ func (s *Store) Begin(
 	}
 	mayHoldClaim := false
 	storedRow, err := c.claimKey(ctx, &mayHoldClaim)
-	if err == nil && mayHoldClaim && storedRow.token == c.ownerToken { // perhaps claimed by an earlier try whose reply was lost
+	if err == nil && mayHoldClaim && storedRow.token == c.ownerToken { // perhaps by an earlier try whose reply was lost
 		err = s.confirmRecord(ctx, sql, c.keyDigest, c.ownerToken, false)
 	}
 	if err != nil {
@@ -179,7 +179,9 @@ var errUnconfirmed = errors.New("pgxstore: the record is not there any more, or 
 //
 // confirmRecord tries until ctx ends. If the record is gone or has changed, confirmRecord returns errUnconfirmed, and the
 // caller must decide anew.
-func (t *Table) confirmRecord(ctx context.Context, sql statements, digest [32]byte, token pgtype.UUID, isCompleted bool) error {
+func (t *Table) confirmRecord(
+	ctx context.Context, sql statements, digest [32]byte, token pgtype.UUID, isCompleted bool,
+) error {
 	mayHoldClaim := true
 	return wrapError("confirm", t.retryOnConn(ctx, &mayHoldClaim, fromPool, func(conn *pgx.Conn) error {
 		return sql.confirmRecordOn(ctx, conn, digest, token, isCompleted)
