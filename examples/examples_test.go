@@ -27,7 +27,7 @@ func TestExamplesDoWhatTheySay(t *testing.T) {
 			output := run(t, name)
 			requireLastLine(t, name, output)
 			switch name {
-			case "order":
+			case "payment":
 				require.True(t, strings.HasPrefix(output, shownIn(t, "../docs/steps.md", name)), "docs/steps.md shows the beginning of %s", output)
 			case "regions":
 				require.Equal(t, shownIn(t, "regions/README.md", name), output)

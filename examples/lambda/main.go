@@ -1,14 +1,15 @@
-// Lambda is a function of AWS Lambda behind an HTTP API of API Gateway. It charges cards, and its records are in DynamoDB. Here,
-// the same program plays AWS too: it starts itself as two instances of the function, which get real events from a Runtime
-// API, and find their table in an emulator. One invocation is cut short before its deadline, another one is killed at its
-// deadline. It ends with the line
+// Lambda has two functions of AWS Lambda, which charge cards: one behind an HTTP API of API Gateway, and one that gets batches
+// of messages from a queue of SQS, see queue.go. Their records are in DynamoDB. Here, the same program plays AWS too: it starts
+// itself as two instances of each function, which get real events from a Runtime API, and find their table in an emulator.
+// One invocation is cut short before its deadline, another one is killed at its deadline. One batch fails in part, one is
+// delivered again while it is being worked on, and one is cut short. It ends with the line
 //
-//	4 payments, 1 process killed: 4 charges
+//	4 payments, 1 process killed: 4 charges. 10 messages, 18 deliveries: 10 charges
 //
-// What to set:
+// What to set for a function behind API Gateway:
 //
 //   - Lambda kills the process at the timeout of the function, and the context of the invocation ends only then. So a handler's
-//     context must end earlier, as endEarly has it: a handler that heeds it answers 504, its claim is released, and a retry
+//     context must end earlier, as withEarlyEnd has it: a handler that heeds it answers 504, its claim is released, and a retry
 //     runs at once. The time that is kept for that is StoreTimeout and a second.
 //   - A handler that does not heed it is killed. Its key is blocked for Lease and Skew, by default 40 seconds. Lease need not be
 //     as long as the timeout: it is renewed while the handler runs, one request for each third of it.
@@ -43,26 +44,34 @@ import (
 )
 
 func main() {
-	if cloud.IsFunction() {
-		function()
-		return
+	switch {
+	case !cloud.IsFunction():
+		story()
+	case os.Getenv("EVENTS") == "SQS":
+		serveQueue()
+	default:
+		serveAPI()
 	}
-	story()
 }
 
 const (
 	storeTimeout = 2 * time.Second
-	reserve      = storeTimeout + time.Second // of each invocation, to release the claim and to answer
+	reserve      = storeTimeout + time.Second // of each invocation, to release the last claim and to answer
 )
 
-// function serves invocations until Lambda ends the process. The story sets a short LEASE and SKEW. Without them both are the
+// newStore returns the store of the functions, and the lease. The story sets a short LEASE and SKEW. Without them both are the
 // defaults.
-func function() {
+func newStore() (store *dynamodbstore.Store, lease time.Duration) {
 	settings, err := config.LoadDefaultConfig(context.Background())
 	demo.Check(err)
-	lease, _ := time.ParseDuration(os.Getenv("LEASE"))
+	lease, _ = time.ParseDuration(os.Getenv("LEASE"))
 	skew, _ := time.ParseDuration(os.Getenv("SKEW"))
-	store := dynamodbstore.New(dynamodb.NewFromConfig(settings), dynamodbstore.Options{Skew: skew})
+	return dynamodbstore.New(dynamodb.NewFromConfig(settings), dynamodbstore.Options{Skew: skew}), lease
+}
+
+// serveAPI serves invocations by API Gateway until Lambda ends the process.
+func serveAPI() {
+	store, lease := newStore()
 	idem, err := idempotency.New(store, subject, idempotency.Options{
 		Required: true, Lease: lease, StoreTimeout: storeTimeout,
 	})
@@ -70,7 +79,7 @@ func function() {
 	mux := http.NewServeMux()
 	mux.Handle("POST /payments", idem.Handler(http.HandlerFunc(pay)))
 	mux.Handle("POST /heedless", idem.Handler(http.HandlerFunc(payHeedlessly)))
-	algnhsa.ListenAndServe(endEarly(mux), &algnhsa.Options{RequestType: algnhsa.RequestTypeAPIGatewayV2})
+	algnhsa.ListenAndServe(withEarlyEnd(mux), &algnhsa.Options{RequestType: algnhsa.RequestTypeAPIGatewayV2})
 }
 
 // subject is the user whom the JWT authorizer of the API has let in.
@@ -82,15 +91,21 @@ func subject(r *http.Request) (string, error) {
 	return event.RequestContext.Authorizer.JWT.Claims["sub"], nil
 }
 
-// endEarly ends the context of a request before Lambda kills the process.
-func endEarly(next http.Handler) http.Handler {
+// endEarly returns a context that ends before Lambda kills the process.
+func endEarly(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, deadline.Add(-reserve))
+}
+
+// withEarlyEnd gives each request a context of endEarly.
+func withEarlyEnd(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if deadline, ok := r.Context().Deadline(); ok {
-			ctx, cancel := context.WithDeadline(r.Context(), deadline.Add(-reserve))
-			defer cancel()
-			r = r.WithContext(ctx)
-		}
-		next.ServeHTTP(w, r)
+		ctx, cancel := endEarly(r.Context())
+		defer cancel()
+		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
 

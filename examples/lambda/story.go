@@ -21,8 +21,17 @@ const (
 	impatience = reserve + time.Second // the timeout of those that do not
 )
 
-// story has clients call the function.
+// story has clients call the one function, and SQS deliver messages to the other.
 func story() {
+	payments, messages := payStory(), queueStory()
+	fmt.Printf("%s. %s\n", payments, messages)
+	if payments != "4 payments, 1 process killed: 4 charges" || messages != "10 messages, 18 deliveries: 10 charges" {
+		log.Fatal("this is broken")
+	}
+}
+
+// payStory has clients call the function behind API Gateway, and returns what came of it.
+func payStory() (verdict string) {
 	stop := cloud.Start()
 	defer stop()
 	bank, stop := provider.Start()
@@ -58,11 +67,10 @@ func story() {
 	fmt.Println("The claim of the process that was killed lapses:")
 	expect(retry(two, "/heedless", "d"), "201 paid by charge")
 
-	verdict := fmt.Sprintf("4 payments, %d process killed: %d charges", one.Timeouts+two.Timeouts, bank.Acts())
-	fmt.Println(verdict)
-	if verdict != "4 payments, 1 process killed: 4 charges" || bank.Calls() != 6 {
-		log.Fatal("this is broken")
+	if bank.Calls() != 6 {
+		log.Fatalf("this is broken: the bank was called %d times", bank.Calls())
 	}
+	return fmt.Sprintf("4 payments, %d process killed: %d charges", one.Timeouts+two.Timeouts, bank.Acts())
 }
 
 // expect prints what happens, which begins with what must happen.

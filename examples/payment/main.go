@@ -1,7 +1,7 @@
 // Payment is a service whose handler charges a card at a payment provider, and then writes a row. Both are steps: the
 // provider gets the same key from all attempts, and the row is committed together with its result. The database is the
 // PostgreSQL at DATABASE_URL or else a private one. The service is killed at each point of an order, and then at random,
-// and the clients try again. It ends with the line
+// and the clients try again: the next attempt goes on where the one before has stopped. It ends with the line
 //
 //	81 orders, 13 deaths: 81 charges, 81 rows with 81 charges, 81 answers replayed
 package main
@@ -42,9 +42,12 @@ func main() {
 	defer stop()
 
 	sent := orders.New()
-	sent.DieAt(ctx, "claimed", "charged", "written, not committed", "committed", process.Stored)
-	sent.DieAtRandom(ctx, 8)
 	defer sent.Stop()
+	sent.DieAt(ctx, "claimed", "charged", "written, not committed", "committed", process.Stored)
+	if calls := bank.Calls(); calls != 1 {
+		log.Fatalf("this is broken: a charge took %d calls", calls)
+	}
+	sent.DieAtRandom(ctx, 8)
 	replayed := sent.Replayed(ctx)
 	var rows, distinct int
 	demo.Check(pool.QueryRow(ctx, "SELECT count(*), count(DISTINCT charge) FROM payments").Scan(&rows, &distinct))
@@ -70,7 +73,7 @@ func order(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest) // what may be refused is looked at before the charge
 		return
 	}
-	ctx := r.Context()
+	ctx := step.WithTracer(r.Context(), tell)
 	op, _ := idempotency.FromContext(ctx)
 	charge, err := step.Do(ctx, "charge", func(ctx context.Context) (string, error) {
 		return provider.Call(ctx, provider.Request{Key: op.DownstreamKey("charge")})
@@ -93,4 +96,18 @@ func order(w http.ResponseWriter, r *http.Request) {
 	process.HaltAt("committed")
 	w.WriteHeader(http.StatusCreated)
 	fmt.Fprintf(w, "payment %d, paid by charge %s", id, charge)
+}
+
+// tell prints what becomes of a step.
+func tell(ctx context.Context, name string) (context.Context, func(found bool, err error)) {
+	return ctx, func(found bool, err error) {
+		switch {
+		case err != nil:
+			process.Tell(name + " has failed: " + err.Error())
+		case found:
+			process.Tell(name + " is done already")
+		default:
+			process.Tell(name + " is done now")
+		}
+	}
 }

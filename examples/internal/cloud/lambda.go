@@ -25,7 +25,7 @@ func IsFunction() bool { return os.Getenv(runtimeAPI) != "" }
 // Instance is an instance of a function: a process that works on one event at a time. It gets the events from the Runtime API
 // of Lambda (https://docs.aws.amazon.com/lambda/latest/dg/runtimes-api.html), and ends with this process, which is its server.
 type Instance struct {
-	Invocations, Timeouts int
+	Timeouts int
 
 	env     []string
 	process *process // nil: none
@@ -43,7 +43,6 @@ func (i *Instance) Invoke(event any, timeout time.Duration) ([]byte, error) {
 	if i.process == nil {
 		i.process = start(i.env)
 	}
-	i.Invocations++
 	payload, err := json.Marshal(event)
 	demo.Check(err)
 	i.process.events <- invocation{payload, timeout}

@@ -135,6 +135,12 @@ func expect(ok bool, promise string) {
 	}
 }
 
+// Pieces returns how many pieces a request orders.
+func Pieces(r *http.Request) (pieces int, err error) {
+	_, err = fmt.Fscan(r.Body, &pieces)
+	return pieces, err
+}
+
 // Check ends the program if there is an error.
 func Check(err error) {
 	if err != nil {

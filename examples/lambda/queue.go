@@ -1,8 +1,21 @@
-// Sqs is a function of AWS Lambda that gets messages from a queue of SQS, in batches. Each message asks for a payment, and is
-// done once, however often it is delivered. The records are in DynamoDB. As in the example lambda, the same program plays AWS.
-// One batch fails in part, one is delivered again while it is being worked on, and one is cut off. It ends with the line
-//
-//	10 messages, 18 deliveries: 10 charges
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"log"
+	"time"
+
+	"github.com/aws/aws-lambda-go/events"
+	"github.com/aws/aws-lambda-go/lambda"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/examples/internal/demo"
+	"github.com/idempotency-go/idempotency/examples/internal/provider"
+)
+
+// serveQueue serves invocations with batches of messages from a queue of SQS until Lambda ends the process. Each message asks
+// for a payment, and is done once, however often it is delivered.
 //
 // What to set:
 //
@@ -14,47 +27,8 @@
 //     count must not be small. A message whose ID came with another content before fails each time, until that count sends it to
 //     the dead-letter queue.
 //   - TTL outlasts the last delivery: the retention period of the queue, and of what is sent again from the dead-letter queue.
-package main
-
-import (
-	"context"
-	"encoding/json"
-	"log"
-	"os"
-	"time"
-
-	"github.com/aws/aws-lambda-go/events"
-	"github.com/aws/aws-lambda-go/lambda"
-	"github.com/aws/aws-sdk-go-v2/config"
-	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
-
-	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/examples/internal/cloud"
-	"github.com/idempotency-go/idempotency/examples/internal/demo"
-	"github.com/idempotency-go/idempotency/examples/internal/provider"
-	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
-)
-
-func main() {
-	if cloud.IsFunction() {
-		function()
-		return
-	}
-	story()
-}
-
-const (
-	storeTimeout = 2 * time.Second
-	reserve      = storeTimeout + time.Second // of each invocation, to release the last claim and to answer
-)
-
-// function serves invocations until Lambda ends the process.
-func function() {
-	settings, err := config.LoadDefaultConfig(context.Background())
-	demo.Check(err)
-	lease, _ := time.ParseDuration(os.Getenv("LEASE")) // the story's is short, and else it is the default
-	skew, _ := time.ParseDuration(os.Getenv("SKEW"))
-	store := dynamodbstore.New(dynamodb.NewFromConfig(settings), dynamodbstore.Options{Skew: skew})
+func serveQueue() {
+	store, lease := newStore()
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{
 		TTL: 14 * 24 * time.Hour, Lease: lease, StoreTimeout: storeTimeout,
 	})
@@ -78,11 +52,8 @@ type receipt struct {
 // has not come to has failed. A queue that keeps the order (FIFO) must not go on after the first failure, and must report
 // all the messages that follow.
 func (c *consumer) work(ctx context.Context, batch events.SQSEvent) (events.SQSEventResponse, error) {
-	if deadline, ok := ctx.Deadline(); ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, deadline.Add(-reserve))
-		defer cancel()
-	}
+	ctx, cancel := endEarly(ctx)
+	defer cancel()
 	var answer events.SQSEventResponse
 	for _, message := range batch.Records {
 		if err := c.do(ctx, message); err != nil {
