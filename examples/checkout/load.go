@@ -19,26 +19,13 @@ import (
 // load pays for many orders on both sides, as customers do whose network is bad: some answers get lost, some customers
 // press more than once at the same time, and all of them try again until they have a receipt. When half of the orders
 // are paid, the shop is killed while others are.
-//
-// It is killed at any moment. What its process has counted since the last scrape is lost then. With scraped it is
-// killed after a scrape, while nothing else is under way: the metrics and the ledger have the same numbers.
-func load(ctx context.Context, c *customer, s *supervisor, orders int, scraped bool) {
+func load(ctx context.Context, c *customer, s *supervisor, orders int) {
 	l := &loading{customer: c, supervisor: s}
-	half, rest := orders/2, orders-orders/2
-	if scraped {
-		s.awaitScrape(ctx) // all counts begin at zero
-		l.pay(ctx, half)
-		l.payAndKill(ctx)
-		s.awaitScrape(ctx) // so they do again
-		l.pay(ctx, rest-1)
-		s.awaitScrape(ctx)
-	} else {
-		l.pay(ctx, half)
-		var killed sync.WaitGroup
-		killed.Go(s.kill)
-		l.pay(ctx, rest)
-		killed.Wait()
-	}
+	l.pay(ctx, orders/2)
+	var killed sync.WaitGroup
+	killed.Go(s.kill)
+	l.pay(ctx, orders-orders/2)
+	killed.Wait()
 	if ctx.Err() == nil {
 		l.report(ctx, orders)
 	}
@@ -79,20 +66,6 @@ func (l *loading) order(ctx context.Context) {
 		for range presses {
 			all.Go(func() { l.insist(ctx, side, purchase, fault) })
 		}
-	}
-	all.Wait()
-}
-
-// payAndKill pays for one purchase. The shop is killed when it has charged, before it answers, and after a scrape.
-func (l *loading) payAndKill(ctx context.Context) {
-	purchase := uuid.NewString()
-	var all sync.WaitGroup
-	for _, side := range sides {
-		all.Go(func() { l.insist(ctx, side, purchase, hold) })
-	}
-	if l.supervisor.awaitHeld(ctx, len(sides)) == nil {
-		l.supervisor.awaitScrape(ctx)
-		l.supervisor.kill()
 	}
 	all.Wait()
 }

@@ -6,8 +6,7 @@
 //	go run ./examples/checkout            # serves the page until it is interrupted
 //	go run ./examples/checkout -load 500  # 500 orders, answers that get lost, and a kill while they are under way
 //
-// Ledger and keys are in a file, or in the database that the environment names, see store.go. The metrics of the
-// middleware are at /metrics, for Prometheus.
+// Ledger and keys are in a file, or in the database that the environment names, see store.go.
 //
 // With -console, a charge is out of the reach of any transaction, and a payment whose server died is refused until an
 // operator has looked whether it was charged. The flag says where the console for that is:
@@ -46,7 +45,6 @@ func main() {
 	run := flag.Bool("run", false, "play the story without a browser, and end")
 	operators := flag.String("console", "", "refuse what nobody knows the outcome of, and serve the operators' console at this address")
 	orders := flag.Int("load", 0, "pay for this many orders, and end")
-	scraped := flag.Bool("scraped", false, "with -load: wait for Prometheus before the kill, and at the end")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -68,7 +66,7 @@ func main() {
 		playStory(ctx, customer)
 	case *orders > 0:
 		supervisor.pause = 0
-		load(ctx, customer, supervisor, *orders, *scraped)
+		load(ctx, customer, supervisor, *orders)
 	default:
 		fmt.Println("Open " + customer.url)
 		if *operators != "" {

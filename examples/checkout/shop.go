@@ -16,7 +16,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/adapters/otelidempotency"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 	"github.com/idempotency-go/idempotency/examples/internal/process"
 )
@@ -29,18 +28,16 @@ const (
 
 // shop is the service that is killed.
 type shop struct {
-	ledger    *ledger
-	refuses   bool // to try again what nobody knows the outcome of
-	telemetry *otelidempotency.Telemetry
-	held      atomic.Int64 // answers that are ready, and not sent
+	ledger  *ledger
+	refuses bool         // to try again what nobody knows the outcome of
+	held    atomic.Int64 // answers that are ready, and not sent
 }
 
 // serveShop serves until this process is killed. Nothing is to be repaired when it is started again.
 func serveShop() {
 	signal.Ignore(os.Interrupt) // the terminal sends it to the children, too: the supervisor ends this one
 	ledger, store := openStore(context.Background())
-	telemetry, metrics := newTelemetry()
-	s := &shop{ledger: ledger, refuses: hasConsole(), telemetry: telemetry}
+	s := &shop{ledger: ledger, refuses: hasConsole()}
 	opts := idempotency.Options{
 		Required:     true,
 		Wait:         10 * time.Second, // hold a retry until the first attempt is through
@@ -55,9 +52,8 @@ func serveShop() {
 	demo.Check(err)
 	pay := http.HandlerFunc(s.pay)
 	mux := http.NewServeMux()
-	mux.Handle("POST /with/payments", s.faulty(idem.Handler(telemetry.Handler(pay))))
+	mux.Handle("POST /with/payments", s.faulty(idem.Handler(pay)))
 	mux.Handle("POST /without/payments", s.faulty(pay))
-	mux.Handle("GET /metrics", metrics)
 	mux.HandleFunc("GET /held", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, s.held.Load()) })
 	process.Serve(mux)
 }
@@ -100,9 +96,8 @@ func (s *shop) pay(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
-// observe counts what the middleware did, and writes it down.
+// observe writes down what the middleware did.
 func (s *shop) observe(ctx context.Context, e idempotency.Event) {
-	s.telemetry.Observe(ctx, e)
 	if err := s.ledger.note(context.WithoutCancel(ctx), string(e.Outcome)); err != nil {
 		log.Print(err)
 	}

@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
@@ -21,10 +20,9 @@ import (
 
 // supervisor serves the page, passes requests on to the shop, and starts the shop again after it has killed it.
 type supervisor struct {
-	ledger  *ledger
-	shop    *process.Service
-	pause   time.Duration // from a death of the shop to its next start
-	scrapes atomic.Int64
+	ledger *ledger
+	shop   *process.Service
+	pause  time.Duration // from a death of the shop to its next start
 
 	killing sync.Mutex // one at a time
 	mu      sync.Mutex
@@ -84,7 +82,6 @@ func (s *supervisor) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", page())
 	mux.Handle("/shop/", http.StripPrefix("/shop", passOn(target)))
-	mux.Handle("GET /metrics", s.counted(passOn(target)))
 	mux.HandleFunc("GET /ledger", s.showLedger)
 	mux.HandleFunc("POST /kill", s.killHolding)
 	return http.NewCrossOriginProtection().Handler(mux)
@@ -116,21 +113,6 @@ func passOn(shop *url.URL) http.Handler {
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) {
 			panic(http.ErrAbortHandler)
 		},
-	}
-}
-
-// counted counts how often the metrics are scraped.
-func (s *supervisor) counted(metrics http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		metrics.ServeHTTP(w, r)
-		s.scrapes.Add(1)
-	})
-}
-
-// awaitScrape waits until the metrics were scraped: not by the scrape that may be under way, but by the one after it.
-func (s *supervisor) awaitScrape(ctx context.Context) {
-	for before := s.scrapes.Load(); ctx.Err() == nil && s.scrapes.Load() < before+2; {
-		time.Sleep(10 * time.Millisecond)
 	}
 }
 
