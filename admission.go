@@ -28,9 +28,9 @@ func (r *request) detachedContext() context.Context {
 	return r.detachedCtx
 }
 
-// storeContext returns a context for one call of the store, with limit as the longest duration. The call outlives a
-// client that hangs up, because an interrupted call could leave a claim behind. For an [Immediate] store, storeContext
-// returns the context of the request, because a deadline would cost more than the call.
+// storeContext returns a context for one call of the store, with a timeout of limit or StoreTimeout, whichever is less.
+// The call outlives a client that hangs up, because an interrupted call could leave a claim behind. For an [Immediate]
+// store, storeContext returns the context of the request, because a deadline would cost more than the call.
 func (r *request) storeContext(limit time.Duration) (context.Context, context.CancelFunc) {
 	if r.runner.isImmediate {
 		return r.ctx, func() {}
@@ -52,7 +52,11 @@ type admission struct {
 }
 
 // admitRequest asks the store for a claim. The result is a replay, a refusal, or neither: the caller then runs the
-// handler, without a claim if FailOpen allows an unprotected run. A caller that sends the replay calls reportEvent.
+// handler. A caller that sends the replay calls reportEvent.
+//
+// Without a claim, the handler runs only if FailOpen allows an unprotected run. FailOpen does not cover a request that
+// has waited for another attempt or has reconciled an abandoned one, because that attempt may still be running or may
+// have had effects.
 func (a *admission) admitRequest() (replay *Response, refusal error) {
 	a.event.Began = a.runner.eventReporter.currentTime()
 	err := a.acquireClaim()
@@ -171,8 +175,8 @@ func judgeRecord(record *Record, fp Fingerprint) error {
 // failsOpen reports whether FailOpen lets the handler run without a claim after the store failed with err. FailOpen
 // covers a store that is down. Requests are refused
 //
-//   - if the store has no room, or no free connection: a client could cause either one on purpose, to disable the
-//     protection;
+//   - if the store has no room for the record or the user, or no free connection: a client could cause such an error
+//     on purpose, to disable the protection;
 //   - if the record is unreadable, because the operation may be completed;
 //   - if the store cannot work on its server at all ([errors.ErrUnsupported]).
 func (r *Runner) failsOpen(err error) bool {
@@ -226,7 +230,8 @@ func (a *admission) isHeldBecause(err, reason error) bool {
 }
 
 // awaitTurn waits for the end of the running attempt, as long as the request may wait, and asks for a claim afterwards.
-// Only one of the waiting requests with the same key polls the store.
+// Only one of the waiting requests with the same key polls the store. The parameter err is the result of the last
+// requestClaim.
 func (a *admission) awaitTurn(err error) error {
 	a.waitWithin(func(ctx context.Context) {
 		for a.isHeldBecause(err, ErrInProgress) && ctx.Err() == nil {
@@ -239,10 +244,10 @@ func (a *admission) awaitTurn(err error) error {
 				return found, !a.isHeldBecause(err, ErrInProgress)
 			})
 			switch {
-			case polled || found == nil:
+			case polled || found == nil: // the reply was for this request, or the loop polls again
 			case found.Fingerprint == a.fingerprint:
 				a.record = *found
-			default: // the fingerprint was compared for the polling request; this request needs its own reply
+			default: // the record was for a request with another fingerprint
 				err = a.requestClaim()
 			}
 		}
@@ -250,8 +255,9 @@ func (a *admission) awaitTurn(err error) error {
 	return err
 }
 
-// waitWithin calls wait and returns true. The context of wait ends with the request, or after Options.Wait. If the
-// request may not wait, or the user has too many waiting requests, waitWithin returns false at once.
+// waitWithin calls wait and returns true. The context of wait ends with the request, or when the request has waited for
+// Options.Wait in total. If the request may not wait, or the user has too many waiting requests, waitWithin returns
+// false at once.
 func (a *admission) waitWithin(wait func(context.Context)) bool {
 	remaining := a.runner.opts.Wait - a.event.Waited
 	shares := &a.runner.waitingRequests.userShares
@@ -308,7 +314,7 @@ func (a *admission) reconcileAbandoned() (refusal error) {
 }
 
 // awaitReconciliation waits until a concurrent reconciliation of the same operation has ended, as long as the request
-// may wait. A request that may not wait is refused.
+// may wait. The caller then asks for a claim again. A request that may not wait is refused.
 func (a *admission) awaitReconciliation(ended <-chan struct{}) (refusal error) {
 	hasWaited := a.waitWithin(func(ctx context.Context) {
 		select {

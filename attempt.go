@@ -22,15 +22,16 @@ type attempt struct {
 }
 
 // errInterrupted is the reason to abandon an attempt whose handler panicked or called [runtime.Goexit].
-var errInterrupted = errors.New("idempotency: handler panicked or exited")
+var errInterrupted = errors.New("idempotency: the handler panicked or exited")
 
-// crashOutcome is the outcome of an attempt until the handler has returned, so a panic is settled like a crash of the
-// process.
+// crashOutcome is the outcome of an attempt until work has set another outcome. A handler that panics, or calls
+// [runtime.Goexit], therefore leaves crashOutcome.
 var crashOutcome = attemptOutcome{ending: endingInterrupted, recordAction: actionAbandon, notStoredCause: errInterrupted}
 
 // executeAttempt runs work as an attempt at the operation, and settles the claim by the outcome that work has set. If
 // work panics or calls [runtime.Goexit], executeAttempt settles the claim by crashOutcome and lets the panic or Goexit
-// go on. Without a claim, as FailOpen allows, executeAttempt only runs work. A refusal replaces the response of work.
+// go on. Without a claim, as FailOpen allows, executeAttempt only runs work and reports. A refusal replaces the
+// response of work.
 func (s *settlement) executeAttempt(ctx context.Context, work func(context.Context)) (refusal error) {
 	ctx = s.attempt.attachToContext(ctx, &s.admission)
 	s.outcome = crashOutcome
@@ -58,8 +59,8 @@ func (a *attempt) attachToContext(ctx context.Context, admitted *admission) cont
 	return context.WithValue(ctx, checkpoint.Key{}, a)
 }
 
-// runWork runs work, and notes in the event how long the run took and what the handler has annotated. After the return
-// of work, no step can begin.
+// runWork runs work, and notes in the event how long the run took and what the handler has annotated. After work has
+// ended, no step can begin, even if work panics.
 func (s *settlement) runWork(ctx context.Context, work func(context.Context)) {
 	began := s.runner.eventReporter.currentTime()
 	defer func() {
@@ -129,6 +130,8 @@ type leaseSettings struct {
 // maxConcurrentRenewals bounds how many renewals of a Runner call the store at a time.
 const maxConcurrentRenewals = 64
 
+// newLeaseSettings renews a lease after a third of its duration, so that a renewal can fail and be repeated before the
+// lease lapses.
 func newLeaseSettings(opts RunnerOptions) leaseSettings {
 	return leaseSettings{
 		leaseDuration: opts.Lease, renewInterval: opts.Lease / 3, renewTimeout: min(opts.StoreTimeout, opts.Lease/3),
@@ -172,15 +175,15 @@ func (l *lease) startRenewals(requestedAt time.Time) {
 	l.renewTimer = time.AfterFunc(time.Until(requestedAt.Add(l.renewInterval)), l.renewLease)
 }
 
-// renewLease renews the lease, and repeats a failed renewal until the lease lapses. A separate timer then cancels the
-// attempt, because a database driver may ignore the deadline of its context.
+// renewLease renews the lease, and repeats a failed renewal as long as the owner may act on the lease. A separate timer
+// then cancels the attempt, because a database driver may ignore the deadline of its context.
 func (l *lease) renewLease() {
-	ctx, lapsesAt, isClaimOpen := l.beginRenewal()
+	ctx, safeUntil, isClaimOpen := l.beginRenewal()
 	if !isClaimOpen {
 		return
 	}
 	defer l.cancelRenewal()
-	alarm := time.AfterFunc(time.Until(lapsesAt), l.loseClaim)
+	alarm := time.AfterFunc(time.Until(safeUntil), l.loseClaim)
 	defer alarm.Stop()
 	for ctx.Err() == nil {
 		requestedAt := time.Now()
@@ -197,20 +200,20 @@ func (l *lease) renewLease() {
 		}
 		polling.Sleep(ctx, l.leaseDuration/20, nil)
 	}
-	l.loseClaim() // the alarm may be late, or the process stood still until the lease had lapsed
+	l.loseClaim() // the alarm may be late, or the process stood still for too long
 }
 
-// beginRenewal returns the context of a renewal, and when the lease lapses unless the renewal succeeds. If the claim is
-// settled, isClaimOpen is false.
-func (l *lease) beginRenewal() (ctx context.Context, lapsesAt time.Time, isClaimOpen bool) {
+// beginRenewal returns the context of a renewal, and until when the owner may act on the lease unless the renewal
+// succeeds. If the claim is settled, isClaimOpen is false.
+func (l *lease) beginRenewal() (ctx context.Context, safeUntil time.Time, isClaimOpen bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.renewTimer == nil {
-		return nil, lapsesAt, false
+		return nil, safeUntil, false
 	}
-	lapsesAt = l.requestedAt.Add(l.safeDuration())
-	ctx, l.cancelRenewal = context.WithDeadline(l.storeCtx, lapsesAt)
-	return ctx, lapsesAt, true
+	safeUntil = l.requestedAt.Add(l.safeDuration())
+	ctx, l.cancelRenewal = context.WithDeadline(l.storeCtx, safeUntil)
+	return ctx, safeUntil, true
 }
 
 // extendLease calls Extend once, after waiting for a free slot.

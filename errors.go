@@ -15,25 +15,25 @@ import (
 // Options.ErrorHandler gets. The comment after each error names the problem type that a client sees. Only ErrRestored
 // is no refusal: a store returns ErrRestored to its caller.
 var (
-	ErrKeyMissing     = errors.New("idempotency: key missing")                        // key-missing
-	ErrKeyInvalid     = errors.New("idempotency: key invalid")                        // key-invalid
-	ErrUserUnknown    = errors.New("idempotency: user unknown")                       // user-unknown
-	ErrBodyTooLarge   = errors.New("idempotency: request body too large")             // body-too-large
-	ErrBodyInvalid    = errors.New("idempotency: request body invalid")               // body-invalid
-	ErrBodyConsumed   = errors.New("idempotency: request body was read before")       // body-consumed
-	ErrOverloaded     = errors.New("idempotency: too many request bodies in memory")  // overloaded
-	ErrInProgress     = errors.New("idempotency: in progress")                        // in-progress
-	ErrKeyReused      = errors.New("idempotency: key reused")                         // key-reused
-	ErrReplayRefused  = errors.New("idempotency: replay refused")                     // replay-refused
-	ErrNotReplayable  = errors.New("idempotency: response not replayable")            // not-replayable
-	ErrOutcomeUnknown = errors.New("idempotency: outcome unknown")                    // outcome-unknown
-	ErrUnavailable    = errors.New("idempotency: store unavailable")                  // store-unavailable
-	ErrClaimLost      = errors.New("idempotency: claim lost or lease lapsed")         // in-progress
-	ErrRecordInvalid  = errors.New("idempotency: stored record not readable")         // store-unavailable
-	ErrStoreFull      = errors.New("idempotency: store full")                         // store-unavailable
-	ErrStoreBusy      = errors.New("idempotency: no connection to the store is free") // store-unavailable
-	ErrUserQuota      = errors.New("idempotency: user's share of the store used up")  // quota-exceeded
-	ErrRestored       = errors.New("idempotency: record lost by the store, restored") // no problem: the answer is valid
+	ErrKeyMissing     = errors.New("idempotency: the request has no key")                          // key-missing
+	ErrKeyInvalid     = errors.New("idempotency: the key is invalid")                              // key-invalid
+	ErrUserUnknown    = errors.New("idempotency: the caller is unknown")                           // user-unknown
+	ErrBodyTooLarge   = errors.New("idempotency: the request body is too large")                   // body-too-large
+	ErrBodyInvalid    = errors.New("idempotency: the request body is invalid")                     // body-invalid
+	ErrBodyConsumed   = errors.New("idempotency: the request body was read before the middleware") // body-consumed
+	ErrOverloaded     = errors.New("idempotency: the memory for request bodies is used up")        // overloaded
+	ErrInProgress     = errors.New("idempotency: another attempt is in progress")                  // in-progress
+	ErrKeyReused      = errors.New("idempotency: the key was used with another request")           // key-reused
+	ErrReplayRefused  = errors.New("idempotency: Options.Replay refused the replay")               // replay-refused
+	ErrNotReplayable  = errors.New("idempotency: the answer was not kept for a replay")            // not-replayable
+	ErrOutcomeUnknown = errors.New("idempotency: the outcome of an earlier attempt is unknown")    // outcome-unknown
+	ErrUnavailable    = errors.New("idempotency: the store is unavailable")                        // store-unavailable
+	ErrClaimLost      = errors.New("idempotency: the claim is lost or its lease has lapsed")       // in-progress
+	ErrRecordInvalid  = errors.New("idempotency: the stored record cannot be read")                // store-unavailable
+	ErrStoreFull      = errors.New("idempotency: the store is full")                               // store-unavailable
+	ErrStoreBusy      = errors.New("idempotency: no connection to the store is free")              // store-unavailable
+	ErrUserQuota      = errors.New("idempotency: the user's share of the store is used up")        // quota-exceeded
+	ErrRestored       = errors.New("idempotency: the store had lost the record and restored it")   // no problem: the answer is valid
 )
 
 // problemBase is the default of Options.ProblemBase. Clients compare types, so a changed base breaks clients.

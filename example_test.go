@@ -827,8 +827,8 @@ func ExampleParseKey() {
 	// Output:
 	// "order-1" <nil>
 	// "order-1" <nil>
-	// "" idempotency: key invalid: a key must not contain spaces, control characters or characters outside of ASCII
-	// "" idempotency: key missing
+	// "" idempotency: the key is invalid: a key must not contain spaces, control characters or characters outside of ASCII
+	// "" idempotency: the request has no key
 }
 
 // A worker stops when its operations have ended, and before it closes the client of the store.
@@ -1570,7 +1570,7 @@ func ExampleParseFields() {
 	fmt.Println(err)
 	// Output:
 	// map[Content-Type:[text/plain]] <nil>
-	// idempotency: stored record not readable: lines of the header
+	// idempotency: the stored record cannot be read: lines of the header
 }
 
 // A store of your own keeps an answer as bytes.

@@ -15,16 +15,16 @@ import (
 )
 
 // UserFunc returns the ID of the authenticated caller of a request. Different users never share a key. If the ID is
-// empty or UserFunc fails, the request is refused with user-unknown.
+// empty or UserFunc fails, the request is refused with 401 user-unknown.
 //
 // If the error is or wraps an [*Error], the client gets that Error: for example 503 because authentication is down, or
-// 401 with a WWW-Authenticate field of a scheme different from Bearer. The error passed to ErrorHandler and [Observer]
+// 401 with a WWW-Authenticate field of a scheme other than Bearer. The error passed to ErrorHandler and [Observer]
 // wraps both the returned error and [ErrUserUnknown], whatever the status.
 type UserFunc func(*http.Request) (string, error)
 
 // SingleUser is the UserFunc of a service with a single caller, or of a service without a way to tell its callers
-// apart. Several callers would share their keys, so one caller could get the answer to a request of a different caller.
-// Set Options.MaxUserBodies to MaxBodies, because no room has to be left for further users.
+// apart. In the latter case all callers share their keys, so one caller could get the answer to another. Set
+// Options.MaxUserBodies to MaxBodies, because the single user need not leave room for others.
 func SingleUser(*http.Request) (string, error) { return "single", nil }
 
 // Middleware makes handlers safe to retry. A Middleware is safe for concurrent use.
@@ -68,14 +68,14 @@ func (m *Middleware) Shutdown(ctx context.Context) error { return m.runner.Shutd
 
 // Handler guards next. Routers such as chi and gorilla/mux take the method value m.Handler as a middleware.
 //
-// Mount the guarded handler inside authentication, because the Middleware has to know the user. Mount it inside the
-// router, because redirects and 404s of the router are no answers of next. Middleware outside must leave the request
-// body unread. Requests with an unguarded method reach next untouched, and so do requests without a key unless Required
-// is set. A handler guarded twice, with the same store and key, runs once.
+// Mount the guarded handler inside authentication, because the Middleware has to know the user, and inside the router,
+// because redirects and 404s of the router are no answers of next. Outer middleware must leave the request body unread.
+// Requests with an unguarded method reach next untouched, and so do requests without a key unless Required is set. A
+// handler guarded twice, with the same store and key, runs once.
 //
 // The context of next outlives the client, see Options.CancelWithClient. If the context has ended and next returns
-// without writing, the Middleware stores and writes nothing, and outer middleware can answer. But if the context ended
-// because the claim was lost, the request is refused with in-progress.
+// without writing, the Middleware stores and writes nothing, so that outer middleware can answer. But if the context
+// ended because the claim was lost, the request is refused with in-progress.
 //
 // The frameworks echo and gin answer after their handlers have returned. If next writes nothing inside echo or gin, the
 // Middleware stores and writes nothing, so that the framework can answer, and warns the Logger. Use the adapters
@@ -104,7 +104,7 @@ func (m *Middleware) serveGuarded(next http.Handler, w http.ResponseWriter, r *h
 	if err != nil {
 		return m.rejectRequest(r, key, err)
 	}
-	if isWithinOperation(r.Context(), m.runner.store, key) {
+	if isWithinOperation(r.Context(), m.runner.store, key) { // an outer Middleware guards the request already
 		next.ServeHTTP(w, r)
 		return nil
 	}
@@ -132,7 +132,8 @@ func (m *Middleware) rejectRequest(r *http.Request, key Key, err error) error {
 	return refusalFor(err)
 }
 
-// writeRefusal completes a copy of the refusal by the options and passes the copy to the ErrorHandler.
+// writeRefusal sets the problem type, and the status of a reused key, in a copy of the refusal, and passes the copy to
+// ErrorHandler.
 func (m *Middleware) writeRefusal(w http.ResponseWriter, r *http.Request, err error) {
 	refusal := *refusalFor(err) // a copy, because the service may share one Error among requests
 	refusal.Type = cmp.Or(refusal.Type, problemType(m.opts.ProblemBase, refusal.Code))
@@ -172,7 +173,7 @@ type exchange struct {
 	r           *http.Request
 	requestBody *bounds.Buffer
 
-	settlement
+	settlement      // with the admission, the attempt and its outcome
 	*handlerState   // nil if the request runs no handler
 	answerRecorder  answerRecorder
 	overflowSettler overflowSettler
@@ -214,8 +215,8 @@ func (e *exchange) releaseBody() {
 	e.requestBody = nil
 }
 
-// readFingerprint reads the request body and computes the fingerprint. A body within the budget stays in memory for the
-// handler.
+// readFingerprint reads the request body and computes the fingerprint. The body stays in memory until releaseBody,
+// because the handler reads the body again.
 func (e *exchange) readFingerprint() error {
 	var err error
 	e.requestBody, err = readBody(e.r, e.middleware.opts.MaxBody, &e.middleware.bodyBudget, e.key.User)
@@ -263,8 +264,8 @@ func (e *exchange) checkReplay(replay *Response) error {
 	return nil
 }
 
-// requestWithBody returns a copy of the request with ctx. Reading the body of the copy by reader starts at the first
-// byte.
+// requestWithBody returns a copy of the request with ctx. The body of the copy is reader, which begins with the first
+// byte of the request body.
 func (e *exchange) requestWithBody(ctx context.Context, reader *bodyReader) *http.Request {
 	r := e.r.WithContext(ctx)
 	if r.Body != nil && r.Body != http.NoBody {
@@ -346,8 +347,8 @@ func (e *exchange) prepareRecorder() {
 	e.answerWriter.outerWriter, e.answerWriter.answerRecorder = e.w, rec
 }
 
-// serveHandler runs the handler and judges the answer. Only the owner of the operation calls serveHandler, once for
-// each attempt, and a request without a claim if FailOpen is set.
+// serveHandler runs the handler and judges the answer. executeAttempt calls serveHandler once at most: for the owner of
+// the operation, or without a claim if FailOpen allows an unprotected run.
 func (e *exchange) serveHandler(ctx context.Context) {
 	defer e.answerWriter.close()
 	r := e.requestWithBody(ctx, &e.bodyReader)
@@ -355,7 +356,7 @@ func (e *exchange) serveHandler(ctx context.Context) {
 	e.next.ServeHTTP(&e.answerWriter, r)
 	e.releaseBody()
 
-	answer, wrote, isWhole := e.answerWriter.finishRecording()
+	answer, wrote, isComplete := e.answerWriter.finishRecording()
 	if e.outcome.recordAction == actionComplete { // overflowSettler has completed the record before
 		return
 	}
@@ -370,7 +371,7 @@ func (e *exchange) serveHandler(ctx context.Context) {
 		outcome.ending = endingGaveUp
 	case !wrote && answersAfterHandler(e.w):
 		outcome.ending = endingLeftToFramework
-	case !isWhole:
+	case !isComplete:
 		outcome.ending = endingTruncated
 	default:
 		outcome.ending = endingAnswered
@@ -391,9 +392,9 @@ const (
 
 // These errors say why an answer does not complete the operation.
 var (
-	errGaveUp      = errors.New("idempotency: handler returned without an answer after its context had ended")
-	errTruncated   = errors.New("idempotency: answer shorter than its Content-Length")
-	errNotStorable = errors.New("idempotency: answer not storable")
+	errGaveUp      = errors.New("idempotency: the handler returned without an answer after its context had ended")
+	errTruncated   = errors.New("idempotency: the answer is shorter than its Content-Length")
+	errNotStorable = errors.New("idempotency: the answer is not storable")
 	errNotKept     = errors.New("idempotency: the handler decided not to keep its answer")
 )
 
@@ -409,7 +410,7 @@ type answerJudge struct {
 // verdict:
 //
 //	ending \ verdict                  none       Keep, Tombstone   Free    Unknown
-//	interrupted                       abandon    abandon           abandon abandon
+//	interrupted (crashOutcome)        abandon    abandon           abandon abandon
 //	gave up                           abandon    (see answered)    free    abandon
 //	left to the framework             abandon    store the status  free    abandon
 //	truncated                         release    store the status  free    abandon
@@ -423,7 +424,7 @@ func (j *answerJudge) judgeAnswer(outcome *attemptOutcome, verdict Verdict) {
 	outcome.storedResponse = j.makeStoredResponse(outcome, verdict)
 	outcome.status, outcome.recordAction, outcome.notStoredCause = outcome.answer.Status, actionComplete, nil
 	outcome.recordAction, outcome.notStoredCause = j.chooseAction(outcome, verdict)
-	if outcome.ending == endingLeftToFramework && outcome.recordAction != actionComplete {
+	if outcome.ending == endingLeftToFramework && outcome.recordAction != actionComplete { // the framework answers later
 		outcome.status, outcome.hadNoEffect = 0, verdict != undecided && hasRefusalStatus(j.w)
 	}
 }
@@ -470,7 +471,7 @@ func (j *answerJudge) makeStoredResponse(outcome *attemptOutcome, verdict Verdic
 const maxFieldBytes = 64 << 10
 
 // canStoreWhole reports whether the answer can be stored whole and sent again. Two kinds of answers could be stored but
-// would be refused as a replay: a 101, because the connection goes on in a different protocol, and an answer with an
+// would be refused as a replay: a 101, because the connection goes on in another protocol, and an answer with an
 // invalid Content-Length. Only the latter needs the full check, so the check runs only if the header or the trailer
 // mentions a Content-Length.
 func (j *answerJudge) canStoreWhole(answer *Response) bool {
@@ -481,7 +482,8 @@ func (j *answerJudge) canStoreWhole(answer *Response) bool {
 }
 
 // overflowSettler settles the claim of an answer that is too large to store, before the first byte of the answer is
-// sent. A crash after that byte must leave a completed record, because the client may have seen a part of the answer.
+// sent. A crash after the first byte must leave a completed record, because the client may have seen a part of the
+// answer.
 type overflowSettler struct {
 	settlement  *settlement
 	answerJudge answerJudge

@@ -203,7 +203,7 @@ func (e *Event) logAttributes() []slog.Attr {
 
 // logPanic logs a panic of the observer.
 func (r *eventReporter) logPanic(ctx context.Context, value any) {
-	r.loggerOrDefault().LogAttrs(ctx, slog.LevelError, "idempotency: observer panicked",
+	r.loggerOrDefault().LogAttrs(ctx, slog.LevelError, "idempotency: the Observer panicked",
 		slog.String("panic", fmt.Sprint(value)), slog.String("stack", string(debug.Stack())))
 }
 

@@ -413,7 +413,7 @@ func TestOptionLogger(t *testing.T) {
 	}
 	panics := func(http.ResponseWriter, *http.Request) { panic("boom") }
 	open, refuse := idempotency.Options{FailOpen: true}, idempotency.Options{Abandoned: idempotency.Refuse}
-	const notStorable, notKept = "idempotency: answer not storable", "idempotency: the handler decided not to keep its answer"
+	const notStorable, notKept = "idempotency: the answer is not storable", "idempotency: the handler decided not to keep its answer"
 	for name, row := range map[string]struct {
 		opts    idempotency.Options
 		fault   func(*testservice.SpyStore)
@@ -425,13 +425,13 @@ func TestOptionLogger(t *testing.T) {
 		"refused by a verdict": {handler: decides(idempotency.Free)},
 		"failed":               {handler: answers(http.StatusServiceUnavailable), want: `WARN released attempt=1 status=503 error="` + notStorable + `"`},
 		"perhaps refused":      {handler: answers(http.StatusRequestTimeout), want: `WARN released attempt=1 status=408 error="` + notStorable + `"`},
-		"panicked":             {handler: panics, want: `WARN released attempt=1 error="idempotency: handler panicked or exited"`},
+		"panicked":             {handler: panics, want: `WARN released attempt=1 error="idempotency: the handler panicked or exited"`},
 		"unknown":              {handler: decides(idempotency.Unknown), want: `WARN released attempt=1 status=502 error="` + notKept + `"`},
 		"failed, and not released": {fault: func(s *testservice.SpyStore) {
 			s.OnRelease = testservice.Failing(testservice.Always, testservice.ErrDown)
 		}, handler: answers(http.StatusServiceUnavailable),
 			want: `WARN released attempt=1 status=503 error="store down\n` + notStorable + `"`},
-		"panicked, Refuse": {opts: refuse, handler: panics, want: `WARN abandoned attempt=1 error="idempotency: handler panicked or exited"`},
+		"panicked, Refuse": {opts: refuse, handler: panics, want: `WARN abandoned attempt=1 error="idempotency: the handler panicked or exited"`},
 		"unknown, Refuse":  {opts: refuse, handler: decides(idempotency.Unknown), want: `WARN abandoned attempt=1 status=502 error="` + notKept + `"`},
 		"unavailable":      {fault: beginning(testservice.ErrDown), handler: testservice.Echo, want: `ERROR store-unavailable error="store down"`},
 		"unprotected":      {opts: open, fault: beginning(testservice.ErrDown), handler: testservice.Echo, want: `ERROR unprotected status=201 error="store down"`},

@@ -176,8 +176,8 @@ func (r *bodyReader) Close() error {
 }
 
 // errLeftToFramework is the reason to store nothing if a handler wrote nothing inside a framework like echo or gin.
-var errLeftToFramework = errors.New("idempotency: the handler wrote nothing, and the framework around the middleware " +
-	"answers after it: mount the middleware by the framework's adapter, around whatever makes answers of errors")
+var errLeftToFramework = errors.New("idempotency: the handler wrote nothing, and a framework such as echo or gin answers " +
+	"after the handler: mount the middleware by the framework's adapter, outside of everything that turns errors into answers")
 
 // The writers of echo and gin are recognised by their methods. Both frameworks answer after their handlers have returned.
 type (
@@ -234,7 +234,7 @@ type answerRecorder struct {
 	response        Response // Status and Header are set by writeHeader
 	headState       headState
 	bodyState       bodyState
-	isSending       bool
+	isSending       bool  // the header has been sent
 	overflowRefusal error // the claim was lost when overflowSettler settled, and nothing may be sent
 }
 
@@ -259,7 +259,7 @@ type bodyState struct {
 	buffer         *bounds.Buffer
 	declaredLength int64 // the Content-Length at WriteHeader, or -1
 	writtenBytes   int64 // all bytes that the handler has written
-	acceptedBytes  int64 // writtenBytes less the bytes beyond declaredLength
+	acceptedBytes  int64 // bytes of the writes that ended within declaredLength
 }
 
 // sendThreshold is how many bytes a streamed answer is held back. The buffer of net/http's server has the same size,

@@ -65,7 +65,8 @@ func (s *settlement) reportUnprotected(ctx context.Context) {
 }
 
 // settleClaim carries out the action of the outcome and reports the result. If overflowSettler has settled the claim
-// before, settleClaim only reports.
+// before, settleClaim only reports. If the store has not confirmed the response of overflowSettler, settleClaim
+// completes the record again.
 func (s *settlement) settleClaim(ctx context.Context) (refusal error) {
 	defer s.endSettlement(ctx)
 	if s.claimState == claimSettled {
@@ -126,7 +127,8 @@ func (s *settlement) completeRecord() (refusal error) {
 	return nil
 }
 
-// isFinal reports whether err, the result of Complete, tells the final state of the record.
+// isFinal reports whether err, the result of Complete, tells the final state of the record. After any other error, a
+// repetition of Complete may succeed.
 func isFinal(err error) bool {
 	return err == nil || errors.Is(err, ErrRestored) || errors.Is(err, ErrClaimLost) || errors.Is(err, ErrRecordInvalid)
 }
@@ -138,7 +140,7 @@ func (s *settlement) noteCompletion(err error) {
 	} else {
 		s.claimState = claimUnrecorded
 	}
-	if err == nil && s.lease.wasRestored.Load() {
+	if err == nil && s.lease.wasRestored.Load() { // an earlier renewal or checkpoint has restored the record
 		err = ErrRestored
 	}
 	s.event.Err = err
@@ -162,7 +164,8 @@ const (
 	longestRetryPause = time.Second
 )
 
-// persistResponse repeats Complete until the result is final or limit has passed.
+// persistResponse repeats Complete until the result is final or limit has passed. In the background, the end of a
+// Shutdown also ends the repetitions.
 func (s *settlement) persistResponse(limit time.Duration) error {
 	deadline := time.Now().Add(limit)
 	for pause := firstRetryPause; ; pause = min(2*pause, longestRetryPause) {
@@ -180,8 +183,9 @@ func (s *settlement) sendCompletion(limit time.Duration) error {
 	return s.claim.Complete(ctx, s.outcome.storedResponse, s.runner.opts.TTL)
 }
 
-// completeInBackground goes on storing the response, and renews the lease meanwhile. The attempts to store end when the
-// response would have expired, or at the end of a Shutdown. Without room in the backlog, the response is never stored.
+// completeInBackground goes on storing the response, and renews the lease meanwhile. The repetitions end when the
+// response would have expired, or at the end of a Shutdown. If the backlog has no room, the lease is left to lapse and
+// the response is lost.
 func (s *settlement) completeInBackground() {
 	background, reportCtx := s.newBackgroundSettlement(), s.detachedContext()
 	response := s.outcome.storedResponse.Clone() // the buffer of the body goes to the next request
@@ -210,7 +214,7 @@ func (s *settlement) completeInBackground() {
 // would block the key for a lease or, with Refuse, end with an unknown outcome.
 func (s *settlement) releaseInBackground() {
 	background, began, limit := s.newBackgroundSettlement(), time.Now(), s.runner.opts.Lease
-	if s.runner.opts.Abandoned == Refuse {
+	if s.runner.opts.Abandoned == Refuse { // the claim would block the key until the record expires
 		limit = s.runner.opts.TTL
 	}
 	s.runner.settlementBacklog.Run(backlog.MostReleases, 0, func() {
@@ -240,7 +244,8 @@ func (s *settlement) newBackgroundSettlement() *settlement {
 	return background
 }
 
-// mayHaveStoredSteps reports whether this attempt may have stored a step. A stored step is an effect.
+// mayHaveStoredSteps reports whether this attempt may have stored a step. A stored step is an effect. The caller has
+// called endSteps before, if the handler has run.
 func (s *settlement) mayHaveStoredSteps() bool { return s.attempt != nil && s.steps.Load().Kept() }
 
 // freeKey ends the claim of an attempt without effects. The key becomes unused again, unless an earlier attempt may
