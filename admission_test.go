@@ -31,8 +31,8 @@ type reconcileFunc = func(context.Context, idempotency.Operation) (*idempotency.
 // reconciledKey is the key of the operations in this file.
 var reconciledKey = idempotency.Key{User: "single", Endpoint: "POST /payments", ID: "k"}
 
-// reconciled is a service with an operation whose owner has died.
-func reconciled(t *testing.T, setup testservice.Setup, reconcile reconcileFunc) *testservice.Service {
+// newAbandonedService returns a service with an abandoned operation: its owner has crashed, and its lease has lapsed.
+func newAbandonedService(t *testing.T, setup testservice.Setup, reconcile reconcileFunc) *testservice.Service {
 	t.Helper()
 	setup.Opts.Abandoned, setup.Opts.Reconcile = idempotency.Refuse, reconcile
 	svc := setup.Guard(t, testservice.AttemptNumber)
@@ -42,15 +42,17 @@ func reconciled(t *testing.T, setup testservice.Setup, reconcile reconcileFunc) 
 	return svc
 }
 
-func notHappened(context.Context, idempotency.Operation) (*idempotency.Response, error) {
+// reconcileAsNotHappened is a Reconcile that says that the operation has not happened.
+func reconcileAsNotHappened(context.Context, idempotency.Operation) (*idempotency.Response, error) {
 	return nil, nil
 }
 
-func charged(context.Context, idempotency.Operation) (*idempotency.Response, error) {
+// reconcileAsCharged is a Reconcile that says that the operation has happened.
+func reconcileAsCharged(context.Context, idempotency.Operation) (*idempotency.Response, error) {
 	return &idempotency.Response{Status: 201, Body: []byte("charged")}, nil
 }
 
-// requireUntouched requires that the operation is as its owner has left it.
+// requireUntouched requires that the operation is still abandoned after its first attempt.
 func requireUntouched(t *testing.T, svc *testservice.Service) {
 	t.Helper()
 	entry := testservice.MustInspect(t, svc.Store.Store, reconciledKey)
@@ -63,7 +65,7 @@ func TestReconcileSaysWhatHasHappened(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var asked []idempotency.Operation
-		svc := reconciled(t, testservice.Setup{}, func(_ context.Context, op idempotency.Operation) (*idempotency.Response, error) {
+		svc := newAbandonedService(t, testservice.Setup{}, func(_ context.Context, op idempotency.Operation) (*idempotency.Response, error) {
 			asked = append(asked, op)
 			header := idempotency.NewFields(http.Header{"Content-Type": {"text/plain"}})
 			return &idempotency.Response{Status: 201, Header: header, Body: []byte("charged"), Note: "ch_17"}, nil
@@ -100,7 +102,7 @@ func TestReconcileSaysThatNothingHasHappened(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0
-		svc := reconciled(t, testservice.Setup{}, func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
+		svc := newAbandonedService(t, testservice.Setup{}, func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
 			calls++
 			return nil, nil
 		})
@@ -120,15 +122,15 @@ func TestReconcileKnowsNoBody(t *testing.T) {
 		lost := func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
 			return &idempotency.Response{Status: 201, Omitted: true}, nil
 		}
-		svc := reconciled(t, testservice.Setup{}, lost)
+		svc := newAbandonedService(t, testservice.Setup{}, lost)
 		for range 2 {
 			problem := testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "not-replayable")
 			require.Equal(t, 201, problem.OriginalStatus)
 		}
 		b := newBench(t, testservice.NewSpyStore(), idempotency.RunnerOptions{Abandoned: idempotency.Refuse, Reconcile: lost})
-		b.crash(t)
+		b.crashAttempt(t)
 		for range 2 {
-			_, replayed, err := b.do(mustNotWork(t))
+			_, replayed, err := b.doOperation(mustNotWork(t))
 			require.ErrorIs(t, err, idempotency.ErrNotReplayable)
 			require.False(t, replayed)
 		}
@@ -179,7 +181,7 @@ func TestReconcileDoesNotKnow(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				known := false
-				svc := reconciled(t, testservice.Setup{}, func(ctx context.Context, op idempotency.Operation) (*idempotency.Response, error) {
+				svc := newAbandonedService(t, testservice.Setup{}, func(ctx context.Context, op idempotency.Operation) (*idempotency.Response, error) {
 					assert.Equal(t, 1, op.Attempt)
 					if known {
 						return &idempotency.Response{Status: 204}, nil
@@ -207,7 +209,7 @@ func TestReconcileDoesNotKnow(t *testing.T) {
 func TestOperatorEndsWhatReconcileCannot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		svc := reconciled(t, testservice.Setup{}, func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
+		svc := newAbandonedService(t, testservice.Setup{}, func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
 			time.Sleep(time.Second)
 			return nil, errProvider
 		})
@@ -233,7 +235,7 @@ func TestReconcilePanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		panics := true
-		svc := reconciled(t, testservice.Setup{}, func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
+		svc := newAbandonedService(t, testservice.Setup{}, func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
 			if panics {
 				panic("cannot be asked")
 			}
@@ -252,13 +254,13 @@ type operatedStore struct {
 	onInspect, onResolve func(step func() error) error
 }
 
-func (s *operatedStore) resolver() idempotency.Resolver {
+func (s *operatedStore) asResolver() idempotency.Resolver {
 	return s.Store.(idempotency.Resolver)
 }
 
 func (s *operatedStore) Inspect(ctx context.Context, key idempotency.Key) (entry idempotency.Entry, err error) {
 	step := func() error {
-		entry, err = s.resolver().Inspect(ctx, key)
+		entry, err = s.asResolver().Inspect(ctx, key)
 		return err
 	}
 	if s.onInspect != nil {
@@ -268,19 +270,19 @@ func (s *operatedStore) Inspect(ctx context.Context, key idempotency.Key) (entry
 }
 
 func (s *operatedStore) InspectDigest(ctx context.Context, digest [32]byte) (idempotency.Entry, error) {
-	return s.resolver().InspectDigest(ctx, digest)
+	return s.asResolver().InspectDigest(ctx, digest)
 }
 
 func (s *operatedStore) Forget(ctx context.Context, entry idempotency.Entry) error {
-	return s.resolver().Forget(ctx, entry)
+	return s.asResolver().Forget(ctx, entry)
 }
 
 func (s *operatedStore) List(ctx context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
-	return s.resolver().List(ctx, request)
+	return s.asResolver().List(ctx, request)
 }
 
 func (s *operatedStore) Resolve(ctx context.Context, entry idempotency.Entry, resolution idempotency.Resolution) error {
-	step := func() error { return s.resolver().Resolve(ctx, entry, resolution) }
+	step := func() error { return s.asResolver().Resolve(ctx, entry, resolution) }
 	if s.onResolve != nil {
 		return s.onResolve(step)
 	}
@@ -299,11 +301,11 @@ func TestReconcileWhileTheStoreFails(t *testing.T) {
 		calls            int
 		then             string // the body once the store works
 	}{
-		"cannot be inspected":     {inspect: fails, reconcile: charged, then: "charged"},
-		"cannot be resolved":      {resolve: fails, reconcile: charged, calls: 1, then: "charged"},
-		"reply to the resolution": {resolve: loses, reconcile: charged, calls: 1, then: "charged"},
-		"the same, not happened":  {resolve: loses, reconcile: notHappened, calls: 1, then: "attempt 2"},
-		"second claim":            {begin: true, reconcile: notHappened, calls: 1, then: "attempt 2"},
+		"cannot be inspected":     {inspect: fails, reconcile: reconcileAsCharged, then: "charged"},
+		"cannot be resolved":      {resolve: fails, reconcile: reconcileAsCharged, calls: 1, then: "charged"},
+		"reply to the resolution": {resolve: loses, reconcile: reconcileAsCharged, calls: 1, then: "charged"},
+		"the same, not happened":  {resolve: loses, reconcile: reconcileAsNotHappened, calls: 1, then: "attempt 2"},
+		"second claim":            {begin: true, reconcile: reconcileAsNotHappened, calls: 1, then: "attempt 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -434,11 +436,11 @@ func TestReconcileStandsStillBeforeTheHandler(t *testing.T) {
 			time.Sleep(time.Minute)
 			assert.Equal(t, "attempt 2", svc.Call("k", "b").Body)
 		})
-		svc = reconciled(t, testservice.Setup{Opts: idempotency.Options{Observer: func(_ context.Context, e idempotency.Event) {
+		svc = newAbandonedService(t, testservice.Setup{Opts: idempotency.Options{Observer: func(_ context.Context, e idempotency.Event) {
 			if e.Outcome == idempotency.OutcomeNotHappened {
 				stand()
 			}
-		}}}, notHappened)
+		}}}, reconcileAsNotHappened)
 		got := svc.Call("k", "b")
 		require.Equal(t, "attempt 2", got.Body)
 		require.True(t, got.Replayed())
@@ -451,7 +453,7 @@ func TestReconcileClaimsTooLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := testservice.NewSpyStore()
-		svc := reconciled(t, testservice.Setup{Store: store}, notHappened)
+		svc := newAbandonedService(t, testservice.Setup{Store: store}, reconcileAsNotHappened)
 		begins := store.Begins.Load()
 		store.OnBegin = func(_ context.Context, n int64, step func() error) error {
 			err := step()
@@ -483,7 +485,7 @@ func TestReconcileIsAskedOnce(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				calls := 0
-				svc := reconciled(t, testservice.Setup{Opts: idempotency.Options{Wait: c.wait}},
+				svc := newAbandonedService(t, testservice.Setup{Opts: idempotency.Options{Wait: c.wait}},
 					func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
 						calls++
 						time.Sleep(5 * time.Second)
@@ -549,7 +551,7 @@ func TestReconcileIsAskedAboutSeveralAtOnce(t *testing.T) {
 func TestClientLeavesDuringReconcile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		svc := reconciled(t, testservice.Setup{Opts: idempotency.Options{Wait: time.Minute}},
+		svc := newAbandonedService(t, testservice.Setup{Opts: idempotency.Options{Wait: time.Minute}},
 			func(ctx context.Context, _ idempotency.Operation) (*idempotency.Response, error) {
 				time.Sleep(5 * time.Second)
 				return nil, cmp.Or(ctx.Err(), errProvider)
@@ -598,7 +600,7 @@ func TestReconcileNeedsARefusalAndAResolver(t *testing.T) {
 		"nothing":                  {wrapper{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			opts := idempotency.RunnerOptions{Abandoned: idempotency.Refuse, Reconcile: notHappened}
+			opts := idempotency.RunnerOptions{Abandoned: idempotency.Refuse, Reconcile: reconcileAsNotHappened}
 			_, err := idempotency.NewRunner(c.store, opts)
 			if c.works {
 				require.NoError(t, err)
@@ -610,7 +612,7 @@ func TestReconcileNeedsARefusalAndAResolver(t *testing.T) {
 			require.NoError(t, err)
 		})
 	}
-	_, err := idempotency.NewRunner(onlyStore{memory}, idempotency.RunnerOptions{Reconcile: notHappened})
+	_, err := idempotency.NewRunner(onlyStore{memory}, idempotency.RunnerOptions{Reconcile: reconcileAsNotHappened})
 	require.ErrorContains(t, err, "Reconcile without Abandoned: Refuse")
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 }
@@ -627,13 +629,13 @@ func TestReconcileThroughOtherStores(t *testing.T) {
 			return cache.New(wrapper{testservice.MustSeal(t, wrapper{inner}, secret)}, cache.Options{})
 		},
 	} {
-		for body, reconcile := range map[string]reconcileFunc{"charged": charged, "attempt 2": notHappened} {
+		for body, reconcile := range map[string]reconcileFunc{"charged": reconcileAsCharged, "attempt 2": reconcileAsNotHappened} {
 			t.Run(name+" "+body, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					spy := testservice.NewSpyStore()
 					spy.Store = front(t, spy.Store)
-					svc := reconciled(t, testservice.Setup{Store: spy}, reconcile)
+					svc := newAbandonedService(t, testservice.Setup{Store: spy}, reconcile)
 					for range 2 {
 						require.Equal(t, body, svc.Call("k", "b").Body)
 					}
@@ -659,11 +661,11 @@ func TestReconcileIsNotAskedAboutWhatFailed(t *testing.T) {
 	require.EqualValues(t, 3, svc.Runs.Load())
 }
 
-// crash makes an attempt that ends without a trace, and waits for the end of its lease.
-func (b *bench) crash(t *testing.T) {
+// crashAttempt begins an attempt that never settles its claim, and waits until the lease has lapsed.
+func (b *runnerBench) crashAttempt(t *testing.T) {
 	t.Helper()
 	require.Panics(t, func() {
-		_, _, _ = b.do(func(context.Context) (idempotency.Response, error) { panic("crash") })
+		_, _, _ = b.doOperation(func(context.Context) (idempotency.Response, error) { panic("crash") })
 	})
 	time.Sleep(30 * time.Second)
 }
@@ -677,8 +679,8 @@ func TestRunnerReconciles(t *testing.T) {
 				return &idempotency.Response{Status: 200, Body: []byte("done before")}, nil
 			},
 		})
-		b.crash(t)
-		got, replayed, err := b.do(mustNotWork(t))
+		b.crashAttempt(t)
+		got, replayed, err := b.doOperation(mustNotWork(t))
 		require.NoError(t, err)
 		require.True(t, replayed)
 		require.Equal(t, "done before", string(got.Body))
@@ -700,11 +702,11 @@ func TestWorkWhoseResponseCannotBeStored(t *testing.T) {
 			t.Parallel()
 			_, client := testservice.NewMiniredis(t)
 			b := newBench(t, &testservice.SpyStore{Store: idempotency.NewRedisStore(client, idempotency.RedisOptions{})}, idempotency.RunnerOptions{})
-			_, _, err := b.do(func(context.Context) (idempotency.Response, error) { return resp, nil })
+			_, _, err := b.doOperation(func(context.Context) (idempotency.Response, error) { return resp, nil })
 			require.ErrorContains(t, err, "cannot be stored")
 			require.NotErrorIs(t, err, idempotency.ErrRecordInvalid)
 			require.True(t, b.journal.Last(t).Omitted)
-			_, _, err = b.do(mustNotWork(t))
+			_, _, err = b.doOperation(mustNotWork(t))
 			require.ErrorIs(t, err, idempotency.ErrNotReplayable)
 		})
 	}
@@ -798,7 +800,7 @@ func TestStepRunsThatHasNotHappened(t *testing.T) {
 		t.Run(who, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				reconcile := reconcileFunc(notHappened)
+				reconcile := reconcileFunc(reconcileAsNotHappened)
 				if who != "Reconcile" {
 					reconcile = nil
 				}

@@ -19,16 +19,16 @@ import (
 	"github.com/idempotency-go/idempotency/step"
 )
 
-// bench is a Runner on a store that a test watches.
-type bench struct {
+// runnerBench is a Runner on a store that records its calls.
+type runnerBench struct {
 	*idempotency.Runner
 	store   *testservice.SpyStore
 	journal testservice.Journal
 }
 
-func newBench(t *testing.T, store *testservice.SpyStore, opts idempotency.RunnerOptions) *bench {
+func newBench(t *testing.T, store *testservice.SpyStore, opts idempotency.RunnerOptions) *runnerBench {
 	t.Helper()
-	b := &bench{store: store}
+	b := &runnerBench{store: store}
 	opts.Observer, opts.Logger = b.journal.Observe, slog.New(slog.DiscardHandler)
 	var err error
 	b.Runner, err = idempotency.NewRunner(store, opts)
@@ -44,7 +44,7 @@ var (
 	}
 )
 
-func (b *bench) do(work func(context.Context) (idempotency.Response, error)) (idempotency.Response, bool, error) {
+func (b *runnerBench) doOperation(work func(context.Context) (idempotency.Response, error)) (idempotency.Response, bool, error) {
 	return b.Do(context.Background(), someKey, []byte("payload"), work)
 }
 
@@ -55,11 +55,11 @@ func TestLeaseIsRenewedWhileTheHandlerRuns(t *testing.T) {
 		go func() {
 			for range 119 {
 				time.Sleep(30 * time.Second)
-				_, _, err := b.do(someWork)
+				_, _, err := b.doOperation(someWork)
 				assert.ErrorIs(t, err, idempotency.ErrInProgress)
 			}
 		}()
-		_, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+		_, _, err := b.doOperation(func(ctx context.Context) (idempotency.Response, error) {
 			time.Sleep(time.Hour - time.Second)
 			assert.NoError(t, ctx.Err())
 			return someWork(ctx)
@@ -71,7 +71,7 @@ func TestLeaseIsRenewedWhileTheHandlerRuns(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		require.EqualValues(t, 179, b.store.Extends.Load(), "renewed after the handler had returned")
-		_, replayed, err := b.do(someWork)
+		_, replayed, err := b.doOperation(someWork)
 		require.NoError(t, err)
 		require.True(t, replayed)
 	})
@@ -210,7 +210,7 @@ func TestHandlerIsCancelledWhenItsLeaseIsLost(t *testing.T) {
 				}
 				b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
 				began := time.Now()
-				_, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+				_, _, err := b.doOperation(func(ctx context.Context) (idempotency.Response, error) {
 					select {
 					case <-ctx.Done():
 						assert.Equal(t, row.after, time.Since(began))
@@ -238,7 +238,7 @@ func TestRestoredLeaseIsReported(t *testing.T) {
 			return step()
 		}
 		b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
-		_, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+		_, _, err := b.doOperation(func(ctx context.Context) (idempotency.Response, error) {
 			time.Sleep(time.Hour)
 			return someWork(ctx)
 		})
@@ -259,7 +259,7 @@ func TestRenewalUnderWayDoesNotHoldUpTheAnswer(t *testing.T) {
 		b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
 		began := time.Now()
 		var kept context.Context
-		_, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+		_, _, err := b.doOperation(func(ctx context.Context) (idempotency.Response, error) {
 			time.Sleep(21 * time.Second)
 			kept = ctx
 			return someWork(ctx)
@@ -283,7 +283,7 @@ func TestNoRenewalAfterTheCompletion(t *testing.T) {
 				assert.False(t, completed.Load())
 				return step()
 			}
-			_, _, err := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute}).do(
+			_, _, err := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute}).doOperation(
 				func(ctx context.Context) (idempotency.Response, error) {
 					time.Sleep(20*time.Second - 1) // before a renewal is due
 					return someWork(ctx)
@@ -308,7 +308,7 @@ func TestCompletionDoesNotWaitForARenewalUnderWay(t *testing.T) {
 		b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
 		began := time.Now()
 		var kept context.Context
-		_, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+		_, _, err := b.doOperation(func(ctx context.Context) (idempotency.Response, error) {
 			time.Sleep(30 * time.Second)
 			kept = ctx
 			return someWork(ctx)
@@ -317,7 +317,7 @@ func TestCompletionDoesNotWaitForARenewalUnderWay(t *testing.T) {
 		require.Equal(t, 30*time.Second, time.Since(began))
 		time.Sleep(2 * time.Hour)
 		require.Equal(t, context.Canceled, context.Cause(kept), "nothing was lost")
-		_, replayed, err := b.do(mustNotWork(t))
+		_, replayed, err := b.doOperation(mustNotWork(t))
 		require.NoError(t, err)
 		require.True(t, replayed)
 	})
@@ -374,7 +374,7 @@ func TestSilentConnectionDoesNotCostTheLease(t *testing.T) {
 				return step()
 			}
 			b := newBench(t, store, opts)
-			_, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+			_, _, err := b.doOperation(func(ctx context.Context) (idempotency.Response, error) {
 				time.Sleep(time.Minute)
 				assert.NoError(t, ctx.Err())
 				return someWork(ctx)
@@ -387,7 +387,7 @@ func TestSilentConnectionDoesNotCostTheLease(t *testing.T) {
 
 // A process that has stood still finds that its leases have lapsed before they could be renewed. Their owners hear of that.
 // The test runs by the true clock: in a bubble of synctest, a timer that is late cannot be stopped any more.
-func TestOwnersAreToldAfterAStandstill(t *testing.T) {
+func TestAttemptsAreCancelledAfterAStandstill(t *testing.T) {
 	t.Parallel()
 	store := testservice.NewSpyStore()
 	b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
@@ -489,7 +489,7 @@ func TestStepDoesNotBeginAfterAStandstill(t *testing.T) {
 }
 
 // A handler hears of its lost lease before another attempt can begin.
-func TestOwnerIsToldBeforeItsSuccessorBegins(t *testing.T) {
+func TestAttemptIsCancelledBeforeATakeover(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := testservice.NewSpyStore()
@@ -500,7 +500,7 @@ func TestOwnerIsToldBeforeItsSuccessorBegins(t *testing.T) {
 		b := newBench(t, store, idempotency.RunnerOptions{})
 		var told atomic.Bool
 		go func() {
-			_, _, _ = b.do(func(ctx context.Context) (idempotency.Response, error) {
+			_, _, _ = b.doOperation(func(ctx context.Context) (idempotency.Response, error) {
 				<-ctx.Done()
 				assert.Equal(t, idempotency.ErrClaimLost, context.Cause(ctx))
 				told.Store(true)
@@ -511,7 +511,7 @@ func TestOwnerIsToldBeforeItsSuccessorBegins(t *testing.T) {
 		synctest.Wait()
 		for {
 			time.Sleep(time.Millisecond)
-			_, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+			_, _, err := b.doOperation(func(ctx context.Context) (idempotency.Response, error) {
 				assert.True(t, told.Load())
 				return someWork(ctx)
 			})
@@ -525,7 +525,7 @@ func TestOwnerIsToldBeforeItsSuccessorBegins(t *testing.T) {
 }
 
 // When a process has stood still, all its leases are due at once. The store must not be asked for all of them at once.
-func TestStallDoesNotEndInAStampede(t *testing.T) {
+func TestRenewalsAfterAStallAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const claims, most = 1000, 64
@@ -560,7 +560,7 @@ func TestStallDoesNotEndInAStampede(t *testing.T) {
 }
 
 // The handler never ran, so even Refuse has no reason to keep the key from being tried again.
-func TestClaimThatLapsedOnItsWayIsReleased(t *testing.T) {
+func TestClaimGrantedTooLateIsReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := testservice.NewSpyStore()
@@ -571,11 +571,11 @@ func TestClaimThatLapsedOnItsWayIsReleased(t *testing.T) {
 			return step()
 		}
 		b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute, Abandoned: idempotency.Refuse})
-		_, _, err := b.do(mustNotWork(t))
+		_, _, err := b.doOperation(mustNotWork(t))
 		require.ErrorIs(t, err, idempotency.ErrClaimLost)
 		require.ErrorAs(t, err, new(*idempotency.Error))
 		require.Equal(t, []idempotency.Outcome{idempotency.OutcomeClaimLost}, b.journal.Outcomes())
-		_, replayed, err := b.do(someWork)
+		_, replayed, err := b.doOperation(someWork)
 		require.NoError(t, err, "nothing has run")
 		require.False(t, replayed)
 	})
@@ -591,7 +591,7 @@ func TestRenewalThatEndsAfterTheCompletionIsTheLast(t *testing.T) {
 			return nil
 		}
 		b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
-		_, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+		_, _, err := b.doOperation(func(ctx context.Context) (idempotency.Response, error) {
 			time.Sleep(25 * time.Second) // 5 s into the renewal
 			return someWork(ctx)
 		})
@@ -616,7 +616,7 @@ func TestLeaseIsCountedFromTheRequestForIt(t *testing.T) {
 		}
 		b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
 		began := time.Now()
-		_, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+		_, _, err := b.doOperation(func(ctx context.Context) (idempotency.Response, error) {
 			<-ctx.Done()
 			assert.Equal(t, idempotency.ErrClaimLost, context.Cause(ctx))
 			assert.Equal(t, 20*time.Second+time.Minute-time.Minute/16, time.Since(began))

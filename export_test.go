@@ -8,7 +8,7 @@ import (
 	"github.com/idempotency-go/idempotency/internal/checkpoint"
 )
 
-// CollidingMemoryStore returns a store for which all keys have one of two hashes.
+// CollidingMemoryStore returns a store that hashes each key to 0 or 1, so that keys collide.
 func CollidingMemoryStore() *MemoryStore {
 	s := NewMemoryStore(MemoryOptions{})
 	hash := s.hashKey
@@ -16,7 +16,7 @@ func CollidingMemoryStore() *MemoryStore {
 	return s
 }
 
-// RefusalFor returns what a client is told of err.
+// RefusalFor returns the refusal that a client gets for err.
 var RefusalFor = refusalFor
 
 // MemoryUsage is the bytes of all records in a store, and those of each user.
@@ -48,12 +48,13 @@ func (s *MemoryStore) Held() MemoryUsage {
 	return held
 }
 
-// UsersCounted returns how many users hold a part of what a middleware shares out, once for each of the parts.
+// UsersCounted returns how many users hold a share of the body budget, plus how many users have waiting requests.
 func (m *Middleware) UsersCounted() int {
 	return m.bodyBudget.Users() + m.runner.waitingRequests.userShares.Users()
 }
 
-// RenewLate begins to renew a lease of that age, as a process does that has stood still. The context is that of the owner.
+// RenewLate begins to renew a lease that was requested age ago, as after a standstill of the process. RenewLate returns the
+// context of the owner.
 func (r *Runner) RenewLate(ctx context.Context, claim Claim, age time.Duration) context.Context {
 	owner, cancel := context.WithCancelCause(ctx)
 	l := &lease{leaseSettings: &r.leaseSettings, claim: claim, storeCtx: ctx, cancelAttempt: cancel}
@@ -61,8 +62,7 @@ func (r *Runner) RenewLate(ctx context.Context, claim Claim, age time.Duration) 
 	return owner
 }
 
-// StopTimers stops the timers of the lease of the attempt that ctx belongs to. They are late from now on, as those of a process
-// that stands still.
+// StopTimers stops the renewal timer of the attempt that ctx belongs to, as if the process stood still.
 func StopTimers(ctx context.Context) {
 	l := &ctx.Value(checkpoint.Key{}).(*attempt).lease
 	l.mu.Lock()
@@ -70,7 +70,7 @@ func StopTimers(ctx context.Context) {
 	l.renewTimer.Stop()
 }
 
-// WithSelectors returns the fingerprint of a request with header h.
+// WithSelectors returns fp extended by the fields of h with the given names.
 func (fp Fingerprint) WithSelectors(h http.Header, names []string) Fingerprint {
 	return fp.withSelectors(h, mergeSelectors(names))
 }
@@ -78,5 +78,5 @@ func (fp Fingerprint) WithSelectors(h http.Header, names []string) Fingerprint {
 // FindKey returns the key in the fields of h with one of the names.
 func FindKey(h http.Header, names ...string) (string, error) { return findKey(h, names) }
 
-// RunnerOptionsOf returns the options of the Runner within a Middleware that has o.
+// RunnerOptionsOf returns the options that a Middleware with o passes to its Runner.
 func RunnerOptionsOf(o Options) RunnerOptions { return o.runnerOptions() }

@@ -26,8 +26,8 @@ const (
 	completionTakes = 7 * time.Millisecond
 )
 
-// slowly lets a step take a while.
-func slowly(d time.Duration) testservice.Hook {
+// delayBy returns a hook that delays each step of a store.
+func delayBy(d time.Duration) testservice.Hook {
 	return func(_ context.Context, _ int64, step func() error) error {
 		time.Sleep(d)
 		return step()
@@ -36,7 +36,7 @@ func slowly(d time.Duration) testservice.Hook {
 
 func slowStore() *testservice.SpyStore {
 	store := testservice.NewSpyStore()
-	store.OnBegin, store.OnComplete, store.OnRelease = slowly(claimTakes), slowly(completionTakes), slowly(completionTakes)
+	store.OnBegin, store.OnComplete, store.OnRelease = delayBy(claimTakes), delayBy(completionTakes), delayBy(completionTakes)
 	return store
 }
 
@@ -52,7 +52,7 @@ type observed struct {
 	events chan told
 }
 
-func observe(t *testing.T, store idempotency.Store, opts idempotency.RunnerOptions) observed {
+func newObserved(t *testing.T, store idempotency.Store, opts idempotency.RunnerOptions) observed {
 	t.Helper()
 	events := make(chan told, 16)
 	opts.Logger = slog.New(slog.DiscardHandler)
@@ -76,8 +76,8 @@ func workSlowly(context.Context) (idempotency.Response, error) {
 	return answered, nil
 }
 
-// do runs work and returns its event, without the parts that are not known beforehand.
-func (o observed) do(t *testing.T, payload string, work func(context.Context) (idempotency.Response, error)) idempotency.Event {
+// doOperation runs work and returns its event, without the fields that vary from run to run.
+func (o observed) doOperation(t *testing.T, payload string, work func(context.Context) (idempotency.Response, error)) idempotency.Event {
 	t.Helper()
 	key := idempotency.Key{User: "u", Endpoint: "e", ID: "k"}
 	began := time.Now()
@@ -91,42 +91,42 @@ func (o observed) do(t *testing.T, payload string, work func(context.Context) (i
 }
 
 // Each event says how long each step took, and what was stored.
-func TestEventsTellWhatTheStepsTook(t *testing.T) {
+func TestEventsHaveDurations(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		service := observe(t, slowStore(), idempotency.RunnerOptions{})
+		service := newObserved(t, slowStore(), idempotency.RunnerOptions{})
 		refusal := errors.New("declined")
 		require.Equal(t, idempotency.Event{
 			Outcome: idempotency.OutcomeReleased, Attempt: 1, Err: refusal,
 			Claim: claimTakes, Completion: completionTakes, Total: claimTakes + completionTakes,
-		}, service.do(t, "a", func(context.Context) (idempotency.Response, error) { return idempotency.Response{}, refusal }))
+		}, service.doOperation(t, "a", func(context.Context) (idempotency.Response, error) { return idempotency.Response{}, refusal }))
 		require.Equal(t, idempotency.Event{
 			Outcome: idempotency.OutcomeExecuted, Attempt: 2, Status: http.StatusCreated, Stored: answeredBytes,
 			Claim: claimTakes, Work: workTakes, Completion: completionTakes, Total: claimTakes + workTakes + completionTakes,
-		}, service.do(t, "a", workSlowly))
+		}, service.doOperation(t, "a", workSlowly))
 		require.Equal(t, idempotency.Event{
 			Outcome: idempotency.OutcomeReplayed, Attempt: 2, Status: http.StatusCreated, Stored: answeredBytes,
 			Claim: claimTakes, Total: claimTakes,
-		}, service.do(t, "a", workSlowly))
+		}, service.doOperation(t, "a", workSlowly))
 		require.Equal(t, idempotency.Event{
 			Outcome: idempotency.OutcomeKeyReused, Attempt: 2, Err: idempotency.ErrKeyReused, Claim: claimTakes, Total: claimTakes,
 			Fingerprints: &[2]idempotency.Fingerprint{sha256.Sum256([]byte("a")), sha256.Sum256([]byte("b"))},
-		}, service.do(t, "b", workSlowly))
+		}, service.doOperation(t, "b", workSlowly))
 	})
 }
 
 func TestEventsTellOfAnswersThatAreNotKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		service := observe(t, slowStore(), idempotency.RunnerOptions{})
-		first := service.do(t, "a", func(ctx context.Context) (idempotency.Response, error) {
+		service := newObserved(t, slowStore(), idempotency.RunnerOptions{})
+		first := service.doOperation(t, "a", func(ctx context.Context) (idempotency.Response, error) {
 			idempotency.Decide(ctx, idempotency.Tombstone)
 			return workSlowly(ctx)
 		})
 		require.Equal(t, idempotency.OutcomeExecuted, first.Outcome)
 		require.True(t, first.Omitted)
 		require.Zero(t, first.Stored)
-		again := service.do(t, "a", workSlowly)
+		again := service.doOperation(t, "a", workSlowly)
 		require.Equal(t, idempotency.OutcomeNotReplayable, again.Outcome)
 		require.True(t, again.Omitted)
 		require.Zero(t, again.Stored)
@@ -145,9 +145,9 @@ func TestEventsTellOfTheAttemptThatRuns(t *testing.T) {
 			_, claim, err := store.Store.Begin(t.Context(), key, request)
 			require.NoError(t, err)
 			require.NotNil(t, claim)
-			service := observe(t, store, idempotency.RunnerOptions{Wait: wait})
+			service := newObserved(t, store, idempotency.RunnerOptions{Wait: wait})
 			time.Sleep(lease / 4)
-			e := service.do(t, "a", workSlowly)
+			e := service.doOperation(t, "a", workSlowly)
 			require.Equal(t, idempotency.OutcomeInProgress, e.Outcome)
 			require.Equal(t, claimTakes, e.Claim)
 			require.Equal(t, e.Claim+e.Waited, e.Total)
@@ -169,7 +169,7 @@ func TestEventsOfWhatIsStoredLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const down = time.Minute
 		store := &reluctantStore{Store: testservice.NewSpyStore(), until: time.Now().Add(down)}
-		service := observe(t, store, idempotency.RunnerOptions{StoreTimeout: time.Second, Lease: 3 * time.Second})
+		service := newObserved(t, store, idempotency.RunnerOptions{StoreTimeout: time.Second, Lease: 3 * time.Second})
 		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), name{}, "value"))
 		_, _, err := service.Do(ctx, idempotency.Key{ID: "k"}, nil, func(ctx context.Context) (idempotency.Response, error) {
 			require.NoError(t, idempotency.Annotate(ctx, someNote))
@@ -229,9 +229,9 @@ func (c reluctantClaim) Complete(ctx context.Context, resp idempotency.Response,
 func TestEventsTellOfTheCache(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		service := observe(t, cache.New(slowStore(), cache.Options{}), idempotency.RunnerOptions{})
-		require.False(t, service.do(t, "a", workSlowly).FromCache)
-		replay := service.do(t, "a", workSlowly)
+		service := newObserved(t, cache.New(slowStore(), cache.Options{}), idempotency.RunnerOptions{})
+		require.False(t, service.doOperation(t, "a", workSlowly).FromCache)
+		replay := service.doOperation(t, "a", workSlowly)
 		require.True(t, replay.FromCache)
 		require.Zero(t, replay.Claim)
 		require.Equal(t, answeredBytes, replay.Stored)
@@ -249,7 +249,7 @@ func TestEventOfAPanicTellsTheWork(t *testing.T) {
 				if open {
 					store.OnBegin = func(context.Context, int64, func() error) error { return errors.New("down") }
 				}
-				service := observe(t, store, idempotency.RunnerOptions{FailOpen: open})
+				service := newObserved(t, store, idempotency.RunnerOptions{FailOpen: open})
 				require.Panics(t, func() {
 					_, _, _ = service.Do(t.Context(), idempotency.Key{ID: "k"}, nil,
 						func(context.Context) (idempotency.Response, error) {

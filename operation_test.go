@@ -142,7 +142,7 @@ func TestNoteOfAnAnswerThatIsNotKept(t *testing.T) {
 // The work of a Runner may set any header. None is taken for a note, not even one that looks like it.
 func TestHeaderIsNoNote(t *testing.T) {
 	t.Parallel()
-	service := observe(t, testservice.NewSpyStore(), idempotency.RunnerOptions{})
+	service := newObserved(t, testservice.NewSpyStore(), idempotency.RunnerOptions{})
 	resp := idempotency.Response{Header: idempotency.NewFields(http.Header{"": {someNote}, ":": {someNote}, " ": {someNote}})}
 	for range 2 {
 		got, _, err := service.Do(t.Context(), idempotency.Key{ID: "k"}, nil,
@@ -156,7 +156,7 @@ func TestHeaderIsNoNote(t *testing.T) {
 // What Do returns has the note, the first time too. Work cannot set it.
 func TestNoteOfARunner(t *testing.T) {
 	t.Parallel()
-	service := observe(t, testservice.NewSpyStore(), idempotency.RunnerOptions{})
+	service := newObserved(t, testservice.NewSpyStore(), idempotency.RunnerOptions{})
 	for range 2 {
 		got, _, err := service.Do(t.Context(), idempotency.Key{ID: "k"}, nil,
 			func(ctx context.Context) (idempotency.Response, error) {
@@ -186,7 +186,7 @@ func TestNoteDoesNotChangeBetweenRepetitions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &notedStore{Store: testservice.NewSpyStore()}
-		service := observe(t, store, idempotency.RunnerOptions{})
+		service := newObserved(t, store, idempotency.RunnerOptions{})
 		_, _, err := service.Do(t.Context(), idempotency.Key{ID: "k"}, nil,
 			func(ctx context.Context) (idempotency.Response, error) {
 				store.between = func() { _ = idempotency.Annotate(ctx, "later") }
@@ -234,8 +234,8 @@ func (c notedClaim) Complete(ctx context.Context, resp idempotency.Response, ttl
 	return err
 }
 
-// frame returns a frame of gRPC-Web.
-func frame(flag byte, content string) []byte {
+// encodeFrame returns a frame of gRPC-Web.
+func encodeFrame(flag byte, content string) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{flag}, uint32(len(content))), content...)
 }
 
@@ -254,18 +254,18 @@ func TestDefaultStorableUnderstandsStreamsOfConnect(t *testing.T) {
 		end    []byte
 		stored bool
 	}{
-		"ok":                  {frame(2, `{"metadata":{"a":["b"]}}`), true},
-		"final":               {frame(2, final), true},
-		"passing":             {frame(2, passing), false},
-		"final, compressed":   {frame(3, gzippedText(final)), true},
-		"passing, compressed": {frame(3, gzippedText(passing)), false},
-		"unknown compression": {frame(3, "?"), true},
-		"unknown code":        {frame(2, `{"error":{}}`), false},
-		"not JSON":            {frame(2, "?"), false},
+		"ok":                  {encodeFrame(2, `{"metadata":{"a":["b"]}}`), true},
+		"final":               {encodeFrame(2, final), true},
+		"passing":             {encodeFrame(2, passing), false},
+		"final, compressed":   {encodeFrame(3, gzippedText(final)), true},
+		"passing, compressed": {encodeFrame(3, gzippedText(passing)), false},
+		"unknown compression": {encodeFrame(3, "?"), true},
+		"unknown code":        {encodeFrame(2, `{"error":{}}`), false},
+		"not JSON":            {encodeFrame(2, "?"), false},
 		"no end":              {nil, false},
 	} {
 		resp := idempotency.Response{
-			Status: 200, Header: "Content-Type: application/connect+proto\n", Body: slices.Concat(frame(0, "message"), test.end),
+			Status: 200, Header: "Content-Type: application/connect+proto\n", Body: slices.Concat(encodeFrame(0, "message"), test.end),
 		}
 		require.Equal(t, test.stored, idempotency.DefaultStorable(&resp), name)
 	}
@@ -292,16 +292,16 @@ func TestDefaultStorableUnderstandsGRPC(t *testing.T) {
 			}
 		},
 		"frame": func(code string) *idempotency.Response {
-			body := slices.Concat(frame(0, "message"), frame(0x80, "grpc-message: text\r\nGrpc-Status: "+code+"\r\n"))
+			body := slices.Concat(encodeFrame(0, "message"), encodeFrame(0x80, "grpc-message: text\r\nGrpc-Status: "+code+"\r\n"))
 			return &idempotency.Response{Status: 200, Header: "Content-Type: application/grpc-web+proto\n", Body: body}
 		},
 		"compressed frame": func(code string) *idempotency.Response {
-			body := slices.Concat(frame(1, "message"), frame(0x81, gzippedText("grpc-status: "+code+"\r\n")))
+			body := slices.Concat(encodeFrame(1, "message"), encodeFrame(0x81, gzippedText("grpc-status: "+code+"\r\n")))
 			return &idempotency.Response{Status: 200, Header: "Content-Type: application/grpc-web+proto\n", Body: body}
 		},
 		"frame in base64": func(code string) *idempotency.Response {
-			text := base64.StdEncoding.EncodeToString(frame(0, "message")) + // each part with padding of its own
-				base64.StdEncoding.EncodeToString(frame(0x80, "grpc-status:"+code+"\r\n"))
+			text := base64.StdEncoding.EncodeToString(encodeFrame(0, "message")) + // each part with padding of its own
+				base64.StdEncoding.EncodeToString(encodeFrame(0x80, "grpc-status:"+code+"\r\n"))
 			return &idempotency.Response{Status: 200, Header: "Content-Type: application/grpc-web-text\n", Body: []byte(text)}
 		},
 	}
@@ -321,10 +321,10 @@ func TestDefaultStorableUnderstandsGRPC(t *testing.T) {
 		"no status":                        {idempotency.Response{Header: "Content-Type: application/grpc\n"}, false},
 		"no status of what is large":       {idempotency.Response{Header: "Content-Type: application/grpc\n", Omitted: true}, true},
 		"broken frame":                     {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: []byte{0x80, 0xff, 0, 0, 0, 1}}, false},
-		"frame in an unknown compression":  {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: frame(0x81, "?")}, true},
-		"frame of which a part is missing": {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: frame(0x81, "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff")}, true},
+		"frame in an unknown compression":  {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: encodeFrame(0x81, "?")}, true},
+		"frame of which a part is missing": {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: encodeFrame(0x81, "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff")}, true},
 		"broken base64":                    {idempotency.Response{Header: "Content-Type: application/grpc-web-text\n", Body: []byte("????")}, false},
-		"frame of no status":               {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: frame(0x80, "a: b\r\n")}, false},
+		"frame of no status":               {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: encodeFrame(0x80, "a: b\r\n")}, false},
 		"not gRPC":                         {idempotency.Response{Header: "Content-Type: text/plain\nGrpc-Status: 14\n"}, true},
 		"conflict":                         {idempotency.Response{Status: 409}, true},
 		"conflict that may pass":           {idempotency.Response{Status: 409, Header: "retry-after: 1\n"}, false},
@@ -502,7 +502,7 @@ func TestVerdictOfWork(t *testing.T) {
 		"error that is hidden":  {idempotency.Tombstone, testservice.ErrDown, idempotency.OutcomeReleased},
 	} {
 		b := newBench(t, testservice.NewSpyStore(), idempotency.RunnerOptions{Abandoned: idempotency.Refuse})
-		resp, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+		resp, _, err := b.doOperation(func(ctx context.Context) (idempotency.Response, error) {
 			assert.True(t, idempotency.Decide(ctx, test.verdict))
 			return idempotency.Response{Status: 207}, test.err
 		})

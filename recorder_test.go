@@ -54,9 +54,9 @@ var scenarios = []scenario{
 	// Status and header.
 	{name: "nothing written", handler: func(http.ResponseWriter, *http.Request) {}},
 	{name: "status only", handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }},
-	{name: "body only", handler: write("hello")},
+	{name: "body only", handler: writeChunks("hello")},
 	{name: "empty write", handler: func(w http.ResponseWriter, r *http.Request) {
-		note(r)(w.Write(nil))
+		noteResult(r)(w.Write(nil))
 		w.WriteHeader(http.StatusTeapot)
 	}},
 	{name: "header, status, body", handler: func(w http.ResponseWriter, _ *http.Request) {
@@ -116,25 +116,25 @@ var scenarios = []scenario{
 	}},
 
 	// Content-Type and Date.
-	{name: "sniffed as HTML", handler: write("<html><body>hello")},
-	{name: "sniffed as text", handler: write(`{"a":1}`)},
-	{name: "sniffed over several writes", handler: write("<ht", "ml>", strings.Repeat("x", 3000))},
-	{name: "sniffed from nothing", handler: write("")},
+	{name: "sniffed as HTML", handler: writeChunks("<html><body>hello")},
+	{name: "sniffed as text", handler: writeChunks(`{"a":1}`)},
+	{name: "sniffed over several writes", handler: writeChunks("<ht", "ml>", strings.Repeat("x", 3000))},
+	{name: "sniffed from nothing", handler: writeChunks("")},
 	{name: "Content-Type nil", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header()["Content-Type"] = nil
-		write("<html>")(w, r)
+		writeChunks("<html>")(w, r)
 	}},
 	{name: "Content-Type empty", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "")
-		write("<html>")(w, r)
+		writeChunks("<html>")(w, r)
 	}},
 	{name: "Content-Encoding", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Encoding", "br")
-		write("<html>")(w, r)
+		writeChunks("<html>")(w, r)
 	}},
 	{name: "Content-Encoding empty", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Encoding", "")
-		write("<html>")(w, r)
+		writeChunks("<html>")(w, r)
 	}},
 	{name: "Date nil", handler: func(w http.ResponseWriter, _ *http.Request) { w.Header()["Date"] = nil }},
 	{name: "Date set", handler: func(w http.ResponseWriter, _ *http.Request) {
@@ -149,7 +149,7 @@ var scenarios = []scenario{
 	{name: "204 with a body", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "4")
 		w.WriteHeader(http.StatusNoContent)
-		note(r)(w.Write([]byte("body")))
+		noteResult(r)(w.Write([]byte("body")))
 	}},
 	{name: "205", handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusResetContent) }},
 	{name: "304", handler: func(w http.ResponseWriter, r *http.Request) {
@@ -157,7 +157,7 @@ var scenarios = []scenario{
 		w.Header().Set("Content-Length", "4")
 		w.Header().Set("ETag", `"1"`)
 		w.WriteHeader(http.StatusNotModified)
-		note(r)(w.Write([]byte("body")))
+		noteResult(r)(w.Write([]byte("body")))
 	}},
 	{name: "103, 103, 102, 201", handler: func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Link", "</a>; rel=preload")
@@ -175,20 +175,20 @@ var scenarios = []scenario{
 	}},
 
 	// Length and framing.
-	{name: "2048 bytes", handler: write(strings.Repeat("x", 2048))},
-	{name: "2049 bytes", handler: write(strings.Repeat("x", 2048), "x")},
-	{name: "100,000 bytes", handler: write(strings.Repeat("x", 50_000), strings.Repeat("y", 50_000))},
+	{name: "2048 bytes", handler: writeChunks(strings.Repeat("x", 2048))},
+	{name: "2049 bytes", handler: writeChunks(strings.Repeat("x", 2048), "x")},
+	{name: "100,000 bytes", handler: writeChunks(strings.Repeat("x", 50_000), strings.Repeat("y", 50_000))},
 	{name: "Content-Length", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "6")
-		write("<html>")(w, r)
+		writeChunks("<html>")(w, r)
 	}},
 	{name: "Content-Length of a large body", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "100000")
-		write(strings.Repeat("x", 100_000))(w, r)
+		writeChunks(strings.Repeat("x", 100_000))(w, r)
 	}},
 	{name: "Content-Length too large", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "5")
-		note(r)(w.Write([]byte("abc")))
+		noteResult(r)(w.Write([]byte("abc")))
 	}, broken: true},
 	{name: "Content-Length of no body", handler: func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "5")
@@ -206,145 +206,145 @@ var scenarios = []scenario{
 	}},
 	{name: "Content-Length is not a number", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "three")
-		write("abc")(w, r)
+		writeChunks("abc")(w, r)
 	}},
 	{name: "Content-Length negative", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "-1")
-		write("abc")(w, r)
+		writeChunks("abc")(w, r)
 	}},
 	{name: "Content-Length empty", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "")
-		write("abc")(w, r)
+		writeChunks("abc")(w, r)
 	}},
 	{name: "Content-Length empty, then a number", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header()["Content-Length"] = []string{"", "5"}
-		write("abc")(w, r)
+		writeChunks("abc")(w, r)
 	}},
 	{name: "Content-Length nil", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header()["Content-Length"] = nil
-		write("abc")(w, r)
+		writeChunks("abc")(w, r)
 	}},
 	{name: "Content-Length with zeros", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "003")
-		write("abc")(w, r)
+		writeChunks("abc")(w, r)
 	}},
 	{name: "Content-Length with a sign", unkept: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "+3")
-		write("abc")(w, r)
+		writeChunks("abc")(w, r)
 	}},
 	{name: "Content-Length twice", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header()["Content-Length"] = []string{"3", "3"}
-		write("abc")(w, r)
+		writeChunks("abc")(w, r)
 	}},
 	{name: "two lengths", unkept: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header()["Content-Length"] = []string{"3", "5"}
-		write("abc")(w, r)
+		writeChunks("abc")(w, r)
 	}},
 	{name: "two lengths, streamed", unkept: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header()["Content-Length"] = []string{"3", "5"}
-		write("abc")(w, r)
+		writeChunks("abc")(w, r)
 	}, opts: idempotency.Options{Stream: true}},
 	{name: "flushed by http.Flusher", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusCreated)
 		w.(http.Flusher).Flush()
 		w.WriteHeader(http.StatusTeapot)
-		write("abc", "def")(w, r)
+		writeChunks("abc", "def")(w, r)
 	}},
 	{name: "flushed by http.ResponseController", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
-		write("abc")(w, r)
-		note(r)(0, http.NewResponseController(w).Flush())
+		writeChunks("abc")(w, r)
+		noteResult(r)(0, http.NewResponseController(w).Flush())
 		w.Header().Set("X-After", "1")
-		write("def")(w, r)
+		writeChunks("def")(w, r)
 	}},
 	{name: "flushed before it can be sniffed", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
-		write("<ht")(w, r)
+		writeChunks("<ht")(w, r)
 		w.(http.Flusher).Flush()
-		write("ml>")(w, r)
+		writeChunks("ml>")(w, r)
 	}},
 	{name: "flushed first", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
-		note(r)(0, http.NewResponseController(w).Flush())
+		noteResult(r)(0, http.NewResponseController(w).Flush())
 		w.WriteHeader(http.StatusTeapot)
 	}},
 	{name: "Transfer-Encoding chunked", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Transfer-Encoding", "chunked")
-		write("<html>")(w, r)
+		writeChunks("<html>")(w, r)
 	}, unsized: true, reframed: true},
 	{name: "Transfer-Encoding identity", unsized: true, reframed: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Transfer-Encoding", "identity")
-		write("<html>")(w, r)
+		writeChunks("<html>")(w, r)
 	}},
 	{name: "copied", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusCreated)
 		n, err := io.Copy(w, struct{ io.Reader }{strings.NewReader("copied")})
-		note(r)(int(n), err)
+		noteResult(r)(int(n), err)
 	}},
-	{name: "HEAD", handler: write("hello"), request: method(http.MethodHead), opts: guarding(http.MethodHead)},
+	{name: "HEAD", handler: writeChunks("hello"), request: withMethod(http.MethodHead), opts: guardMethods(http.MethodHead)},
 	{name: "HEAD, large", handler: func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write(make([]byte, 5000)) // what it returns depends on the protocol
-	}, request: method(http.MethodHead), opts: guarding(http.MethodHead)},
-	{name: "HEAD, nothing written", handler: write(), request: method(http.MethodHead), opts: guarding(http.MethodHead)},
+	}, request: withMethod(http.MethodHead), opts: guardMethods(http.MethodHead)},
+	{name: "HEAD, nothing written", handler: writeChunks(), request: withMethod(http.MethodHead), opts: guardMethods(http.MethodHead)},
 	{name: "HEAD, length only", handler: func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "5000")
-	}, request: method(http.MethodHead), opts: guarding(http.MethodHead)},
+	}, request: withMethod(http.MethodHead), opts: guardMethods(http.MethodHead)},
 
 	// Trailers.
-	{name: "trailers", handler: trailing(3)},
-	{name: "trailers, large", handler: trailing(10_000)},
-	{name: "trailers without a body", handler: trailing(0)},
+	{name: "trailers", handler: writeDeclaredTrailer(3)},
+	{name: "trailers, large", handler: writeDeclaredTrailer(10_000)},
+	{name: "trailers without a body", handler: writeDeclaredTrailer(0)},
 	{name: "trailer declared, not set", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "X-Sum, X-Other")
-		write("abc")(w, r)
+		writeChunks("abc")(w, r)
 		w.Header().Set("X-Other", "2")
 	}},
 	{name: "trailer declared, set before", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "X-Sum")
 		w.Header().Set("X-Sum", "early")
-		write("abc")(w, r)
+		writeChunks("abc")(w, r)
 	}},
 	{name: "trailers set before, and nothing changed behind", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
 		w.Header().Set("Trailer", "X-Sum")
 		w.Header().Set("X-Sum", "early")
 		w.Header().Set(http.TrailerPrefix+"X-Late", "early too")
-		write("abc")(w, r)
+		writeChunks("abc")(w, r)
 	}},
 	{name: "trailers behind Content-Length", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "3")
-		trailing(3)(w, r)
+		writeDeclaredTrailer(3)(w, r)
 	}},
 	{name: "Content-Length declared as a trailer", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "content-length, X-Sum")
-		write("abc")(w, r)
+		writeChunks("abc")(w, r)
 		w.Header().Set("Content-Length", "5")
 		w.Header().Set("X-Sum", "1")
 	}},
-	{name: "undeclared trailers", handler: prefixed(3)},
-	{name: "undeclared trailers, large", handler: prefixed(10_000)},
+	{name: "undeclared trailers", handler: writePrefixedTrailer(3)},
+	{name: "undeclared trailers, large", handler: writePrefixedTrailer(10_000)},
 	{name: "undeclared trailers, set before", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(http.TrailerPrefix+"X-Sum", "early")
-		write("abc")(w, r)
+		writeChunks("abc")(w, r)
 		w.Header().Set(http.TrailerPrefix+"X-Sum", "late")
 	}},
 
 	// Handlers of the standard library, and what is wrapped around a guarded one.
-	{name: "ServeContent", handler: serveContent, opts: guarding(http.MethodGet), request: method(http.MethodGet)},
+	{name: "ServeContent", handler: serveContent, opts: guardMethods(http.MethodGet), request: withMethod(http.MethodGet)},
 	{name: "ServeContent, range", handler: serveContent,
-		opts: guarding(http.MethodGet), request: get("Range", "bytes=10-19")},
+		opts: guardMethods(http.MethodGet), request: withGetField("Range", "bytes=10-19")},
 	{name: "ServeContent, bad range", handler: serveContent,
-		opts: guarding(http.MethodGet), request: get("Range", "bytes=9999999-")},
+		opts: guardMethods(http.MethodGet), request: withGetField("Range", "bytes=9999999-")},
 	{name: "ServeContent, not modified", handler: serveContent,
-		opts: guarding(http.MethodGet), request: get("If-None-Match", `"v1"`)},
+		opts: guardMethods(http.MethodGet), request: withGetField("If-None-Match", `"v1"`)},
 	{name: "ServeContent, HEAD", handler: serveContent,
-		opts: guarding(http.MethodHead), request: method(http.MethodHead)},
+		opts: guardMethods(http.MethodHead), request: withMethod(http.MethodHead)},
 	{name: "gzip inside", handler: func(w http.ResponseWriter, r *http.Request) {
-		gzipped(write(strings.Repeat("hello ", 1000))).ServeHTTP(w, r)
+		gzipAnswer(writeChunks(strings.Repeat("hello ", 1000))).ServeHTTP(w, r)
 	}, unsized: true},
-	{name: "gzip outside", handler: write(strings.Repeat("hello ", 1000)), outer: gzipped, unsized: true},
+	{name: "gzip outside", handler: writeChunks(strings.Repeat("hello ", 1000)), outer: gzipAnswer, unsized: true},
 	{name: "outer field deleted behind WriteHeader", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
 		w.WriteHeader(http.StatusOK)
 		w.Header().Del("X-Outer")
-		write("abc")(w, r)
+		writeChunks("abc")(w, r)
 	}, outer: func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("X-Outer", "1")
@@ -352,14 +352,14 @@ var scenarios = []scenario{
 		})
 	}},
 	{name: "TimeoutHandler inside", handler: func(w http.ResponseWriter, r *http.Request) {
-		http.TimeoutHandler(write("in time"), time.Minute, "late").ServeHTTP(w, r)
+		http.TimeoutHandler(writeChunks("in time"), time.Minute, "late").ServeHTTP(w, r)
 	}},
-	{name: "TimeoutHandler outside", handler: write("in time"), outer: func(next http.Handler) http.Handler {
+	{name: "TimeoutHandler outside", handler: writeChunks("in time"), outer: func(next http.Handler) http.Handler {
 		return http.TimeoutHandler(next, time.Minute, "late")
 	}},
 	{name: "request", handler: func(w http.ResponseWriter, r *http.Request) {
 		dump, err := httputil.DumpRequest(r, true)
-		note(r)(len(dump), err)
+		noteResult(r)(len(dump), err)
 		_, _ = fmt.Fprintf(w, "%s %v %v %s", dump, r.Trailer, r.ContentLength, r.Pattern)
 	}, request: func(r *http.Request) {
 		r.ContentLength = -1
@@ -368,59 +368,59 @@ var scenarios = []scenario{
 	}},
 	{name: "deadlines and full duplex", handler: func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)
-		note(r)(0, rc.SetReadDeadline(time.Now().Add(time.Hour)))
-		note(r)(0, rc.SetWriteDeadline(time.Now().Add(time.Hour)))
-		note(r)(0, rc.EnableFullDuplex())
-		write("done")(w, r)
+		noteResult(r)(0, rc.SetReadDeadline(time.Now().Add(time.Hour)))
+		noteResult(r)(0, rc.SetWriteDeadline(time.Now().Add(time.Hour)))
+		noteResult(r)(0, rc.EnableFullDuplex())
+		writeChunks("done")(w, r)
 	}},
 
 	// The same, sent as it is written.
-	{name: "streamed", handler: write("a", "b"), opts: idempotency.Options{Stream: true}},
+	{name: "streamed", handler: writeChunks("a", "b"), opts: idempotency.Options{Stream: true}},
 	{name: "streamed, large",
-		handler: write(strings.Repeat("x", 1500), "<html>", strings.Repeat("y", 9000)),
+		handler: writeChunks(strings.Repeat("x", 1500), "<html>", strings.Repeat("y", 9000)),
 		opts:    idempotency.Options{Stream: true}},
-	{name: "streamed, nothing", handler: write(), opts: idempotency.Options{Stream: true}},
+	{name: "streamed, nothing", handler: writeChunks(), opts: idempotency.Options{Stream: true}},
 	{name: "trailers set while all is held back", handler: trailersBeforeBody},
 	{name: "trailers set before it goes live", handler: trailersBeforeBody, opts: idempotency.Options{Stream: true}},
-	{name: "streamed trailers", handler: trailing(10_000), opts: idempotency.Options{Stream: true}},
-	{name: "streamed, undeclared trailers", handler: prefixed(10_000), opts: idempotency.Options{Stream: true}},
+	{name: "streamed trailers", handler: writeDeclaredTrailer(10_000), opts: idempotency.Options{Stream: true}},
+	{name: "streamed, undeclared trailers", handler: writePrefixedTrailer(10_000), opts: idempotency.Options{Stream: true}},
 	{name: "streamed, flushed", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusCreated)
-		note(r)(0, http.NewResponseController(w).Flush())
-		write("abc")(w, r)
+		noteResult(r)(0, http.NewResponseController(w).Flush())
+		writeChunks("abc")(w, r)
 		w.Header().Set("X-After", "1")
-		note(r)(0, http.NewResponseController(w).Flush())
+		noteResult(r)(0, http.NewResponseController(w).Flush())
 	}, opts: idempotency.Options{Stream: true}, unsized: true},
 	{name: "streamed 204", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
-		note(r)(0, http.NewResponseController(w).Flush())
-		note(r)(w.Write([]byte("body")))
+		noteResult(r)(0, http.NewResponseController(w).Flush())
+		noteResult(r)(w.Write([]byte("body")))
 	}, opts: idempotency.Options{Stream: true}},
 }
 
-func write(chunks ...string) http.HandlerFunc {
+func writeChunks(chunks ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		for _, chunk := range chunks {
-			note(r)(io.WriteString(w, chunk))
+			noteResult(r)(io.WriteString(w, chunk))
 		}
 	}
 }
 
-func trailing(size int) http.HandlerFunc {
+func writeDeclaredTrailer(size int) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "X-Sum, x-other")
 		w.Header().Add("Trailer", "X-Third")
 		w.WriteHeader(http.StatusCreated)
-		write(strings.Repeat("x", size))(w, r)
+		writeChunks(strings.Repeat("x", size))(w, r)
 		w.Header()["X-Sum"] = []string{"1", "2"}
 		w.Header().Set("X-Third", "3")
 		w.Header().Set("X-Undeclared", "4")
 	}
 }
 
-func prefixed(size int) http.HandlerFunc {
+func writePrefixedTrailer(size int) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		write(strings.Repeat("x", size))(w, r)
+		writeChunks(strings.Repeat("x", size))(w, r)
 		w.Header()[http.TrailerPrefix+"X-Sum"] = []string{"1", "2"}
 	}
 }
@@ -430,19 +430,21 @@ func serveContent(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "page.html", time.Unix(1e9, 0), strings.NewReader(strings.Repeat("<p>hello", 1000)))
 }
 
-func method(name string) func(*http.Request) { return func(r *http.Request) { r.Method = name } }
+func withMethod(name string) func(*http.Request) { return func(r *http.Request) { r.Method = name } }
 
-func get(name, value string) func(*http.Request) {
+func withGetField(name, value string) func(*http.Request) {
 	return func(r *http.Request) {
 		r.Method = http.MethodGet
 		r.Header.Set(name, value)
 	}
 }
 
-func guarding(methods ...string) idempotency.Options { return idempotency.Options{Methods: methods} }
+func guardMethods(methods ...string) idempotency.Options {
+	return idempotency.Options{Methods: methods}
+}
 
-// gzipped compresses what next writes.
-func gzipped(next http.Handler) http.Handler {
+// gzipAnswer is middleware that compresses the answer of next.
+func gzipAnswer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		z := gzip.NewWriter(w)
 		next.ServeHTTP(&gzipWriter{w, z}, r)
@@ -476,15 +478,15 @@ type notes struct {
 	taken    []string
 }
 
-// all returns the notes when every handler has returned.
-func (n *notes) all() []string {
+// collectNotes returns the notes after all handlers have returned.
+func (n *notes) collectNotes() []string {
 	n.handlers.Wait()
 	return n.taken
 }
 
 type notesKey struct{}
 
-func (n *notes) into(next http.Handler) http.Handler {
+func (n *notes) recordNotes(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n.handlers.Add(1)
 		defer n.handlers.Done()
@@ -492,8 +494,8 @@ func (n *notes) into(next http.Handler) http.Handler {
 	})
 }
 
-// note returns a function that takes down the results of a call.
-func note(r *http.Request) func(n int, err error) {
+// noteResult returns a function that notes the results of a call.
+func noteResult(r *http.Request) func(n int, err error) {
 	notes := r.Context().Value(notesKey{}).(*notes)
 	return func(n int, err error) {
 		notes.mu.Lock()
@@ -518,8 +520,8 @@ type exchange struct {
 	raw           string // the bytes on the wire in HTTP/1.1, but the lines of Date and the replay marker
 }
 
-// perform sends the request of a scenario on a connection of its own.
-func (sc scenario) perform(t *testing.T, server *httptest.Server) (x exchange) {
+// performScenario sends the request of a scenario on a separate connection.
+func (sc scenario) performScenario(t *testing.T, server *httptest.Server) (x exchange) {
 	t.Helper()
 	var tape tapedConn
 	transport := server.Client().Transport.(*http.Transport).Clone()
@@ -548,7 +550,7 @@ func (sc scenario) perform(t *testing.T, server *httptest.Server) (x exchange) {
 	}
 	resp, err := transport.RoundTrip(r)
 	if err != nil {
-		x.Broken, x.raw = true, tape.text()
+		x.Broken, x.raw = true, tape.tapedText()
 		return x
 	}
 	defer resp.Body.Close()
@@ -560,7 +562,7 @@ func (sc scenario) perform(t *testing.T, server *httptest.Server) (x exchange) {
 	x.Replayed = resp.Header.Get("Idempotent-Replayed") == "true"
 	resp.Header.Del("Date")
 	resp.Header.Del("Idempotent-Replayed")
-	x.raw = tape.text()
+	x.raw = tape.tapedText()
 	return x
 }
 
@@ -579,7 +581,7 @@ func (c *tapedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (c *tapedConn) text() string {
+func (c *tapedConn) tapedText() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var kept strings.Builder
@@ -591,16 +593,16 @@ func (c *tapedConn) text() string {
 	return kept.String()
 }
 
-// sized returns x as if its body had been sent with its length.
-func (x exchange) sized() exchange {
+// withoutChunking returns x as if the body had been sent with its length.
+func (x exchange) withoutChunking() exchange {
 	x.Header = x.Header.Clone()
 	x.Header.Set("Content-Length", strconv.Itoa(len(x.Body)))
 	x.Length, x.Encoding, x.raw = int64(len(x.Body)), nil, ""
 	return x
 }
 
-// unclosed returns x as if the connection stayed open.
-func (x exchange) unclosed() exchange {
+// withoutClose returns x as if the connection stayed open.
+func (x exchange) withoutClose() exchange {
 	x.Header = x.Header.Clone()
 	x.Header.Del("Connection")
 	x.Close, x.raw = false, strings.Replace(x.raw, "Connection: close\r\n", "", 1)
@@ -613,7 +615,7 @@ func trailersBeforeBody(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusCreated)
 	w.Header().Set("X-Sum", "1")
 	w.Header().Set(http.TrailerPrefix+"X-Undeclared", "2")
-	write(strings.Repeat("x", 10_000))(w, r)
+	writeChunks(strings.Repeat("x", 10_000))(w, r)
 }
 
 // A body that outgrows the limit with its second piece is what its beginning says, and keeps the trailers set before.
@@ -630,8 +632,8 @@ func TestOutgrownAnswerEqualsThatOfTheBareHandler(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/HTTP2=%t", name, http2), func(t *testing.T) {
 				sc := scenario{handler: handler}
 				svc := testservice.Setup{Opts: opts}.Guard(t, sc.handler)
-				bare := sc.perform(t, testservice.Listen(t, sc.handler, http2))
-				guarded := sc.perform(t, testservice.Listen(t, svc.Handler, http2))
+				bare := sc.performScenario(t, testservice.Listen(t, sc.handler, http2))
+				guarded := sc.performScenario(t, testservice.Listen(t, svc.Handler, http2))
 				require.Equal(t, "text/html; charset=utf-8", bare.Header.Get("Content-Type"))
 				require.Equal(t, bare.Header["Content-Type"], guarded.Header["Content-Type"])
 				require.Equal(t, http.Header{"X-Sum": {"1"}}, bare.Trailer)
@@ -646,32 +648,32 @@ func TestAnswersEqualThoseOfTheBareHandler(t *testing.T) {
 	t.Parallel()
 	for _, http2 := range []bool{false, true} {
 		for _, sc := range append(scenarios, serveFile(t), reverseProxy(t)) {
-			t.Run(fmt.Sprintf("HTTP2=%t/%s", http2, sc.name), func(t *testing.T) { sc.run(t, http2) })
+			t.Run(fmt.Sprintf("HTTP2=%t/%s", http2, sc.name), func(t *testing.T) { sc.runScenario(t, http2) })
 		}
 	}
 }
 
-func (sc scenario) run(t *testing.T, http2 bool) {
+func (sc scenario) runScenario(t *testing.T, http2 bool) {
 	if sc.outer == nil {
 		sc.outer = func(next http.Handler) http.Handler { return next }
 	}
 	var bareNotes, guardedNotes notes
 	svc := testservice.Setup{Opts: sc.opts}.Guard(t, sc.handler)
-	server := testservice.Listen(t, bareNotes.into(sc.outer(sc.handler)), http2)
-	guarded := testservice.Listen(t, guardedNotes.into(sc.outer(svc.Handler)), http2)
+	server := testservice.Listen(t, bareNotes.recordNotes(sc.outer(sc.handler)), http2)
+	guarded := testservice.Listen(t, guardedNotes.recordNotes(sc.outer(svc.Handler)), http2)
 
-	bare := sc.perform(t, server)
-	first := sc.perform(t, guarded)
+	bare := sc.performScenario(t, server)
+	first := sc.performScenario(t, guarded)
 	require.False(t, first.Replayed)
 	if sc.broken {
 		require.True(t, bare.Broken)
 		require.True(t, first.Broken)
-		require.True(t, sc.perform(t, guarded).Broken)
+		require.True(t, sc.performScenario(t, guarded).Broken)
 		require.EqualValues(t, 2, svc.Runs.Load(), "an answer that was cut off is not stored")
 		return
 	}
-	require.Equal(t, bareNotes.all(), guardedNotes.all())
-	replay := sc.perform(t, guarded)
+	require.Equal(t, bareNotes.collectNotes(), guardedNotes.collectNotes())
+	replay := sc.performScenario(t, guarded)
 	if sc.unkept {
 		bare.raw, first.raw = sortedHead(bare.raw), sortedHead(first.raw)
 		require.Equal(t, bare, first, "bare handler and first answer")
@@ -687,11 +689,11 @@ func (sc scenario) run(t *testing.T, http2 bool) {
 	// A replay has no need of the informational responses, and hop-by-hop fields are those of its own connection.
 	replay.Replayed, replay.Informational = false, first.Informational
 	if first.Close || sc.unsized && bare.Close {
-		first, bare = first.unclosed(), bare.unclosed()
+		first, bare = first.withoutClose(), bare.withoutClose()
 	}
 	replay.raw, first.raw = finalPart(replay.raw), finalPart(first.raw)
 	if (sc.reframed || sc.opts.Stream) && first.Length < 0 && replay.Length >= 0 {
-		require.Equal(t, first.sized(), replay.sized())
+		require.Equal(t, first.withoutChunking(), replay.withoutChunking())
 	} else {
 		require.Equal(t, first, replay, "first answer and replay")
 	}
@@ -701,7 +703,7 @@ func (sc scenario) run(t *testing.T, http2 bool) {
 		threshold = 4096
 	}
 	if bare.Length < 0 && (sc.unsized || len(bare.Body) > threshold) {
-		bare, first = bare.sized(), first.sized()
+		bare, first = bare.withoutChunking(), first.withoutChunking()
 	}
 	bare.raw, first.raw = sortedHead(finalPart(bare.raw)), sortedHead(first.raw)
 	require.Equal(t, bare, first, "bare handler and first answer")
@@ -804,8 +806,8 @@ func serveFile(t *testing.T) scenario {
 	return scenario{
 		name:    "ServeFile, range",
 		handler: func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, path) },
-		opts:    guarding(http.MethodGet),
-		request: get("Range", "bytes=100-70000"),
+		opts:    guardMethods(http.MethodGet),
+		request: withGetField("Range", "bytes=100-70000"),
 	}
 }
 
@@ -832,7 +834,7 @@ func reverseProxy(t *testing.T) scenario {
 	return scenario{name: "ReverseProxy", handler: proxy.ServeHTTP}
 }
 
-func TestOuterHeadersAreThoseOfToday(t *testing.T) {
+func TestReplayKeepsCurrentOuterHeaders(t *testing.T) {
 	t.Parallel()
 	today := 0
 	svc := testservice.Setup{Outer: func(next http.Handler) http.Handler {
@@ -924,7 +926,7 @@ func TestWriterOffersNoWayPastTheRecord(t *testing.T) {
 
 func TestAnswerPassesThroughCompression(t *testing.T) {
 	t.Parallel()
-	svc := testservice.Setup{Outer: compressing}.Serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, strings.Repeat("hello ", 1000)) })
+	svc := testservice.Setup{Outer: compressAnswer}.Serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, strings.Repeat("hello ", 1000)) })
 	require.Equal(t, strings.Repeat("hello ", 1000), svc.Post("k", "b").Body)
 	require.Equal(t, strings.Repeat("hello ", 1000), svc.Post("k", "b").Body)
 }
@@ -1051,8 +1053,8 @@ func TestTimeoutHandlerOutsideDoesNotLoseTheRecord(t *testing.T) {
 	})
 }
 
-// hooked is a store that calls f before it completes for the first time.
-func hooked(f func()) *testservice.SpyStore {
+// newHookedStore returns a store that calls f before its first Complete.
+func newHookedStore(f func()) *testservice.SpyStore {
 	store := testservice.NewSpyStore()
 	store.OnComplete = func(_ context.Context, n int64, step func() error) error {
 		if n == 1 {
@@ -1073,7 +1075,7 @@ func TestHeaderIsTheHandlersOwn(t *testing.T) {
 			completing, stop := make(chan struct{}), make(chan struct{})
 			var left sync.WaitGroup
 			var rounds atomic.Int64 // of the goroutine that is left behind
-			store := hooked(func() {
+			store := newHookedStore(func() {
 				close(completing)
 				assert.Eventually(t, func() bool { return rounds.Load() > 100 }, 10*time.Second, time.Millisecond)
 			})
@@ -1313,15 +1315,15 @@ func TestGoroutineOfAPanickedHandlerIsSilenced(t *testing.T) {
 
 func TestRefusalPassesThroughCompression(t *testing.T) {
 	t.Parallel()
-	svc := testservice.Setup{Outer: compressing, Opts: idempotency.Options{Required: true}}.Serve(t, testservice.Echo)
+	svc := testservice.Setup{Outer: compressAnswer, Opts: idempotency.Options{Required: true}}.Serve(t, testservice.Echo)
 	got := svc.Post("", "b") // the client decompresses
 	got.Header.Del("Content-Encoding")
 	testservice.RequireProblem(t, got, http.StatusBadRequest, "key-missing")
 }
 
-// compressing is middleware that leaves the Content-Length alone because handlers as a rule do not set it, which is
-// common.
-func compressing(next http.Handler) http.Handler {
+// compressAnswer is middleware that leaves a Content-Length alone, as many compressing middlewares do, because handlers
+// seldom set the field.
+func compressAnswer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Encoding", "gzip")
 		z := gzip.NewWriter(w)
@@ -1391,19 +1393,19 @@ func TestHandlerCannotMarkAPartOfItsAnswerAsAReplay(t *testing.T) {
 						maps.Copy(w.Header(), sc.late)
 						w.Header().Set(http.TrailerPrefix+"X-Sum", "1")
 					})
-					got := scenario{}.perform(t, testservice.Listen(t, svc.Handler, http2))
+					got := scenario{}.performScenario(t, testservice.Listen(t, svc.Handler, http2))
 					require.Len(t, got.Informational, 1)
-					require.Equal(t, http.Header{"Link": {"</a>; rel=preload"}}, without(got.Informational[0].Header, "Trailer"))
+					require.Equal(t, http.Header{"Link": {"</a>; rel=preload"}}, withoutField(got.Informational[0].Header, "Trailer"))
 					require.False(t, got.Replayed)
-					require.Equal(t, http.Header{"X-Sum": {"1"}}, without(got.Trailer, ""))
+					require.Equal(t, http.Header{"X-Sum": {"1"}}, withoutField(got.Trailer, ""))
 				})
 			}
 		}
 	}
 }
 
-// without returns the fields of h that have values, but for one.
-func without(h http.Header, name string) http.Header {
+// withoutField returns the fields of h with values, except name.
+func withoutField(h http.Header, name string) http.Header {
 	others := http.Header{}
 	for field, values := range h {
 		if field != name && len(values) > 0 && !strings.HasPrefix(field, http.TrailerPrefix) {
@@ -1467,10 +1469,10 @@ func asGin(w *lateWriter) http.ResponseWriter { return ginLike{w} }
 
 func asWrapped(w *lateWriter) http.ResponseWriter { return wrappedWriter{wrappedWriter{echoLike{w}}} }
 
-// silent sets a field and returns.
-func silent(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Reason", "poor") }
+// answerNothing sets a field and returns.
+func answerNothing(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Reason", "poor") }
 
-func TestFrameworkAnswersAfterASilentHandler(t *testing.T) {
+func TestFrameworkAnswersForAHandlerWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	for name, writer := range map[string]func(*lateWriter) http.ResponseWriter{
 		"echo": asEcho, "gin": asGin, "wrapped": asWrapped,
@@ -1480,7 +1482,7 @@ func TestFrameworkAnswersAfterASilentHandler(t *testing.T) {
 			var logged bytes.Buffer
 			svc := testservice.Setup{
 				Outer: answeringLate(writer), Opts: idempotency.Options{Logger: slog.New(slog.NewTextHandler(&logged, nil))},
-			}.Guard(t, silent)
+			}.Guard(t, answerNothing)
 			bare := svc.Call("", "")
 			require.Equal(t, http.StatusPaymentRequired, bare.Status)
 			require.Equal(t, "poor", bare.Header.Get("X-Reason"))
@@ -1519,7 +1521,7 @@ func TestAnswerPastTheMiddlewareIsNotStored(t *testing.T) {
 	}
 }
 
-func TestSilenceIsAnAnswerWhereNobodyAnswersLater(t *testing.T) {
+func TestMissingAnswerIsAnAnswerOutsideOfFrameworks(t *testing.T) {
 	t.Parallel()
 	explicit := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }
 	asServer := func(w *lateWriter) http.ResponseWriter { return w.ResponseWriter }
@@ -1529,9 +1531,9 @@ func TestSilenceIsAnAnswerWhereNobodyAnswersLater(t *testing.T) {
 		writer  func(*lateWriter) http.ResponseWriter
 		handler http.HandlerFunc
 	}{
-		"net/http":           {asServer, silent},
-		"wrapped":            {asServerWrapped, silent},
-		"another framework":  {asNegroni, silent},
+		"net/http":           {asServer, answerNothing},
+		"wrapped":            {asServerWrapped, answerNothing},
+		"another framework":  {asNegroni, answerNothing},
 		"echo, a status":     {asEcho, explicit},
 		"gin, a status":      {asGin, explicit},
 		"gin, an empty body": {asGin, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(nil) }},
@@ -1556,7 +1558,7 @@ func TestSilenceIsAnAnswerWhereNobodyAnswersLater(t *testing.T) {
 func TestFrameworkAnswersByTheWriterOfTheHandler(t *testing.T) {
 	t.Parallel()
 	for name, handler := range map[string]http.HandlerFunc{
-		"silent": silent,
+		"silent": answerNothing,
 		"panic":  func(http.ResponseWriter, *http.Request) { panic("crash") },
 		"late":   func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
 	} {
@@ -1596,7 +1598,7 @@ func TestFrameworkAnswersByTheWriterOfTheHandler(t *testing.T) {
 }
 
 // What a handler has decided holds, although nobody knows its answer.
-func TestDecisionOfASilentHandler(t *testing.T) {
+func TestVerdictOfAHandlerWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		verdict idempotency.Verdict
@@ -1624,11 +1626,11 @@ func TestDecisionOfASilentHandler(t *testing.T) {
 	}
 }
 
-func TestSilentHandlerWithRefuse(t *testing.T) {
+func TestRefuseAfterAHandlerWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	svc := testservice.Setup{
 		Outer: answeringLate(asEcho), Opts: idempotency.Options{Abandoned: idempotency.Refuse, Lease: 2 * time.Second},
-	}.Guard(t, silent)
+	}.Guard(t, answerNothing)
 	require.Equal(t, http.StatusPaymentRequired, svc.Call("k", "").Status)
 	require.Equal(t, idempotency.OutcomeAbandoned, svc.Journal.Last(t).Outcome)
 	testservice.RequireProblem(t, svc.Call("k", ""), http.StatusConflict, "in-progress")
@@ -1636,12 +1638,12 @@ func TestSilentHandlerWithRefuse(t *testing.T) {
 }
 
 // Without a claim, nothing is recorded, and the framework answers.
-func TestSilentHandlerThatNobodyGuards(t *testing.T) {
+func TestUnguardedHandlerWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	store := testservice.NewSpyStore()
 	store.OnBegin = testservice.Failing(testservice.Always, idempotency.ErrUnavailable)
 	svc := testservice.Setup{
 		Store: store, Outer: answeringLate(asEcho), Opts: idempotency.Options{FailOpen: true},
-	}.Guard(t, silent)
+	}.Guard(t, answerNothing)
 	require.Equal(t, http.StatusPaymentRequired, svc.Call("k", "").Status)
 }

@@ -35,7 +35,7 @@ func TestDoReturnsTheStoredResponse(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testservice.NewSpyStore(), idempotency.RunnerOptions{})
 	var operation idempotency.Operation
-	first, replayed, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+	first, replayed, err := b.doOperation(func(ctx context.Context) (idempotency.Response, error) {
 		var ok bool
 		operation, ok = idempotency.FromContext(ctx)
 		assert.True(t, ok)
@@ -45,7 +45,7 @@ func TestDoReturnsTheStoredResponse(t *testing.T) {
 	require.False(t, replayed)
 	require.Equal(t, someKey, operation.Key)
 	require.Equal(t, 1, operation.Attempt)
-	again, replayed, err := b.do(mustNotWork(t))
+	again, replayed, err := b.doOperation(mustNotWork(t))
 	require.NoError(t, err)
 	require.True(t, replayed)
 	require.Equal(t, first, again)
@@ -59,7 +59,7 @@ func TestDoSharesNoMemory(t *testing.T) {
 	mine := idempotency.Response{Header: "A: 1\n", Trailer: "B: 2\n", Body: []byte("done")}
 	want := mine.Clone()
 	for range 3 {
-		got, _, err := b.do(func(context.Context) (idempotency.Response, error) { return mine, nil })
+		got, _, err := b.doOperation(func(context.Context) (idempotency.Response, error) { return mine, nil })
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 		for _, resp := range []idempotency.Response{mine, got} {
@@ -80,24 +80,24 @@ func TestDoMayBeTriedAgainAfterAnError(t *testing.T) {
 			return idempotency.Response{Status: 200}, err
 		}
 	}
-	_, replayed, err := b.do(work(busy))
+	_, replayed, err := b.doOperation(work(busy))
 	require.Equal(t, busy, err)
 	require.False(t, replayed)
 	require.Equal(t, idempotency.OutcomeReleased, b.journal.Last(t).Outcome)
 	require.Equal(t, busy, b.journal.Last(t).Err)
 	require.PanicsWithValue(t, "boom", func() {
-		_, _, _ = b.do(func(context.Context) (idempotency.Response, error) { panic("boom") })
+		_, _, _ = b.doOperation(func(context.Context) (idempotency.Response, error) { panic("boom") })
 	})
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_, _, _ = b.do(func(context.Context) (idempotency.Response, error) {
+		_, _, _ = b.doOperation(func(context.Context) (idempotency.Response, error) {
 			runtime.Goexit()
 			return idempotency.Response{}, nil
 		})
 	}()
 	<-ended
-	_, _, err = b.do(work(nil))
+	_, _, err = b.doOperation(work(nil))
 	require.NoError(t, err)
 	require.Equal(t, operations[0].ID, operations[1].ID)
 	require.Equal(t, 1, operations[0].Attempt)
@@ -115,7 +115,7 @@ func TestDoRefuses(t *testing.T) {
 		require.True(t, ok)
 		require.NotZero(t, refusal.Status)
 	}
-	_, _, err := b.do(func(context.Context) (idempotency.Response, error) {
+	_, _, err := b.doOperation(func(context.Context) (idempotency.Response, error) {
 		refused(someKey, "payload", idempotency.ErrInProgress)
 		refused(someKey, "other", idempotency.ErrKeyReused)
 		return idempotency.Response{Status: 203, Omitted: true}, nil
@@ -304,7 +304,7 @@ func (a *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.answers[len(a.numbers)-1](w, r)
 }
 
-func decide(v idempotency.Verdict, code int) http.HandlerFunc {
+func decideAndAnswer(v idempotency.Verdict, code int) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		idempotency.Decide(r.Context(), v)
 		w.WriteHeader(code)
@@ -341,8 +341,8 @@ func TestHowLongAnUnfinishedOperationIsKnown(t *testing.T) {
 		"429, then 500, then 429":      {[]http.HandlerFunc{testservice.Status(429), testservice.Status(500), testservice.Status(429)}, 24*time.Hour - 1, false},
 		"panic":                        {[]http.HandlerFunc{crash}, 24*time.Hour - 1, false},
 		"panic, then 429":              {[]http.HandlerFunc{crash, testservice.Status(429)}, 24*time.Hour - 1, false},
-		"the handler has done nothing": {[]http.HandlerFunc{decide(idempotency.Free, 500)}, 2 * lease, true},
-		"the handler does not know":    {[]http.HandlerFunc{decide(idempotency.Unknown, 429)}, 2 * lease, false},
+		"the handler has done nothing": {[]http.HandlerFunc{decideAndAnswer(idempotency.Free, 500)}, 2 * lease, true},
+		"the handler does not know":    {[]http.HandlerFunc{decideAndAnswer(idempotency.Unknown, 429)}, 2 * lease, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -369,14 +369,14 @@ func TestFreedKey(t *testing.T) {
 	stepping := func(w http.ResponseWriter, r *http.Request) {
 		_, err := step.Do(r.Context(), "charge", func(context.Context) (int, error) { return 1, nil })
 		assert.NoError(t, err)
-		decide(idempotency.Free, 422)(w, r)
+		decideAndAnswer(idempotency.Free, 422)(w, r)
 	}
 	attempting := func(w http.ResponseWriter, r *http.Request) { // a step that has failed
 		_, err := step.AtMostOnce(r.Context(), "charge", func(context.Context) (int, error) { return 0, testservice.ErrDown }, nil)
 		assert.Equal(t, testservice.ErrDown, err)
-		decide(idempotency.Free, 422)(w, r)
+		decideAndAnswer(idempotency.Free, 422)(w, r)
 	}
-	free := decide(idempotency.Free, 422)
+	free := decideAndAnswer(idempotency.Free, 422)
 	onlySuccess := func(resp *idempotency.Response) bool { return resp.Status < 400 }
 	for name, test := range map[string]struct {
 		before   []http.HandlerFunc // the attempts with the first body
@@ -385,7 +385,7 @@ func TestFreedKey(t *testing.T) {
 		attempt  int  // of the next request with the first body
 	}{
 		"verdict":                     {[]http.HandlerFunc{free}, nil, false, 1},
-		"verdict on a success":        {[]http.HandlerFunc{decide(idempotency.Free, 201)}, nil, false, 1},
+		"verdict on a success":        {[]http.HandlerFunc{decideAndAnswer(idempotency.Free, 201)}, nil, false, 1},
 		"verdict, again and again":    {[]http.HandlerFunc{free, free, free}, nil, false, 1},
 		"401":                         {[]http.HandlerFunc{testservice.Status(401)}, nil, false, 1},
 		"429":                         {[]http.HandlerFunc{testservice.Status(429)}, nil, false, 1},
@@ -395,7 +395,7 @@ func TestFreedKey(t *testing.T) {
 		"after a failure":             {[]http.HandlerFunc{testservice.Status(500), free}, nil, true, 3},
 		"429 after a failure":         {[]http.HandlerFunc{testservice.Status(500), testservice.Status(429)}, nil, true, 3},
 		"after a panic":               {[]http.HandlerFunc{crash, free}, nil, true, 3},
-		"after an unknown outcome":    {[]http.HandlerFunc{decide(idempotency.Unknown, 500), free}, nil, true, 3},
+		"after an unknown outcome":    {[]http.HandlerFunc{decideAndAnswer(idempotency.Unknown, 500), free}, nil, true, 3},
 		"with a step":                 {[]http.HandlerFunc{stepping}, nil, true, 2},
 		"with a step that has failed": {[]http.HandlerFunc{attempting}, nil, true, 2},
 	} {
@@ -835,12 +835,13 @@ func TestManyConnectionFields(t *testing.T) {
 
 var waiting = idempotency.RunnerOptions{Wait: time.Minute}
 
-// own starts work that takes d, and returns when it has begun. What it returns waits for its end.
-func (b *bench) own(d time.Duration, err error) (wait func()) {
+// startOperation starts work that takes d and returns err. After the work has begun, startOperation returns a function
+// that waits for the end of the work.
+func (b *runnerBench) startOperation(d time.Duration, err error) (wait func()) {
 	began, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		_, _, _ = b.do(func(ctx context.Context) (idempotency.Response, error) {
+		_, _, _ = b.doOperation(func(ctx context.Context) (idempotency.Response, error) {
 			close(began)
 			time.Sleep(d)
 			resp, _ := someWork(ctx)
@@ -872,8 +873,8 @@ func TestDuplicateWaitsForTheAnswer(t *testing.T) {
 					owner = newBench(t, here.store, waiting)
 				}
 				began := time.Now()
-				wait := owner.own(10*time.Second, nil)
-				resp, replayed, err := here.do(mustNotWork(t))
+				wait := owner.startOperation(10*time.Second, nil)
+				resp, replayed, err := here.doOperation(mustNotWork(t))
 				require.NoError(t, err)
 				require.True(t, replayed)
 				require.Equal(t, "done", string(resp.Body))
@@ -890,12 +891,12 @@ func TestWaitEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, testservice.NewSpyStore(), waiting)
-		wait := b.own(time.Hour, nil)
+		wait := b.startOperation(time.Hour, nil)
 		began := time.Now()
 		var group sync.WaitGroup
 		for range 3 {
 			group.Go(func() {
-				_, _, err := b.do(mustNotWork(t))
+				_, _, err := b.doOperation(mustNotWork(t))
 				assert.ErrorIs(t, err, idempotency.ErrInProgress)
 				assert.Equal(t, time.Minute, time.Since(began))
 			})
@@ -909,7 +910,7 @@ func TestWaitEnds(t *testing.T) {
 
 // The waiting requests of one user are bounded. Beyond that one is told at once that its key is in progress, while
 // another user waits.
-func TestHowManyRequestsOfAUserMayWait(t *testing.T) {
+func TestWaitingRequestsOfAUserAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const most = 128
@@ -951,11 +952,11 @@ func TestManyWaitersAskTheStoreSeldom(t *testing.T) {
 				if elsewhere {
 					owner = newBench(t, here.store, waiting)
 				}
-				wait := owner.own(10*time.Second, nil)
+				wait := owner.startOperation(10*time.Second, nil)
 				var group sync.WaitGroup
 				for range waiters {
 					group.Go(func() {
-						_, replayed, err := here.do(mustNotWork(t))
+						_, replayed, err := here.doOperation(mustNotWork(t))
 						assert.NoError(t, err)
 						assert.True(t, replayed)
 					})
@@ -972,9 +973,9 @@ func TestManyWaitersAskTheStoreSeldom(t *testing.T) {
 func TestWaiterTakesOverThePolling(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		here, owner := newBench(t, testservice.NewSpyStore(), waiting), (*bench)(nil)
+		here, owner := newBench(t, testservice.NewSpyStore(), waiting), (*runnerBench)(nil)
 		owner = newBench(t, here.store, waiting)
-		wait := owner.own(10*time.Second, nil)
+		wait := owner.startOperation(10*time.Second, nil)
 		var group sync.WaitGroup
 		for i := range 10 { // each of them leads for a second, and then its client hangs up
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*time.Second+time.Millisecond)
@@ -986,7 +987,7 @@ func TestWaiterTakesOverThePolling(t *testing.T) {
 			synctest.Wait()
 		}
 		began := time.Now()
-		_, replayed, err := here.do(mustNotWork(t))
+		_, replayed, err := here.doOperation(mustNotWork(t))
 		require.NoError(t, err)
 		require.True(t, replayed)
 		require.InDelta(t, 10*time.Second, time.Since(began), float64(320*time.Millisecond))
@@ -999,13 +1000,13 @@ func TestWaiterClaimsWhatTheOwnerReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, testservice.NewSpyStore(), waiting)
-		wait := b.own(10*time.Second, errors.New("try again"))
+		wait := b.startOperation(10*time.Second, errors.New("try again"))
 		began := time.Now()
 		executed := 0
 		var group sync.WaitGroup
 		for range 100 {
 			group.Go(func() {
-				_, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+				_, _, err := b.doOperation(func(ctx context.Context) (idempotency.Response, error) {
 					assert.Equal(t, 10*time.Second, time.Since(began))
 					executed++
 					time.Sleep(time.Second)
@@ -1026,13 +1027,13 @@ func TestWaiterThatGaveUpDoesNotHoldTheKey(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, testservice.NewSpyStore(), waiting)
-		wait := b.own(10*time.Second, errors.New("try again"))
+		wait := b.startOperation(10*time.Second, errors.New("try again"))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, _, err := b.Do(ctx, someKey, []byte("payload"), mustNotWork(t))
 		require.ErrorIs(t, err, idempotency.ErrInProgress)
 		wait()
-		_, replayed, err := b.do(someWork)
+		_, replayed, err := b.doOperation(someWork)
 		require.NoError(t, err)
 		require.False(t, replayed)
 	})
@@ -1051,11 +1052,11 @@ func TestWaiterIsToldThatTheStoreFails(t *testing.T) {
 			}
 			return step()
 		}
-		wait := b.own(10*time.Second, nil)
+		wait := b.startOperation(10*time.Second, nil)
 		var group sync.WaitGroup
 		for range 3 {
 			group.Go(func() {
-				_, _, err := b.do(mustNotWork(t))
+				_, _, err := b.doOperation(mustNotWork(t))
 				assert.ErrorIs(t, err, idempotency.ErrUnavailable)
 				assert.ErrorIs(t, err, testservice.ErrDown)
 			})
@@ -1069,7 +1070,7 @@ func TestAnotherRequestDoesNotWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, testservice.NewSpyStore(), waiting)
-		wait := b.own(10*time.Second, nil)
+		wait := b.startOperation(10*time.Second, nil)
 		began := time.Now()
 		_, _, err := b.Do(t.Context(), someKey, []byte("other"), mustNotWork(t))
 		require.ErrorIs(t, err, idempotency.ErrKeyReused)
@@ -1092,8 +1093,8 @@ func TestFailOpenDoesNotRunBesideTheAttemptThatItWaitedFor(t *testing.T) {
 		opts := waiting
 		opts.FailOpen = true
 		b := newBench(t, store, opts)
-		wait := b.own(time.Second, nil)
-		_, _, err := b.do(mustNotWork(t))
+		wait := b.startOperation(time.Second, nil)
+		_, _, err := b.doOperation(mustNotWork(t))
 		require.ErrorIs(t, err, idempotency.ErrUnavailable)
 		require.Equal(t, idempotency.OutcomeUnavailable, b.journal.Last(t).Outcome)
 		wait()
@@ -1102,7 +1103,7 @@ func TestFailOpenDoesNotRunBesideTheAttemptThatItWaitedFor(t *testing.T) {
 
 // Of two requests that wait for a key, one asks the store. What it hears tells the other nothing about fingerprints. Here the
 // operation that both wait for is not the same: the key was freed, and claimed with another payload, between two looks.
-func TestWaitersOfASecretiveStore(t *testing.T) {
+func TestWaitersOfAStoreWithSecretFingerprints(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := secretiveStore{testservice.NewSpyStore()}

@@ -164,8 +164,8 @@ func TestStepsEndByTheirDeadlines(t *testing.T) {
 	})
 }
 
-// watched tells when the context of the server ends: when it knows that the client has left.
-func watched(gone chan<- struct{}) func(http.Handler) http.Handler {
+// signalWhenClientLeaves is middleware that sends to gone when the server has noticed that the client left.
+func signalWhenClientLeaves(gone chan<- struct{}) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			stop := context.AfterFunc(r.Context(), func() { gone <- struct{}{} })
@@ -179,7 +179,7 @@ func watched(gone chan<- struct{}) func(http.Handler) http.Handler {
 func TestClientThatLeavesDecidesNothing(t *testing.T) {
 	t.Parallel()
 	working, gone, finish := make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{})
-	svc := testservice.Setup{Outer: watched(gone)}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{Outer: signalWhenClientLeaves(gone)}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		working <- struct{}{}
 		select {
 		case <-finish:
@@ -227,7 +227,7 @@ func TestHandlerThatEndsWithItsClient(t *testing.T) {
 func endedWithItsClient(t *testing.T, opts idempotency.Options) *testservice.Service {
 	t.Helper()
 	working, gone := make(chan struct{}, 1), make(chan struct{}, 1)
-	svc := testservice.Setup{Outer: watched(gone), Opts: opts}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{Outer: signalWhenClientLeaves(gone), Opts: opts}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if op, _ := idempotency.FromContext(r.Context()); op.Attempt > 1 {
 			testservice.Echo(w, r)
 			return
@@ -240,8 +240,8 @@ func endedWithItsClient(t *testing.T, opts idempotency.Options) *testservice.Ser
 	return svc
 }
 
-// limited is middleware that limits the time of a request and answers if it was exceeded, as chi's Timeout does.
-func limited(d time.Duration) func(http.Handler) http.Handler {
+// withTimeout is middleware that limits the time of a request, and answers after the deadline, as chi's Timeout does.
+func withTimeout(d time.Duration) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			ctx, cancel := context.WithTimeout(r.Context(), d)
@@ -258,7 +258,7 @@ func limited(d time.Duration) func(http.Handler) http.Handler {
 
 // A handler that obeys a deadline without a word has not answered: the answer of outer middleware goes out, and the
 // retry runs again.
-func TestSilenceAfterADeadlineIsNoAnswer(t *testing.T) {
+func TestGivingUpAtADeadlineIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	const allowed = time.Second
 	givingUp := testservice.WithHeader("X-Give-Up", "1")
@@ -266,9 +266,9 @@ func TestSilenceAfterADeadlineIsNoAnswer(t *testing.T) {
 		outer  func(http.Handler) http.Handler
 		status int
 	}{
-		"middleware answers":  {limited(allowed), http.StatusGatewayTimeout},
+		"middleware answers":  {withTimeout(allowed), http.StatusGatewayTimeout},
 		"http.TimeoutHandler": {func(h http.Handler) http.Handler { return http.TimeoutHandler(h, allowed, "") }, http.StatusServiceUnavailable},
-		"nobody answers":      {deadlined(allowed), http.StatusOK}, // as without a key
+		"nobody answers":      {withDeadline(allowed), http.StatusOK}, // as without a key
 	} {
 		for _, policy := range []idempotency.Abandoned{idempotency.ReExecute, idempotency.Refuse} {
 			t.Run(fmt.Sprint(name, policy), func(t *testing.T) {
@@ -304,8 +304,8 @@ func TestSilenceAfterADeadlineIsNoAnswer(t *testing.T) {
 	}
 }
 
-// deadlined is middleware that sets a deadline and leaves the answer to the handler.
-func deadlined(d time.Duration) func(http.Handler) http.Handler {
+// withDeadline is middleware that sets a deadline and leaves the answer to the handler.
+func withDeadline(d time.Duration) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			ctx, cancel := context.WithTimeout(r.Context(), d)
@@ -466,7 +466,7 @@ type patientContext struct {
 func (c patientContext) Deadline() (time.Time, bool) { return c.deadline, true }
 
 // Outer middleware is told of its deadline by a timer of its own. The request is not over before.
-func TestSilenceWaitsForTheOuterDeadline(t *testing.T) {
+func TestGivingUpWaitsForTheOuterDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		svc := testservice.Setup{}.Guard(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
@@ -479,10 +479,10 @@ func TestSilenceWaitsForTheOuterDeadline(t *testing.T) {
 }
 
 // A handler that keeps its silence has answered, also when its time is over.
-func TestSilenceThatIsKept(t *testing.T) {
+func TestMissingAnswerThatIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		svc := testservice.Setup{Outer: limited(time.Second)}.Guard(t, func(_ http.ResponseWriter, r *http.Request) {
+		svc := testservice.Setup{Outer: withTimeout(time.Second)}.Guard(t, func(_ http.ResponseWriter, r *http.Request) {
 			<-r.Context().Done()
 			idempotency.Decide(r.Context(), idempotency.Keep)
 		})
@@ -493,7 +493,7 @@ func TestSilenceThatIsKept(t *testing.T) {
 }
 
 // Nothing is added to an answer that was streamed, even if it does not count.
-func TestStreamWhoseClaimIsLostHasNothingAdded(t *testing.T) {
+func TestNothingIsAddedToAStreamAfterALostClaim(t *testing.T) {
 	t.Parallel()
 	store := testservice.NewSpyStore()
 	store.OnComplete = testservice.Failing(testservice.Always, idempotency.ErrClaimLost)
@@ -524,7 +524,7 @@ func (framework) After(func())  {}
 
 // Every way in which a handler can end, with every verdict, has one fate: the outcome, what the
 // client gets, and what a retry finds three leases later follow from it.
-func TestEveryFate(t *testing.T) {
+func TestEveryRecordAction(t *testing.T) {
 	t.Parallel()
 	status := func(status int) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
@@ -653,8 +653,8 @@ func (w *writeSpy) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-// outage is the hook of a store that does not work from one moment to another, counted from the start of the test.
-func outage(from, to time.Duration) testservice.Hook {
+// failBetween returns the hook of a store that fails between two times, counted from the start of the test.
+func failBetween(from, to time.Duration) testservice.Hook {
 	start := time.Now()
 	return func(ctx context.Context, _ int64, step func() error) error {
 		if since := time.Since(start); since >= from && since < to {
@@ -671,7 +671,7 @@ func TestAnswerIsStoredWhenTheStoreIsBack(t *testing.T) {
 	for name, down := range map[string]time.Duration{"within the lease": 6 * time.Second, "after the lease": time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			store := testservice.NewSpyStore()
-			store.OnComplete, store.OnExtend, store.OnBegin = outage(0, down), outage(0, down), outage(1, down)
+			store.OnComplete, store.OnExtend, store.OnBegin = failBetween(0, down), failBetween(0, down), failBetween(1, down)
 			svc := testservice.Setup{Store: store, Opts: idempotency.Options{StoreTimeout: 2 * time.Second}}.Guard(t, testservice.AttemptNumber)
 			began := time.Now()
 			first := svc.Call("k", "b")
@@ -692,7 +692,7 @@ func TestLeaseOfAnAnswerThatIsNotStoredIsRenewed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := testservice.NewSpyStore()
-		store.OnComplete = outage(0, 10*time.Minute) // but Extend works
+		store.OnComplete = failBetween(0, 10*time.Minute) // but Extend works
 		svc := testservice.Setup{Store: store}.Guard(t, testservice.Echo)
 		first := svc.Call("k", "b")
 		for range 19 {
@@ -764,12 +764,12 @@ func TestShutdownWaitsForWhatIsNotSettled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := testservice.NewSpyStore()
-		store.OnComplete = outage(0, time.Minute)
+		store.OnComplete = failBetween(0, time.Minute)
 		b := newBench(t, store, idempotency.RunnerOptions{})
 		require.NoError(t, b.Shutdown(t.Context()), "nothing to wait for")
 
 		b = newBench(t, store, idempotency.RunnerOptions{})
-		_, _, err := b.do(someWork)
+		_, _, err := b.doOperation(someWork)
 		require.NoError(t, err)
 		began := time.Now()
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -785,21 +785,21 @@ func TestShutdownWaitsForWhatIsNotSettled(t *testing.T) {
 		require.NoError(t, b.Shutdown(t.Context()))
 		require.GreaterOrEqual(t, time.Since(began), 50*time.Second)
 		require.Equal(t, idempotency.OutcomeRecorded, b.journal.Last(t).Outcome)
-		_, replayed, err := b.do(mustNotWork(t))
+		_, replayed, err := b.doOperation(mustNotWork(t))
 		require.NoError(t, err)
 		require.True(t, replayed)
 	})
 }
 
 // After Shutdown nothing goes on in the background.
-func TestNothingIsPutOffAfterShutdown(t *testing.T) {
+func TestNoBackgroundWorkAfterShutdown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := testservice.NewSpyStore()
 		store.OnComplete = testservice.Failing(testservice.Always, testservice.ErrDown)
 		b := newBench(t, store, idempotency.RunnerOptions{})
 		require.NoError(t, b.Shutdown(t.Context()))
-		_, _, err := b.do(someWork)
+		_, _, err := b.doOperation(someWork)
 		require.NoError(t, err)
 		require.Equal(t, idempotency.OutcomeUnrecorded, b.journal.Last(t).Outcome)
 		completes, extends := store.Completes.Load(), store.Extends.Load()
@@ -826,7 +826,7 @@ func TestBacklogIsBounded(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				store := testservice.NewSpyStore()
-				store.OnComplete = outage(0, 5*time.Second)
+				store.OnComplete = failBetween(0, 5*time.Second)
 				b := newBench(t, store, idempotency.RunnerOptions{StoreTimeout: time.Millisecond})
 				body := bytes.Repeat([]byte("x"), test.size)
 				for i := range test.answers {
@@ -864,7 +864,7 @@ func TestReleasesLeaveRoomForAnswers(t *testing.T) {
 					}
 					return err
 				}
-				store.OnComplete, store.OnExtend, store.OnRelease = outage(0, down), outage(0, down), outage(0, down)
+				store.OnComplete, store.OnExtend, store.OnRelease = failBetween(0, down), failBetween(0, down), failBetween(0, down)
 				var svc *testservice.Service
 				refused := sync.OnceFunc(func() {
 					for i := range hostile {
@@ -942,7 +942,7 @@ func TestClaimWhoseReplyWasLostIsReleased(t *testing.T) {
 	for _, policy := range []idempotency.Abandoned{idempotency.ReExecute, idempotency.Refuse} {
 		synctest.Test(t, func(t *testing.T) {
 			store := lossyStore{testservice.NewSpyStore(), 1}
-			store.OnRelease = outage(0, 10*time.Second)
+			store.OnRelease = failBetween(0, 10*time.Second)
 			svc := testservice.Setup{Store: store, Opts: idempotency.Options{Abandoned: policy}}.Guard(t, testservice.AttemptNumber)
 			testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
 			require.Zero(t, svc.Runs.Load())
@@ -958,7 +958,7 @@ func TestClaimWhoseReplyWasLostInALongOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := lossyStore{testservice.NewSpyStore(), 1}
-		store.OnRelease = outage(0, time.Hour)
+		store.OnRelease = failBetween(0, time.Hour)
 		svc := testservice.Setup{Store: store, Opts: idempotency.Options{Abandoned: idempotency.Refuse}}.Guard(t, testservice.AttemptNumber)
 		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
 		time.Sleep(time.Minute)
@@ -1006,7 +1006,7 @@ func TestClaimThatWasNeverGrantedIsForgotten(t *testing.T) {
 }
 
 // FailOpen runs the handler. A claim that was granted unknown to us then keeps others away for a lease.
-func TestFailOpenDoesNotReleaseTheClaimThatIsUnknown(t *testing.T) {
+func TestFailOpenDoesNotReleaseAClaimInDoubt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := lossyStore{testservice.NewSpyStore(), 1}
@@ -1030,7 +1030,7 @@ func TestAnswerOutgrowsItsLimitWhileTheStoreIsDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := testservice.NewSpyStore()
-		store.OnComplete = outage(0, time.Minute)
+		store.OnComplete = failBetween(0, time.Minute)
 		svc := testservice.Setup{Store: store, Opts: idempotency.Options{MaxResponse: 8}}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = w.Write([]byte("over the limit"))
 			for range 20 {
@@ -1125,10 +1125,10 @@ func TestWaiterHearsOfALateAnswer(t *testing.T) {
 		opts := waiting
 		opts.StoreTimeout = time.Millisecond
 		b := newBench(t, store, opts)
-		store.OnComplete = outage(0, 5*time.Second)
-		_, _, err := b.do(someWork)
+		store.OnComplete = failBetween(0, 5*time.Second)
+		_, _, err := b.doOperation(someWork)
 		require.NoError(t, err)
-		_, replayed, err := b.do(mustNotWork(t))
+		_, replayed, err := b.doOperation(mustNotWork(t))
 		require.NoError(t, err)
 		require.True(t, replayed)
 		events := b.journal.All()

@@ -73,7 +73,7 @@ var ofLeases = []mutant{{
 	file: "attempt.go",
 	from: "	defer alarm.Stop()\n",
 	to:   "	alarm.Stop()\n",
-	test: "TestOwnerIsToldBeforeItsSuccessorBegins",
+	test: "TestAttemptIsCancelledBeforeATakeover",
 }, {
 	name: "renewal-after-the-completion", broken: "If a renewal ends after the completion, another one follows.",
 	file: "attempt.go",
