@@ -1,4 +1,4 @@
-// Package recordline reads and writes the lines that records begin with: the head of a record in Redis, and the first line
+// Package recordline reads and writes the first lines of records: the head of a record in Redis, and the first line
 // of a stored response.
 package recordline
 
@@ -12,13 +12,15 @@ import (
 	"strings"
 )
 
-// Reader reads a line of words separated by single spaces. Once a word is not as expected, OK stays false.
+// Reader reads the words of a line in which single spaces separate the words. OK becomes false at the first word with
+// a wrong form, and stays false.
 type Reader struct {
 	Rest []byte
 	OK   bool
 }
 
-// Next returns the next word without its prefix. It must have both.
+// Next returns the next word without its prefix. A word without the prefix, or with nothing after the prefix, sets OK
+// to false.
 func (l *Reader) Next(prefix string) []byte {
 	word, rest, _ := bytes.Cut(l.Rest, []byte(" "))
 	value := word[min(len(prefix), len(word)):]
@@ -26,38 +28,39 @@ func (l *Reader) Next(prefix string) []byte {
 	return value
 }
 
-// Number reads a number that is not negative.
+// Number reads a non-negative number after prefix.
 func (l *Reader) Number(prefix string) int64 { return l.Parse(l.Next(prefix)) }
 
-// Parse returns the number that digits stand for.
+// Parse returns the non-negative number in digits.
 func (l *Reader) Parse(digits []byte) int64 {
-	n, err := strconv.ParseInt(string(digits), 10, 64) // a time does not fit into an int everywhere
+	n, err := strconv.ParseInt(string(digits), 10, 64) // an int has only 32 bits on some platforms
 	l.OK = l.OK && err == nil && n >= 0
 	return n
 }
 
-// digits reads a number of at most so many digits.
-func (l *Reader) readDigits(prefix string, most int) int64 {
+// readDigits reads a number of at most maxDigits digits, without a sign.
+func (l *Reader) readDigits(prefix string, maxDigits int) int64 {
 	word := l.Next(prefix)
-	n, err := strconv.ParseUint(string(word), 10, 63) // which takes no sign
-	l.OK = l.OK && err == nil && len(word) <= most
+	n, err := strconv.ParseUint(string(word), 10, 63) // refuses a sign, unlike ParseInt
+	l.OK = l.OK && err == nil && len(word) <= maxDigits
 	return int64(n)
 }
 
-// sized reads a word of exactly so many characters.
+// readSized reads a word of exactly size characters.
 func (l *Reader) readSized(prefix string, size int) []byte {
 	word := l.Next(prefix)
 	l.OK = l.OK && len(word) == size
 	return word
 }
 
-// Words of the first line of a stored response.
+// These words are part of the first line of a stored response.
 const (
 	ResponseMagic   = "response/1 "
 	ResponseOmitted = "omitted"
 )
 
-// Response is what the first line of a stored response says. The sizes are those of the parts behind it.
+// Response is the content of the first line of a stored response. Header, Trailer and Body are the sizes of the parts
+// after the line.
 type Response struct {
 	OK                            bool
 	CRC                           []byte
@@ -66,7 +69,8 @@ type Response struct {
 	Note                          string
 }
 
-// ParseResponse returns the first line of data, and what follows it.
+// ParseResponse parses the first line of data, and returns the data after the line as rest. OK is false if the line
+// is malformed.
 func ParseResponse(data []byte) (r Response, rest []byte) {
 	first, rest, whole := bytes.Cut(data, []byte("\n"))
 	line := Reader{Rest: first, OK: whole && bytes.HasPrefix(data, []byte(ResponseMagic))}
@@ -86,24 +90,27 @@ func ParseResponse(data []byte) (r Response, rest []byte) {
 	return r, rest
 }
 
-// IsNote reports whether a note is one that an operation takes.
+// IsNote reports whether an operation may have this note: at most 255 visible ASCII characters, with spaces only
+// between them.
 func IsNote(note string) bool {
 	return len(note) <= 255 && strings.TrimSpace(note) == note &&
 		!strings.ContainsFunc(note, func(c rune) bool { return c < ' ' || c > '~' })
 }
 
-// The states of a record in Redis, as the scripts write them.
+// These are the states of a record in Redis. The scripts write the same words.
 const (
 	Running  = "running"
 	Released = "released"
 	Done     = "done"
 )
 
-// KeySize is how many characters a head has of the key of its record: record.lua says why.
+// KeySize is the number of hexadecimal digits of the key's digest in a head; record.lua gives the reason for this
+// number.
 const KeySize = 32
 
-// How many characters the other words of a head have: numbers at most, all others exactly. The claim script has the same
-// limits. A time of 13 digits is before the year 2286, and a duration of so many milliseconds does not overflow.
+// These are the sizes of the other words of a head in characters. The sizes of numbers are limits; all other sizes
+// are exact. The claim script has the same limits. With 13 digits, times reach the year 2286, and durations in
+// milliseconds do not overflow a time.Duration.
 const (
 	tokenSize   = 32
 	attemptSize = 10
@@ -113,31 +120,31 @@ const (
 const (
 	headMagic     = "idempotency/1"
 	runningPrefix = headMagic + " " + Running + " token="
-	upperCase     = "ABCDEFGHIJKLMNOPQRSTUVWXYZ" // which nothing in a head has
+	upperCase     = "ABCDEFGHIJKLMNOPQRSTUVWXYZ" // a head has only lower-case letters
 )
 
-// Errors of [Parse].
+// These are the errors of [Parse].
 var (
-	ErrHead = errors.New("head of the record in Redis")
-	ErrKey  = errors.New("record of another key in Redis")
+	ErrHead = errors.New("the head of the record in Redis is malformed")
+	ErrKey  = errors.New("the record in Redis belongs to another key")
 )
 
-// Head is what the first line of a record in Redis says; record.lua shows the form. Times are in milliseconds.
+// Head is the content of the first line of a record in Redis; record.lua shows its form. Times are in milliseconds.
 type Head struct {
-	Line        []byte // with the newline
+	Line        []byte // the whole line, with its newline
 	State       string
 	Token       []byte
-	Lease       int64 // how long it was when it was given
-	TTL         int64 // that the record was given with the lease
+	Lease       int64 // the duration of the lease when the claim was granted
+	TTL         int64 // the TTL of the record when the claim was granted
 	Attempt     int
 	Fingerprint [32]byte
 	Created     int64
 
-	AppendedNumber int64  // the number that the claim script has added, or zero
-	Response       []byte // the stored form, if the record is done
+	AppendedNumber int64  // the number that the claim script appends to a record, or zero
+	Response       []byte // the stored form of the response, if State is Done
 }
 
-// Parse reads the record of key. It shares the memory of value.
+// Parse parses value, the record of key. The result shares the memory of value.
 func Parse(value []byte, key string) (Head, error) {
 	line, rest, whole := bytes.Cut(value, []byte("\n"))
 	words := Reader{line, whole && !bytes.ContainsAny(line, upperCase) && !bytes.HasSuffix(line, []byte(" "))}
@@ -145,7 +152,7 @@ func Parse(value []byte, key string) (Head, error) {
 	h := Head{State: parseState(words.Next("")), Token: words.readSized("token=", tokenSize)}
 	h.Lease, h.TTL = words.readDigits("lease=", timeSize), words.readDigits("ttl=", timeSize)
 	attempt := words.readDigits("attempt=", attemptSize)
-	own := words.Next("key=")
+	ownKey := words.Next("key=")
 	fingerprint := words.readSized("fingerprint=", hex.EncodedLen(len(h.Fingerprint)))
 	h.Created = words.readDigits("created=", timeSize)
 	isFree := h.State == Released && bytes.Contains(line, []byte(" attempt=0 "))
@@ -155,14 +162,14 @@ func Parse(value []byte, key string) (Head, error) {
 	if _, err := hex.Decode(h.Fingerprint[:], fingerprint); err != nil {
 		return Head{}, ErrHead
 	}
-	if string(own) != key {
+	if string(ownKey) != key {
 		return Head{}, ErrKey
 	}
 	h.Line, h.Attempt = value[:len(line)+1], int(attempt)
 	return h.parseRest(rest)
 }
 
-// behind returns the head with what follows its line.
+// parseRest adds the data after the line to the head.
 func (h Head) parseRest(rest []byte) (Head, error) {
 	var err error
 	switch {
@@ -177,10 +184,10 @@ func (h Head) parseRest(rest []byte) (Head, error) {
 	return h, nil
 }
 
-// IsFree reports whether the record is what is left of one whose key was freed.
+// IsFree reports whether the key of the record was freed, so that the record only keeps a token.
 func (h Head) IsFree() bool { return h.Attempt == 0 }
 
-// stateOf returns the state of that name, or nothing.
+// parseState returns the state with the given name, or the empty string for an unknown name.
 func parseState(name []byte) string {
 	for _, state := range []string{Done, Running, Released} {
 		if string(name) == state {
@@ -190,21 +197,22 @@ func parseState(name []byte) string {
 	return ""
 }
 
-// Whole reports whether a record of so many bytes has the form that its head asks for.
+// FitsSize reports whether the head is complete and a record of size bytes can have this head: only the record of a
+// completed operation continues after the head.
 func (h Head) FitsSize(size int64) bool {
 	if h.State == Done {
 		return true
 	}
 	var token [tokenSize / 2]byte
-	_, err := hex.Decode(token[:], h.Token) // else no script takes it for a record
+	_, err := hex.Decode(token[:], h.Token) // the scripts accept only hexadecimal tokens
 	return h.State != "" && size <= int64(len(h.Line)) && err == nil
 }
 
-// LeaseLeft returns the rest of the lease of a record that expires in so many milliseconds: what is gone of the TTL is gone of
-// the lease, see record.lua.
+// LeaseLeft returns the rest of the lease of a record that expires in expiry milliseconds. The TTL and the lease
+// begin at the same time, so the same part of both has passed (see record.lua).
 func (h Head) LeaseLeft(expiry int64) int64 { return max(0, h.Lease-(h.TTL-expiry)) }
 
-// Origin returns what the records of all attempts at one operation have in common.
+// Origin returns the part of the head that is the same in the records of all attempts at an operation.
 func (h Head) Origin() string {
 	return string(bytes.TrimSuffix(h.Line[bytes.Index(h.Line, []byte(" key=")):], []byte("\n")))
 }
@@ -227,22 +235,25 @@ func AppendToken(b []byte) []byte {
 	return hex.AppendEncode(b, token[:])
 }
 
-// TokenOf returns the token in the running record of a claim.
+// TokenOf returns the token in a running record that AppendRunning or the claim script has made.
 func TokenOf(record []byte) []byte { return record[len(runningPrefix):][:tokenSize] }
 
-// AppendDone appends the running record of a claim as one that is done to b. The stored form of the response follows.
+// AppendDone appends the head of a completed record to b, made from the running record. The caller appends the stored
+// form of the response.
 func AppendDone(b, record []byte) []byte {
 	b = append(b, headMagic+" "+Done...)
 	return append(b, record[len(headMagic+" "+Running):]...)
 }
 
-// IsOpen reports whether a record is running or released, so that its expiry tells more of it.
+// IsOpen reports whether a record is running or released. Only the claim script can decide whether an open record may be
+// claimed, because the script sees the expiry of the record.
 func IsOpen(record []byte) bool {
-	return bytes.HasPrefix(record, []byte(headMagic+" "+Running+" ")) || bytes.HasPrefix(record, []byte(headMagic+" "+Released+" "))
+	return bytes.HasPrefix(record, []byte(headMagic+" "+Running+" ")) ||
+		bytes.HasPrefix(record, []byte(headMagic+" "+Released+" "))
 }
 
-// ParseSteps reads what checkpoints.lua returns: each checkpoint as the sizes of name and data on a line, and both behind
-// that.
+// ParseSteps parses the checkpoints in the reply of checkpoints.lua. Each checkpoint has a line with the sizes of its
+// name and its data, and then the name and the data.
 func ParseSteps(list string) (all map[string][]byte, ok bool) {
 	all = make(map[string][]byte)
 	for list != "" {

@@ -1,10 +1,12 @@
--- Stores the checkpoint ARGV[3] under the name ARGV[2], unless there is one, if the running record ARGV[1] is under KEYS[1].
--- A record that is missing is made again for ARGV[4] milliseconds if ARGV[5] is given. Returns a verdict and, if there was
--- one, on the next line what is stored.
+-- Stores the data ARGV[3] as the checkpoint ARGV[2], unless the operation has a checkpoint with this name. The key
+-- KEYS[1] must have the running record ARGV[1]. If ARGV[5] is given, a missing record is created again for ARGV[4]
+-- milliseconds. The reply is a verdict. If the operation had the checkpoint before, the old data follow on the next
+-- line.
 --
--- The checkpoints are a hash, KEYS[2]. Its field without a name says of which operation they are, by all that its records
--- have in common. Its field RESOLVED says how the operation was resolved, and stays when that is completed. The hash expires
--- with the record. But a record can be lost, or replaced by that of a new operation, while the hash is there.
+-- The hash KEYS[2] has the checkpoints. Its field without a name has the origin of the operation: the part of the
+-- head that is the same in all its records. The field RESOLVED has the resolution of the operation, and stays when
+-- the operation is completed. The hash expires with the record. The comparison of the origin is necessary because the
+-- record may be lost, or replaced by the record of a new operation, while the hash still exists.
 
 local key, steps, running, name, data, ttl, again = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local line, verdict = read(key), 'OK'

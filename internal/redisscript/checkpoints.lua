@@ -1,5 +1,5 @@
--- Returns a verdict and, if the running record ARGV[1] is under KEYS[1], all checkpoints in the hash KEYS[2]: each of them as
--- the sizes of name and data on a line, and both behind that.
+-- Returns a verdict. If the key KEYS[1] has the running record ARGV[1], all checkpoints in the hash KEYS[2] follow:
+-- for each checkpoint a line with the sizes of its name and its data, and then the name and the data.
 
 local key, steps, running = KEYS[1], KEYS[2], ARGV[1]
 local line = read(key)

@@ -1,10 +1,13 @@
--- Claims KEYS[1] by the record ARGV[1] of a first attempt, kept for ARGV[2] milliseconds, or leaves it to who holds it. A
--- lapsed lease is taken over if ARGV[3] is 1. Returns the record as it is then. A number stands behind some: behind one
--- that somebody else holds, for how long the lease still runs; behind one that was claimed again, for how long its
--- predecessor would still have been kept.
+-- Claims the key KEYS[1] with ARGV[1], the running record of a first attempt, and an expiry of ARGV[2] milliseconds,
+-- or returns the record that holds the key. If ARGV[3] is 1, the script may take over a lapsed lease. KEYS[2] is the
+-- hash of the steps.
 --
--- A plain SET comes before this script, and only what it cannot decide comes here: what is running or released, and what
--- the server does not let it write. Such a server may still read, so this script reads first.
+-- The reply is the record that the key has after the script. A number follows some records:
+--   - after an open record of another attempt, the rest of its lease in milliseconds;
+--   - after the record of a further attempt, the time for which its predecessor would still have been kept.
+--
+-- The client first tries a plain SET, and runs this script only if SET cannot decide: the record is running or
+-- released, or the server refuses the write. A server that refuses writes may still read, so the script reads first.
 
 local key, steps, claim, ttl, takeover = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
 local record = redis.call('GET', key)
@@ -19,14 +22,14 @@ if state == 'done' then
 end
 local _, token, _, _, _, _, asked, fingerprint = string.match(claim, HEAD)
 if not state or string.find(record, '\n', 1, true) < #record then
-  return '' -- which the client takes for what it is: no record of ours
+  return '' -- the client reports the empty reply as an invalid record
 elseif owner == token then
-  return record -- a repetition
+  return record -- a repetition of the call that was granted
 end
 
 local remaining, left = redis.call('PTTL', key), 0
 if state == 'running' and #lease <= 13 and #given <= 13 then
-  if remaining < 0 then -- somebody has taken the expiry away: nothing tells the age of the lease, so it counts from now
+  if remaining < 0 then -- somebody has removed the expiry, which shows the age of the lease: the lease begins anew
     redis.call('PEXPIRE', key, given)
     remaining = tonumber(given)
   end
@@ -35,7 +38,8 @@ end
 local lapsed = state == 'running' and takeover == '1' and left == 0
 local free = state == 'released' and attempt == '0' and #content == 64
 if own == asked and (free or (state == 'released' or lapsed) and content == fingerprint) then
-  -- The client refuses what neither it nor a script has written, so that must stay as it is. The last attempt has no next.
+  -- Records that the client would refuse as damaged are left as they are. The last possible attempt number has no
+  -- successor.
   local created = string.match(origin, ' created=(%d+)$')
   local whole = #owner == 32 and string.lower(record) == record and #lease <= 13 and #given <= 13 and #created <= 13
   if free and whole then

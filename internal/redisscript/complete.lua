@@ -1,6 +1,6 @@
--- Stores a completed record under KEYS[1] for ARGV[3] milliseconds, if the running record ARGV[1] is there or none is. It
--- is ARGV[2] or, when it is too large to pass through Lua, has been put under KEYS[2] before. The last key, if there is one
--- more, is that of the steps.
+-- Stores a completed record under KEYS[1] for ARGV[3] milliseconds, if the key has the running record ARGV[1] or no
+-- record. ARGV[2] is the completed record. If ARGV[2] is empty, the record is too large to pass through Lua, and the
+-- client has staged the record under KEYS[2]. A further key is the hash of the steps.
 
 local key, running, done, ttl = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local staged = done == '' and KEYS[2]
@@ -31,9 +31,9 @@ if staged then
 end
 if string.sub(line, 1, #running - 3) == as('done', running) then
   local left = redis.call('PTTL', key)
-  if left ~= 0 then -- in the last millisecond no expiry is as near as its own
-    redis.call('PEXPIRE', key, left < 0 and ttl or left) -- a write, for the WAIT that may come behind this script
+  if left ~= 0 then -- in its last millisecond, PEXPIRE would delete the record or prolong its expiry
+    redis.call('PEXPIRE', key, left < 0 and ttl or left) -- a write, so that a following WAIT waits for it
   end
-  return 'OK' -- a repetition
+  return 'OK' -- a repetition of the call that stored the record
 end
 return string.find(line, HEAD) and 'lost' or 'invalid'

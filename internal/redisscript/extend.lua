@@ -1,5 +1,6 @@
--- Lets the lease of the running record ARGV[1] under KEYS[1] begin anew: it expires in ARGV[2] milliseconds, or as late as
--- before. A record that is missing is made again if ARGV[3] is given. Its steps are in the hash KEYS[2], if there may be any.
+-- Renews the lease of the running record ARGV[1] under KEYS[1]: the record expires in ARGV[2] milliseconds, or at its
+-- present expiry if that is later. If ARGV[3] is given, a missing record is created again. KEYS[2] is the hash of the
+-- steps, if the operation may have steps.
 
 local key, steps, running, ttl, again = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local line = read(key)

@@ -1,7 +1,7 @@
--- Common to the scripts of operators, between record.lua and the rest of each.
+-- This part is common to the scripts for operators, between record.lua and the rest of each script.
 
--- verdict says why the record with that first line is not one to change, or nothing if it is still the one that was seen: its
--- key is own, and it is in the state that was asked for, of that attempt, and was created then.
+-- verdict returns nil if the operator may change the record with the first line line: its key, state, attempt and
+-- time of creation are still those that the operator has seen. Otherwise verdict returns the reason for the refusal.
 local function verdict(key, line, own, asked, attempt, created)
   if line == '' then
     return 'missing'
@@ -14,12 +14,12 @@ local function verdict(key, line, own, asked, attempt, created)
     return 'invalid'
   end
 
-  if state == 'released' and tried == '0' then -- the key is free
+  if state == 'released' and tried == '0' then -- the key was freed
     return 'missing'
   end
   if state == 'running' then
     local remaining = redis.call('PTTL', key)
-    if remaining < 0 or lease - (given - remaining) > 0 then -- without an expiry, nothing tells the age of the lease
+    if remaining < 0 or lease - (given - remaining) > 0 then -- without an expiry, the age of the lease is unknown
       return 'running'
     end
     state = 'abandoned'

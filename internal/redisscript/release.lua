@@ -1,8 +1,10 @@
--- Ends the claim that has the running record ARGV[1] under KEYS[1] without a response, and keeps the record for ARGV[2]
--- milliseconds. It knows the claim by its token: if the reply to a takeover was lost, its owner knows no more of the record.
+-- Ends the claim with the running record ARGV[1] on KEYS[1] without a response, and keeps the record for ARGV[2]
+-- milliseconds. The script recognises the claim by its token, because an owner that missed the reply to a takeover
+-- does not know the rest of the record.
 --
--- If ARGV[2] is 0, the key is free. What is left of the record has attempt 0, and is replaced by whoever claims the key next. It
--- stays for two leases: the request for the claim may have been sent twice, and the second one may still be on its way.
+-- If ARGV[2] is 0, the script frees the key: the record gets attempt 0, and the next claim replaces the record. The
+-- record stays for two leases, because the client may have sent the request for the claim twice, and the second copy
+-- may still arrive.
 
 local key, steps, running, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local line = read(key)
@@ -24,6 +26,6 @@ if state == 'running' and string.sub(line, 1, #owner) == owner then
   end
   return 'OK'
 elseif state == 'released' and string.sub(line, 1, #owner + 1) == as('released', owner) then
-  return 'OK' -- a repetition
+  return 'OK' -- a repetition of the call that released the record
 end
 return (line == '' or state) and 'lost' or 'invalid'

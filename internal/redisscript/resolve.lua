@@ -1,14 +1,16 @@
--- Ends the abandoned operation of the record KEYS[1], whose key is ARGV[1], if it is of the attempt ARGV[2], and was created
--- at ARGV[3]. The record gets the token ARGV[4], so that its owner has lost the claim, and is kept for ARGV[5] milliseconds.
+-- Ends the abandoned operation of the record KEYS[1], if the key of the record is ARGV[1], its attempt ARGV[2] and
+-- its time of creation ARGV[3]. The record gets the token ARGV[4], so that its owner loses the claim, and stays for
+-- ARGV[5] milliseconds.
 --
--- If ARGV[6] is given, it is the stored form of the response: the operation has happened. Otherwise it has not, and the
--- checkpoints stay, but for those that ARGV[8] and all behind it name. ARGV[7] says how the operation was resolved.
+-- A non-empty ARGV[6] is the stored form of the response: the operation has happened. With an empty ARGV[6], the
+-- operation has not happened, and its checkpoints stay except those named by ARGV[8] and the following arguments.
+-- ARGV[7] is the stored form of the resolution.
 
 local key, steps, own, attempt, created = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
 local token, ttl, response, resolved = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local line = read(key)
 if string.match(line, '^idempotency/1 %l+ token=(%x+) ') == token then
-  return 'OK' -- a repetition
+  return 'OK' -- a repetition of the call that resolved the operation
 end
 local refused = verdict(key, line, own, 'abandoned', attempt, created)
 if refused then

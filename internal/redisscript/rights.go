@@ -1,8 +1,9 @@
 package redisscript
 
-// Uses returns a harmless use of each command that the store sends for a request, or that a script calls then, on the keys on
-// which the store uses it. Redis looks at the rights of a user before it carries out a command, so a use shows whether the user
-// has the right. The uses change nothing if the keys do not exist: HSET lacks the value of a field, and RENAME finds no key.
+// Uses returns a harmless use of each command that the store sends for a request, or that a script calls for one,
+// with the keys on which the store uses the command. Redis checks the rights of a user before executing a command, so
+// the reply to a use shows whether the user has the right. On missing keys, no use changes anything: SET has XX, HSET
+// lacks the value of a field, and RENAME fails.
 func Uses(record, staged, steps string) [][]any {
 	return [][]any{
 		{"get", record},

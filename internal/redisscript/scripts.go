@@ -1,9 +1,9 @@
-// Package redisscript has what Redis itself does with a record, in one atomic step each. The form of a record is in
-// record.lua. In Go, store_redis.go of the root knows it.
+// Package redisscript contains the Lua scripts that change a record within Redis, each in one atomic step. Script
+// record.lua describes the form of a record. In Go, package recordline reads and writes the same form.
 package redisscript
 
 import (
-	_ "embed" // the scripts
+	_ "embed" // for the sources of the scripts
 
 	"github.com/idempotency-go/idempotency/internal/redisconn"
 )
@@ -44,8 +44,9 @@ var checkpoint string
 //go:embed checkpoints.lua
 var checkpoints string
 
-// The scripts of the store. Each says in its source what its arguments are. KEYS[1] is the record. The last of the others
-// is that of the steps; without it, there are none, or they are out of reach for a while.
+// These are the scripts of the store. The source of each script describes its arguments. KEYS[1] is the record, and
+// the last of several keys is the hash of the steps. A script without the key of the steps runs on an operation
+// without steps, or during the move of a slot, when the steps are out of reach.
 var (
 	Claim    = redisconn.NewScript(record + claim).With(1)
 	Extend   = redisconn.NewScript(record + extend)

@@ -103,8 +103,8 @@ var ofRedis = []mutant{{
 }, {
 	name: "redis-record-of-another-key", broken: "A record that was copied from another key counts.",
 	file: "internal/recordline/recordline.go", needs: redis,
-	from: "	if string(own) != key {",
-	to:   "	if len(own) != len(key) {",
+	from: "	if string(ownKey) != key {",
+	to:   "	if len(ownKey) != len(key) {",
 	test: "TestRedisRecordOfAnotherKey/server",
 }, {
 	name: "redis-lost-reply-not-retried", broken: "A step whose reply was lost is not repeated.",
