@@ -1,4 +1,5 @@
-// Package bounds bounds memory. That of requests: Buffers are used again, and Shares are counted. That of records: Usage.
+// Package bounds bounds what requests share. Buffers are reused, and Shares count the memory of requests. Usage counts the memory of
+// records. Crowd tells a crowded pool of connections from a server that is down.
 package bounds
 
 import (
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Buffer is a byte slice that one request after another uses. For a body of a megabyte, a new allocation would cost more
@@ -284,4 +286,35 @@ func (u *Usage) Counted() (total int64, users map[string]int64) {
 		part.mu.Unlock()
 	}
 	return u.totalBytes.Load(), users
+}
+
+// Crowd counts the steps that share a pool of connections, and remembers the last reply of the server. A Crowd is safe for
+// concurrent use.
+type Crowd struct {
+	poolSize  int64
+	stepCount atomic.Int64
+	createdAt time.Time
+	lastReply atomic.Int64 // nanoseconds since createdAt; 0: no reply yet
+}
+
+// NewCrowd returns the crowd of a pool with size connections.
+func NewCrowd(size int64) *Crowd { return &Crowd{poolSize: size, createdAt: time.Now()} }
+
+// Enter counts a step that begins, and reports whether the pool is crowded. The caller calls Leave at the end of the step.
+func (c *Crowd) Enter() bool { return c.stepCount.Add(1) > c.poolSize }
+
+// Leave counts the end of a step.
+func (c *Crowd) Leave() { c.stepCount.Add(-1) }
+
+// IsCrowded reports whether more steps are running than the pool has connections.
+func (c *Crowd) IsCrowded() bool { return c.stepCount.Load() > c.poolSize }
+
+// Replied records a reply of the server.
+func (c *Crowd) Replied() { c.lastReply.Store(int64(time.Since(c.createdAt))) }
+
+// WasUp reports whether the server has replied within the last minute. The window is that long, because in a very crowded pool all
+// steps may time out for a while.
+func (c *Crowd) WasUp() bool {
+	last := c.lastReply.Load()
+	return last > 0 && time.Since(c.createdAt)-time.Duration(last) < time.Minute
 }

@@ -20,7 +20,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/idempotency-go/idempotency/internal/crowd"
+	"github.com/idempotency-go/idempotency/internal/bounds"
 )
 
 // Conn sends steps through a client, and remembers what the steps have shown of the server. A Conn is safe for
@@ -32,7 +32,7 @@ type Conn struct {
 	waitSlots      chan struct{} // has an element for each WAIT under way
 	lacksSwap      atomic.Bool   // the server does not support SET with IFEQ
 	errorKinds     Errors
-	poolCrowd      *crowd.Crowd
+	poolCrowd      *bounds.Crowd
 }
 
 // New wraps client. Each step that the Conn sends by a method with Copied or Staged in its name, or by Swap, waits
@@ -46,7 +46,7 @@ func New(client redis.Cmdable, replicas int, kinds Errors) (*Conn, error) {
 	own, size := withDeadlines(client), poolSize(client)
 	return &Conn{
 		client: own, honorsDeadline: honorsDeadlines(own), replicaCount: replicas, waitSlots: make(chan struct{}, max(1, size/2)),
-		errorKinds: kinds, poolCrowd: crowd.New(size),
+		errorKinds: kinds, poolCrowd: bounds.NewCrowd(size),
 	}, nil
 }
 

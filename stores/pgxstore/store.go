@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/internal/crowd"
+	"github.com/idempotency-go/idempotency/internal/bounds"
 )
 
 // Store is an [idempotency.Store] in PostgreSQL. A single statement decides each change of a record, by the clock of the
@@ -93,7 +93,7 @@ type Table struct {
 
 	stepsRefusal atomic.Pointer[error] // why the server cannot run steps in transactions; nil if it can
 
-	crowd *crowd.Crowd
+	crowd *bounds.Crowd
 }
 
 // NewTable returns the table that stores with the same opts use.
@@ -104,7 +104,7 @@ func NewTable(pool *pgxpool.Pool, opts Options) *Table {
 		pool: pool, opts: opts, optionFaults: opts.validate(), lockSpace: h.Sum64(), spareSlot: make(chan struct{}, 1),
 	}
 	if pool != nil {
-		t.crowd = crowd.New(int64(pool.Config().MaxConns))
+		t.crowd = bounds.NewCrowd(int64(pool.Config().MaxConns))
 	}
 	return t
 }

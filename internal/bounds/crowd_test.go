@@ -1,4 +1,4 @@
-package crowd_test
+package bounds_test
 
 import (
 	"testing"
@@ -7,12 +7,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/idempotency-go/idempotency/internal/crowd"
+	"github.com/idempotency-go/idempotency/internal/bounds"
 )
 
 func TestCrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := crowd.New(1)
+		c := bounds.NewCrowd(1)
 		require.False(t, c.Enter())
 		require.False(t, c.IsCrowded())
 		require.True(t, c.Enter())
