@@ -50,35 +50,6 @@ func TestInspectorConformance(t *testing.T) {
 	}
 }
 
-// A row that is changed while Forget waits for it is looked at again.
-func TestForgetWhileItIsClaimed(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	pool := newPool(t, serverURL(t))
-	opts := newTable(t, pool, pgxstore.Options{})
-	store := pgxstore.New(pool, opts)
-	key, _ := begun(t, store)
-	forge(t, pool, opts, key, "lease_until = now() - interval '1 second'")
-	entry, err := store.Inspect(ctx, key)
-	require.NoError(t, err)
-	tx, err := pool.Begin(ctx)
-	require.NoError(t, err)
-	digest := key.Digest()
-	_, err = tx.Exec(ctx, "UPDATE "+tableName(opts)+" SET attempt = 2, lease_until = now() + interval '1 minute' WHERE digest = $1",
-		digest[:])
-	require.NoError(t, err)
-	forgotten := make(chan error, 1)
-	go func() { forgotten <- store.Forget(ctx, entry) }()
-	defer func() { _ = tx.Rollback(ctx) }()
-	require.Eventually(t, func() bool {
-		return one[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'
-			AND query LIKE '%idempotency: forget%' AND query LIKE '%' || $1 || '%')`, opts.Table)
-	}, 30*time.Second, time.Millisecond)
-	require.NoError(t, tx.Commit(ctx))
-	require.ErrorIs(t, <-forgotten, idempotency.ErrInProgress)
-	require.NotEmpty(t, rowOf(t, pool, opts, key))
-}
-
 // Whatever form the names have, a user's records are found, and an entry names no more than the table does.
 func TestListByUser(t *testing.T) {
 	t.Parallel()

@@ -60,28 +60,38 @@ func TestOperatorsSeeChanges(t *testing.T) {
 	})
 }
 
-// A row that is changed while Resolve waits for it is looked at again.
-func TestResolveWhileItIsClaimed(t *testing.T) {
+// A row that is changed while an operator waits for it is looked at again.
+func TestOperatorsWaitForAClaim(t *testing.T) {
 	t.Parallel()
-	ctx := t.Context()
-	pool := newPool(t, serverURL(t))
-	opts := newTable(t, pool, pgxstore.Options{})
-	key, entry := abandoned(t, pool, opts)
-	tx, err := pool.Begin(ctx)
-	require.NoError(t, err)
-	defer func() { _ = tx.Rollback(context.Background()) }()
-	digest := key.Digest()
-	_, err = tx.Exec(ctx, "UPDATE "+tableName(opts)+" SET attempt = 2, lease_until = now() + interval '1 minute' WHERE digest = $1",
-		digest[:])
-	require.NoError(t, err)
-	resolved := make(chan error, 1)
-	go func() { resolved <- pgxstore.New(pool, opts).Resolve(ctx, entry, happened) }()
-	require.Eventually(t, func() bool {
-		return one[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'
-			AND query LIKE '%idempotency: resolve%' AND query LIKE '%' || $1 || '%')`, opts.Table)
-	}, 30*time.Second, time.Millisecond)
-	require.NoError(t, tx.Commit(ctx))
-	require.ErrorIs(t, <-resolved, idempotency.ErrInProgress)
+	for name, change := range map[string]func(context.Context, *pgxstore.Store, idempotency.Entry) error{
+		"forget": func(ctx context.Context, s *pgxstore.Store, e idempotency.Entry) error { return s.Forget(ctx, e) },
+		"resolve": func(ctx context.Context, s *pgxstore.Store, e idempotency.Entry) error {
+			return s.Resolve(ctx, e, happened)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, pool := t.Context(), newPool(t, serverURL(t))
+			opts := newTable(t, pool, pgxstore.Options{})
+			key, entry := abandoned(t, pool, opts)
+			tx, err := pool.Begin(ctx)
+			require.NoError(t, err)
+			defer func() { _ = tx.Rollback(context.Background()) }()
+			digest := key.Digest()
+			_, err = tx.Exec(ctx, "UPDATE "+tableName(opts)+" SET attempt = 2, lease_until = now() + interval '1 minute' WHERE digest = $1",
+				digest[:])
+			require.NoError(t, err)
+			changed := make(chan error, 1)
+			go func() { changed <- change(ctx, pgxstore.New(pool, opts), entry) }()
+			require.Eventually(t, func() bool {
+				return one[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+					AND query LIKE '%idempotency: ' || $1 || '%' AND query LIKE '%' || $2 || '%')`, name, opts.Table)
+			}, 30*time.Second, time.Millisecond)
+			require.NoError(t, tx.Commit(ctx))
+			require.ErrorIs(t, <-changed, idempotency.ErrInProgress)
+			require.NotEmpty(t, rowOf(t, pool, opts, key))
+		})
+	}
 }
 
 // A transaction of a step that has locked the record keeps operators away. At read committed there is no such lock. An operator
