@@ -95,11 +95,6 @@ func forgetting(w *world, entry idempotency.Entry) error {
 	return w.store.Forget(context.Background(), entry)
 }
 
-func TestResolveOrTakeOver(t *testing.T) {
-	t.Parallel()
-	rowtest.ResolveOrTakeOver(t, newSubject(t), 40)
-}
-
 // Whatever becomes of the connection, a change is made once, and its caller learns that.
 func TestOperatorsConnectionBreaks(t *testing.T) {
 	t.Parallel()

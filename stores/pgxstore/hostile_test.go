@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 	"github.com/idempotency-go/idempotency/stores/internal/rowtest"
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
@@ -179,6 +180,11 @@ func expectForged(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, s *se
 	require.Equal(t, "secret of alice", body)
 	forge(t, pool, opts, key, set)
 	forged, runs := rowOf(t, pool, opts, key), s.runs.Load()
+	if want == http.StatusServiceUnavailable {
+		_, _, err := pgxstore.New(pool, opts).Begin(t.Context(), key, attempt)
+		require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+		require.Nil(t, testservice.InDoubt(err))
+	}
 
 	for range 2 {
 		status, body = s.ask(t, key.User, key.ID)

@@ -118,27 +118,6 @@ func TestUnprintableKeys(t *testing.T) {
 		column[string](t, pool, "SELECT user_id FROM "+tableName(opts)))
 }
 
-func TestRecordsThatCannotBeRead(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	pool := newPool(t, serverURL(t))
-	opts := newTable(t, pool, pgxstore.Options{})
-	for name, damage := range map[string]string{
-		"header":      `header = 'no end of line'`,
-		"trailer":     `trailer = E'A: \u00e9\n'`,
-		"fingerprint": `fingerprint = 'short'`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			store := pgxstore.New(pool, opts)
-			key := completed(t, store)
-			execute(t, pool, "UPDATE "+tableName(opts)+" SET "+damage+" WHERE key = $1", key.ID)
-			_, _, err := store.Begin(ctx, key, attempt)
-			require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
-			require.Nil(t, testservice.InDoubt(err))
-		})
-	}
-}
-
 // A table that was changed by hand is an error at once: to ask again, until the time is over, would hide it.
 func TestTableThatCannotBeRead(t *testing.T) {
 	t.Parallel()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,39 +18,15 @@ import (
 
 func TestInspectorConformance(t *testing.T) {
 	t.Parallel()
-	path := newPath(t)
-	store := open(t, path, sqlitestore.Options{})
-	idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return store })
-	idempotencytest.RunResolver(t, func(*testing.T) idempotency.Store { return store })
-}
-
-func TestResolveOrTakeOver(t *testing.T) {
-	t.Parallel()
-	rowtest.ResolveOrTakeOver(t, newSubject(t), 100)
-}
-
-// Of operators who change one operation at once, one does.
-func TestResolveTwiceAtOnce(t *testing.T) {
-	t.Parallel()
-	s := newSubject(t)
-	for i := range 20 {
-		entry := s.Abandoned(t, fmt.Sprint(i))
-		outcomes := make([]error, 8)
-		var all sync.WaitGroup
-		for n := range outcomes {
-			all.Go(func() { outcomes[n] = s.Store.Resolve(context.Background(), entry, notHappened) })
-		}
-		all.Wait()
-		resolved := 0
-		for _, err := range outcomes {
-			if err == nil {
-				resolved++
-				continue
-			}
-			require.ErrorIs(t, err, idempotency.ErrEntryChanged)
-		}
-		require.Equal(t, 1, resolved)
-		completed(t, s.Store, fmt.Sprint(i)) // no operator keeps it
+	for name, store := range map[string]idempotency.Store{
+		"one store":                 open(t, newPath(t), sqlitestore.Options{}),
+		"another store of the file": newSubject(t).Store,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return store })
+			idempotencytest.RunResolver(t, func(*testing.T) idempotency.Store { return store })
+		})
 	}
 }
 

@@ -1,9 +1,6 @@
 package rowtest
 
 import (
-	"context"
-	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -40,43 +37,6 @@ func OperatorsSeeChanges(t *testing.T, s Subject, changes []Change) {
 			if name == "forget" && test.want == nil {
 				require.Empty(t, after, key)
 			}
-		}
-	}
-}
-
-// ResolveOrTakeOver checks that an operation that is resolved or forgotten while another attempt takes it over is
-// changed, or taken over.
-func ResolveOrTakeOver(t *testing.T, s Subject, rounds int) {
-	t.Helper()
-	for i := range rounds {
-		key, forgets := fmt.Sprint(i), i%4 == 0
-		entry := s.Abandoned(t, key)
-		change := func() error { return s.Store.Resolve(context.Background(), entry, Happened) }
-		if forgets {
-			change = func() error { return s.Store.Forget(context.Background(), entry) }
-		}
-		var record idempotency.Record
-		var claim idempotency.Claim
-		var begun, changed error
-		var both sync.WaitGroup
-		both.Go(func() { record, claim, begun = s.Store.Begin(context.Background(), KeyOf(key), Takeover) })
-		both.Go(func() { changed = change() })
-		both.Wait()
-		require.NoError(t, begun)
-		switch {
-		case claim != nil && changed != nil:
-			require.ErrorIs(t, changed, idempotency.ErrInProgress)
-			require.Equal(t, 2, record.Attempt)
-		case claim != nil:
-			require.True(t, forgets, "resolved and taken over")
-			require.Equal(t, 1, record.Attempt)
-		default:
-			require.NoError(t, changed)
-			require.Equal(t, Happened.Response, record.Response)
-		}
-		if claim != nil {
-			require.NoError(t, claim.Complete(t.Context(), Answer, time.Hour))
-			RequireReplay(t, s.Store, key)
 		}
 	}
 }
