@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -532,55 +530,5 @@ func TestRedisRestarts(t *testing.T) {
 			}
 			require.Equal(t, http.StatusCreated, svc.Call("other", "body").Status)
 		})
-	}
-}
-
-// Many callers at once, for many keys, of which some fail at first: each operation is carried out once, and all of its
-// callers learn what came of it.
-func TestRedisCrowd(t *testing.T) { // not parallel: it takes all that the machine has
-	const keys, callsPerKey, workers = 4_000, 5, 32
-	client := testservice.NewRedisClient(t, servertest.Redis(t).Addr(), func(o *redis.Options) { o.PoolSize = workers })
-	runner, err := idempotency.NewRunner(idempotency.NewRedisStore(client, idempotency.RedisOptions{}),
-		idempotency.RunnerOptions{Wait: time.Minute})
-	require.NoError(t, err)
-	errFirst := errors.New("first attempt")
-	var effects, attempts [keys]atomic.Int32
-	call := func(i int) error {
-		work := func(context.Context) (idempotency.Response, error) {
-			if attempts[i].Add(1) == 1 && i%10 == 0 {
-				return idempotency.Response{}, errFirst
-			}
-			return idempotency.Response{Status: 200, Body: fmt.Append(nil, i, " ", effects[i].Add(1))}, nil
-		}
-		resp, _, err := runner.Do(t.Context(), testservice.NumberedKey(i), []byte{byte(i)}, work)
-		if i%10 == 0 && errors.Is(err, errFirst) {
-			return nil
-		}
-		if err == nil && string(resp.Body) != fmt.Sprint(i, " 1") {
-			err = fmt.Errorf("got %q", resp.Body)
-		}
-		return err
-	}
-	var wg sync.WaitGroup
-	for w := range workers {
-		wg.Go(func() {
-			random := rand.New(rand.NewPCG(7, uint64(w)))
-			for n := w; n < keys*callsPerKey; n += workers {
-				i := n / callsPerKey // its calls are near each other: several are under way at once
-				if random.IntN(4) == 0 {
-					i = random.IntN(i + 1)
-				}
-				if err := call(i); err != nil {
-					t.Errorf("key %d: %v", i, err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	for i := range keys {
-		if effects[i].Load() == 0 {
-			require.NoError(t, call(i))
-		}
-		require.EqualValues(t, 1, effects[i].Load(), "key %d", i)
 	}
 }

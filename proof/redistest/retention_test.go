@@ -20,43 +20,6 @@ import (
 // slack is what a PTTL may have lost when it is asked for, however slow the machine is.
 const slack = 15 * time.Second
 
-// What has done nothing is kept for two leases, what may have done something for the TTL.
-func TestRedisRetentionOfUnfinishedOperations(t *testing.T) {
-	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
-		const lease, ttl = 30 * time.Second, 24 * time.Hour
-		for name, test := range map[string]struct {
-			answers []http.HandlerFunc
-			kept    time.Duration
-		}{
-			"429":           {[]http.HandlerFunc{testservice.Status(429)}, 2 * lease},
-			"429, 429, 429": {[]http.HandlerFunc{testservice.Status(429), testservice.Status(429), testservice.Status(429)}, 2 * lease},
-			"500":           {[]http.HandlerFunc{testservice.Status(500)}, ttl},
-			"500, 429":      {[]http.HandlerFunc{testservice.Status(500), testservice.Status(429)}, ttl},
-			"429, 500, 429": {[]http.HandlerFunc{testservice.Status(429), testservice.Status(500), testservice.Status(429)}, ttl},
-		} {
-			t.Run(name, func(t *testing.T) {
-				prefix := fmt.Sprintf("%x:", t.Name())
-				store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix})
-				runs := 0
-				svc := testservice.Setup{Store: store, Opts: idempotency.Options{Lease: lease, TTL: ttl}}.Guard(t,
-					func(w http.ResponseWriter, r *http.Request) {
-						runs++
-						test.answers[runs-1](w, r)
-					})
-				for range test.answers {
-					svc.Call("key", "")
-				}
-				require.Len(t, test.answers, runs)
-				keys := testservice.RedisKeys(t, client, prefix)
-				require.Len(t, keys, 1)
-				left := client.PTTL(t.Context(), keys[0]).Val()
-				require.LessOrEqual(t, left, test.kept)
-				require.Greater(t, left, test.kept-slack)
-			})
-		}
-	})
-}
-
 // remainingOf leaves a record, changes its expiry, and returns what the claim to the next attempt says of it.
 func remainingOf(
 	t *testing.T, client redis.Cmdable, leave func(*testing.T, idempotency.Store), change func(name string) error,
