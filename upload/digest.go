@@ -15,102 +15,106 @@ import (
 	"sync/atomic"
 )
 
-// algorithms are those of RFC 9530, section 5, that protect against an attacker.
-var algorithms = []struct {
+// digestAlgorithms are the algorithms of RFC 9530, section 5, that are secure against attackers.
+var digestAlgorithms = []struct {
 	name string
 	new  func() hash.Hash
 }{{"sha-256", sha256.New}, {"sha-512", sha512.New}}
 
-// digests are what a Content-Digest says of a body.
+// digests are the digests in the field Content-Digest of a request.
 type digests struct {
-	sums [2][]byte // by algorithm; nil: there is none
-	err  error     // the field cannot be read
+	sumByAlgorithm [2][]byte // in the order of digestAlgorithms; nil without a digest
+	parseErr       error     // the field is malformed
 }
 
-func (d digests) none() bool { return d.err == nil && d.sums[0] == nil && d.sums[1] == nil }
+// areEmpty reports whether the request lacks a digest of a supported algorithm.
+func (d digests) areEmpty() bool {
+	return d.parseErr == nil && d.sumByAlgorithm[0] == nil && d.sumByAlgorithm[1] == nil
+}
 
-// isMember matches a member of a dictionary whose value is a sequence of bytes (RFC 9651, sections 4.2.2 and 4.2.7).
-var isMember = regexp.MustCompile(`^([a-z*][a-z0-9_.*-]*)=:([A-Za-z0-9+/]*={0,2}):$`)
+// memberPattern matches a member of a dictionary whose value is a byte sequence (RFC 9651, sections 4.2.2 and 4.2.7).
+var memberPattern = regexp.MustCompile(`^([a-z*][a-z0-9_.*-]*)=:([A-Za-z0-9+/]*={0,2}):$`)
 
-// parse reads a Content-Digest (RFC 9530, section 2). Other algorithms are left out, and of two digests by one algorithm the
-// last counts.
-func parse(lines []string) (d digests) {
+// parseDigests parses the lines of a Content-Digest (RFC 9530, section 2). Other algorithms are ignored. If an algorithm
+// occurs twice, the last digest counts.
+func parseDigests(lines []string) (d digests) {
 	if len(lines) == 0 {
 		return d
 	}
 	for member := range strings.SplitSeq(strings.Join(lines, ","), ",") {
-		match := isMember.FindStringSubmatch(strings.Trim(member, " \t"))
+		match := memberPattern.FindStringSubmatch(strings.Trim(member, " \t"))
 		if match == nil {
-			return digests{err: errors.New("the Content-Digest is no dictionary of byte sequences")}
+			return digests{parseErr: errors.New("the Content-Digest is no dictionary of byte sequences")}
 		}
-		for i, a := range algorithms {
+		for i, a := range digestAlgorithms {
 			if a.name != match[1] {
 				continue
 			}
 			sum, err := base64.StdEncoding.DecodeString(match[2])
 			if err != nil || len(sum) != a.new().Size() {
-				return digests{err: fmt.Errorf("the Content-Digest has no %s of the right length", a.name)}
+				return digests{parseErr: fmt.Errorf("the Content-Digest has no %s of the right length", a.name)}
 			}
-			d.sums[i] = sum
+			d.sumByAlgorithm[i] = sum
 		}
 	}
 	return d
 }
 
-// content returns what stands for the body in the fingerprint.
-func (d digests) content() ([]byte, error) {
+// fingerprintContent returns the content of which the fingerprint is made in place of the body.
+func (d digests) fingerprintContent() ([]byte, error) {
 	content := []byte("idempotency/upload/1")
-	for i, a := range algorithms {
-		if d.sums[i] != nil {
-			content = append(append(content, a.name...), d.sums[i]...)
+	for i, a := range digestAlgorithms {
+		if d.sumByAlgorithm[i] != nil {
+			content = append(append(content, a.name...), d.sumByAlgorithm[i]...)
 		}
 	}
-	return content, d.err
+	return content, d.parseErr
 }
 
-// check is a digest, and what was read so far.
-type check struct {
+// digestCheck compares the hash of the bytes that were read with the digest of the client.
+type digestCheck struct {
 	hash.Hash
-	want []byte
+	wantSum []byte
 }
 
-func (d digests) checks() (all []check) {
-	for i, a := range algorithms {
-		if d.sums[i] != nil {
-			all = append(all, check{a.new(), d.sums[i]})
+// newChecks returns a digestCheck for each digest.
+func (d digests) newChecks() (all []digestCheck) {
+	for i, a := range digestAlgorithms {
+		if d.sumByAlgorithm[i] != nil {
+			all = append(all, digestCheck{a.new(), d.sumByAlgorithm[i]})
 		}
 	}
 	return all
 }
 
-// body verifies what is read of it.
-type body struct {
-	sent    io.Reader
-	checks  []check
-	onFault func() // is called when the body turns out to be wrong
+// verifiedBody is a request body that is verified against its digests while it is read.
+type verifiedBody struct {
+	source       io.Reader
+	digestChecks []digestCheck
+	onFault      func() // called when the body turns out to be wrong or incomplete
 
-	reading sync.Mutex
-	ended   atomic.Pointer[error] // nil: it has not
+	readLock sync.Mutex
+	endError atomic.Pointer[error] // unset until the end
 }
 
-var errDiffers = errors.New("it differs from its Content-Digest")
+var errDiffers = errors.New("the body differs from its Content-Digest")
 
-// Read implements [io.Reader].
-func (b *body) Read(p []byte) (int, error) {
-	b.reading.Lock()
-	defer b.reading.Unlock()
-	if err := b.end(); err != nil {
+// Read implements [io.Reader]. At the end of a body that differs from a digest, Read returns errDiffers in place of io.EOF.
+func (b *verifiedBody) Read(p []byte) (int, error) {
+	b.readLock.Lock()
+	defer b.readLock.Unlock()
+	if err := b.readEnd(); err != nil {
 		return 0, err
 	}
-	n, err := b.sent.Read(p)
-	for _, c := range b.checks {
+	n, err := b.source.Read(p)
+	for _, c := range b.digestChecks {
 		c.Write(p[:n])
 	}
-	if err == io.EOF && !b.isRight() {
+	if err == io.EOF && !b.matchesDigests() {
 		err = errDiffers
 	}
 	if err != nil {
-		b.ended.Store(&err)
+		b.endError.Store(&err)
 		if err != io.EOF {
 			b.onFault()
 		}
@@ -118,22 +122,25 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (b *body) isRight() bool {
-	for _, c := range b.checks {
-		if !bytes.Equal(c.Sum(nil), c.want) {
+// matchesDigests reports whether the bytes that were read match all digests.
+func (b *verifiedBody) matchesDigests() bool {
+	for _, c := range b.digestChecks {
+		if !bytes.Equal(c.Sum(nil), c.wantSum) {
 			return false
 		}
 	}
 	return true
 }
 
-// end returns io.EOF if the whole body was read, and was right; nil if there is more of it; else what is wrong with it.
-func (b *body) end() error {
-	if err := b.ended.Load(); err != nil {
+// readEnd returns how the body has ended: io.EOF after the whole verified body, nil while there is more to read, or the
+// error that has ended the body.
+func (b *verifiedBody) readEnd() error {
+	if err := b.endError.Load(); err != nil {
 		return *err
 	}
 	return nil
 }
 
-// Close does nothing: what a handler leaves is still verified. The server closes what it was sent.
-func (*body) Close() error { return nil }
+// Close does nothing, because the middleware verifies the rest of the body after the handler. The server closes the
+// original body.
+func (*verifiedBody) Close() error { return nil }

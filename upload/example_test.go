@@ -47,7 +47,7 @@ func Example() {
 	send(strings.NewReader(scan))
 	send(http.NoBody)
 	// Output:
-	// dropped after 1048576 bytes: it differs from its Content-Digest
+	// dropped after 1048576 bytes: the body differs from its Content-Digest
 	// 400 []
 	// archived 4980736 bytes
 	// 201 []

@@ -1,11 +1,12 @@
-// Package upload guards requests whose bodies do not fit into memory. The client says what it sends before it sends it, by
-// a digest of the body in the field Content-Digest (RFC 9530):
+// Package upload guards requests whose bodies do not fit into memory. The client announces the body by its digest in the
+// field Content-Digest (RFC 9530):
 //
 //	Content-Digest: sha-256=:X48E9qOokqqrvdts8nOJRJN3OWDUoyWxBf7kbu9DBPE=:
 //
-// The digest stands for the body in the fingerprint. So a replay, or a refusal, needs no body at all, and the handler reads
-// the body as it arrives, however long it is. The body is verified on the way. What differs from its digest, or breaks off,
-// is a fault of the client: it is never stored as an answer.
+// The fingerprint is made of the digest in place of the body. A replay or a refusal is therefore possible before the body
+// has arrived, and the handler can read a body of any length while it arrives. The middleware verifies the body on the
+// way. A body that differs from its digest, or breaks off, is a fault of the client, so the middleware stores no answer
+// to such a body.
 //
 //	account := func(r *http.Request) (string, error) { ... } // the ID of the authenticated caller
 //	idem, err := upload.New(store, account, idempotency.Options{})
@@ -23,26 +24,27 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Middleware guards handlers as an [idempotency.Middleware] does, but does not hold bodies in memory if they have a digest.
-// The adapters for echo and gin take it, too.
+// Middleware guards handlers as an [idempotency.Middleware] does, but streams bodies with a digest instead of holding
+// them in memory. The adapters for echo and gin accept a Middleware as well.
 type Middleware struct {
-	idem   *idempotency.Middleware // unexported, because its own Handler verifies no body
-	refuse func(http.ResponseWriter, *http.Request, *idempotency.Error)
+	idem         *idempotency.Middleware // not embedded, because the Handler of idem verifies no body
+	writeRefusal func(http.ResponseWriter, *http.Request, *idempotency.Error)
 }
 
-// New returns a Middleware. It takes what [idempotency.New] takes, and returns its error. For bodies with a digest, MaxBody,
-// MaxBodies and Fingerprint of the options do not count: [http.MaxBytesHandler] limits them, outside or inside.
+// New returns a Middleware. The parameters and the error are those of [idempotency.New]. MaxBody, MaxBodies and
+// Fingerprint of opts do not apply to bodies with a digest. Limit these bodies by an [http.MaxBytesHandler], inside or
+// outside of the Middleware.
 func New(store idempotency.Store, user idempotency.UserFunc, opts idempotency.Options) (*Middleware, error) {
-	whole := opts.Fingerprint
-	if whole == nil {
-		whole = idempotency.FingerprintRaw
+	fingerprintBody := opts.Fingerprint
+	if fingerprintBody == nil {
+		fingerprintBody = idempotency.FingerprintRaw
 	}
 	opts.Fingerprint = func(r *http.Request, body []byte) (idempotency.Fingerprint, error) {
-		u, _ := r.Context().Value(key{}).(*upload)
-		if u == nil {
-			return whole(r, body)
+		pending, _ := r.Context().Value(uploadKey{}).(*pendingUpload)
+		if pending == nil {
+			return fingerprintBody(r, body)
 		}
-		content, err := u.digests.content()
+		content, err := pending.digests.fingerprintContent()
 		if err != nil {
 			return idempotency.Fingerprint{}, err
 		}
@@ -52,12 +54,12 @@ func New(store idempotency.Store, user idempotency.UserFunc, opts idempotency.Op
 	if err != nil {
 		return nil, err
 	}
-	m := &Middleware{idem: idem, refuse: opts.ErrorHandler}
-	if m.refuse == nil {
-		m.refuse = idempotency.WriteProblem
+	m := &Middleware{idem: idem, writeRefusal: opts.ErrorHandler}
+	if m.writeRefusal == nil {
+		m.writeRefusal = idempotency.WriteProblem
 	}
-	if refuse := m.refuse; opts.ProblemBase != "" {
-		m.refuse = func(w http.ResponseWriter, r *http.Request, e *idempotency.Error) {
+	if refuse := m.writeRefusal; opts.ProblemBase != "" {
+		m.writeRefusal = func(w http.ResponseWriter, r *http.Request, e *idempotency.Error) {
 			e.Type = opts.ProblemBase + e.Code
 			refuse(w, r, e)
 		}
@@ -65,74 +67,76 @@ func New(store idempotency.Store, user idempotency.UserFunc, opts idempotency.Op
 	return m, nil
 }
 
-// Shutdown does what Shutdown of [idempotency.Middleware] does. Call it before the program ends.
+// Shutdown is Shutdown of [idempotency.Middleware]. Call it before the program ends.
 func (m *Middleware) Shutdown(ctx context.Context) error { return m.idem.Shutdown(ctx) }
 
-// Handler guards next, as Handler of [idempotency.Middleware] does. It changes two things if a guarded request has a
-// Content-Digest with sha-256 or sha-512:
+// Handler guards next, as Handler of [idempotency.Middleware] does. For a guarded request with a Content-Digest of
+// sha-256 or sha-512, there are two differences:
 //
-//   - Next reads the body as the client sends it. If the body differs from a digest, its end is an error, and not
-//     [io.EOF]. So next must not take effect before it has read that end.
-//   - The answer of next is kept only if the whole body was right. Before an answer below 400 begins, what next has left of
-//     the body is read. If the body was wrong, the client gets 400 body-invalid in place of the answer, or 413
-//     body-too-large if a limit has ended it. In both cases, or if next answers 400 or more before it has read the whole
-//     body, the operation is released, unless next has decided [idempotency.Unknown].
+//   - next reads the body while the client sends it. If the body differs from a digest, the last read returns an error in
+//     place of [io.EOF]. So next must not take effect before it has read the end of the body.
+//   - The answer of next is kept only if the whole body was right. Before an answer below 400 begins, the Middleware
+//     reads the rest of the body. If the body was wrong, the client gets 400 body-invalid in place of the answer, or 413
+//     body-too-large if a limit has ended the body. The Middleware releases the operation in both cases, and also if next
+//     answers 400 or more before the end of the body, unless next has decided [idempotency.Unknown].
 //
-// A client that falls silent in the middle holds the key until a read fails: set ReadTimeout of the server, or a read
-// deadline by [http.ResponseController]. It holds no connection of the store: the lease is renewed from time to time. A retry
-// sends the whole body again; there is no resuming.
+// A client that falls silent in the middle of the body holds the key until a read fails, so set ReadTimeout of the
+// server, or a read deadline with [http.ResponseController]. Such a client holds no connection of the store, because the
+// lease is renewed from time to time. A retry sends the whole body again, because an upload cannot be resumed.
 //
-// A field that cannot be read is refused with 400 body-invalid. A digest in a trailer is not looked at. A request without a
-// digest is read into memory, up to MaxBody. So a key that came with a digest must come with the same one again.
+// A malformed Content-Digest is refused with 400 body-invalid. A digest in a trailer is ignored. The body of a request
+// without a digest is read into memory, up to MaxBody. A retry must
+// therefore have the same digest as the first request.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
 	guarded := m.idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		u, _ := r.Context().Value(key{}).(*upload)
+		u, _ := r.Context().Value(uploadKey{}).(*pendingUpload)
 		if u == nil {
 			next.ServeHTTP(w, r)
 			return
 		}
-		if _, ok := idempotency.FromContext(r.Context()); !ok { // it has no key
-			next.ServeHTTP(w, u.sent)
+		if _, ok := idempotency.FromContext(r.Context()); !ok { // the request has no key
+			next.ServeHTTP(w, u.original)
 			return
 		}
-		full, body := u.restored(r)
-		defer func() { u.sent.MultipartForm = full.MultipartForm }() // so that the server removes its files
-		m.serve(next, w, full, body)
+		full, body := u.withBody(r)
+		defer func() { u.original.MultipartForm = full.MultipartForm }() // so that the server removes its files
+		m.serveVerified(next, w, full, body)
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		d := parse(r.Header.Values("Content-Digest"))
-		if d.none() {
+		d := parseDigests(r.Header.Values("Content-Digest"))
+		if d.areEmpty() {
 			guarded.ServeHTTP(w, r)
 			return
 		}
-		guarded.ServeHTTP(w, (&upload{r, d}).emptied())
+		guarded.ServeHTTP(w, (&pendingUpload{r, d}).withoutBody())
 	})
 }
 
-// serve has next answer, and sees to it that no answer to a wrong body is kept.
-func (m *Middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Request, b *body) {
-	ctx, before := r.Context(), w.Header().Clone()
-	answer := &writer{ResponseWriter: w, verify: func(status int) *idempotency.Error {
+// serveVerified runs next, and keeps no answer to a wrong body.
+func (m *Middleware) serveVerified(next http.Handler, w http.ResponseWriter, r *http.Request, b *verifiedBody) {
+	ctx, headerBefore := r.Context(), w.Header().Clone()
+	held := &verifyingWriter{ResponseWriter: w, verifyBody: func(status int) *idempotency.Error {
 		if status < 400 {
 			_, _ = io.Copy(io.Discard, b)
 		}
-		return settle(ctx, b)
+		return judgeBody(ctx, b)
 	}}
-	next.ServeHTTP(answer, r)
-	if ctx.Err() == nil { // else outer middleware answers, if nobody has
-		answer.begin(http.StatusOK)
+	next.ServeHTTP(held, r)
+	if ctx.Err() == nil { // after the end of ctx, outer middleware answers
+		held.beginAnswer(http.StatusOK)
 	}
-	_ = settle(ctx, b) // next may have decided since
-	if answer.refusal != nil {
+	_ = judgeBody(ctx, b) // next may have decided since the answer began
+	if held.refusal != nil {
 		clear(w.Header())
-		maps.Copy(w.Header(), before)
-		m.refuse(w, r, answer.refusal)
+		maps.Copy(w.Header(), headerBefore)
+		m.writeRefusal(w, r, held.refusal)
 	}
 }
 
-// settle lets no answer be kept unless the body was right, and returns what the client gets in its place if it was wrong.
-func settle(ctx context.Context, b *body) *idempotency.Error {
-	err := b.end()
+// judgeBody returns the refusal of a wrong body, or nil. Unless the whole body was right, judgeBody also makes sure that no
+// answer is kept.
+func judgeBody(ctx context.Context, b *verifiedBody) *idempotency.Error {
+	err := b.readEnd()
 	if err == io.EOF {
 		return nil
 	}
@@ -145,7 +149,7 @@ func settle(ctx context.Context, b *body) *idempotency.Error {
 	return refusalFor(err)
 }
 
-// refusalFor returns what a client gets whose body ended with err.
+// refusalFor returns the refusal of a body that ended with err.
 func refusalFor(err error) *idempotency.Error {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return &idempotency.Error{
@@ -161,29 +165,29 @@ func refusalFor(err error) *idempotency.Error {
 	}
 }
 
-// upload is a request whose body the idempotency middleware does not read.
-type upload struct {
-	sent    *http.Request
-	digests digests
+// pendingUpload is a request whose body the idempotency middleware must not read.
+type pendingUpload struct {
+	original *http.Request
+	digests  digests
 }
 
-// key is that of an upload in the context of its request.
-type key struct{}
+// uploadKey is the context key of the pendingUpload.
+type uploadKey struct{}
 
-// emptied returns the request without its body.
-func (u *upload) emptied() *http.Request {
-	r := u.sent.WithContext(context.WithValue(u.sent.Context(), key{}, u))
+// withoutBody returns the original request without its body.
+func (u *pendingUpload) withoutBody() *http.Request {
+	r := u.original.WithContext(context.WithValue(u.original.Context(), uploadKey{}, u))
 	r.Body, r.ContentLength = http.NoBody, 0
 	return r
 }
 
-// restored returns the emptied request with the body that was sent.
-func (u *upload) restored(r *http.Request) (*http.Request, *body) {
-	b := &body{sent: u.sent.Body, checks: u.digests.checks()}
-	r = r.WithContext(context.WithValue(r.Context(), key{}, nil)) // for a middleware inside
-	r.Body, r.ContentLength = b, u.sent.ContentLength
+// withBody returns r with the original body, which is verified while it is read.
+func (u *pendingUpload) withBody(r *http.Request) (*http.Request, *verifiedBody) {
+	b := &verifiedBody{source: u.original.Body, digestChecks: u.digests.newChecks()}
+	r = r.WithContext(context.WithValue(r.Context(), uploadKey{}, nil)) // a Middleware inside of this one must not find the upload
+	r.Body, r.ContentLength = b, u.original.ContentLength
 	ctx := r.Context()
-	b.onFault = func() { // at once, so that an adapter that looks at the handler's answer finds a verdict
+	b.onFault = func() { // decides at once, because an adapter may ask for the decision before the answer begins
 		if _, decided := idempotency.Decided(ctx); !decided {
 			idempotency.Decide(ctx, idempotency.Free)
 		}

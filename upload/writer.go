@@ -6,47 +6,49 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// writer holds an answer back until the body of the request was judged, when the answer begins.
-type writer struct {
+// verifyingWriter verifies the body of the request before the answer begins. If the body is wrong, verifyingWriter
+// discards the answer.
+type verifyingWriter struct {
 	http.ResponseWriter
-	verify  func(status int) *idempotency.Error
-	begun   bool
-	refusal *idempotency.Error // goes out in place of the answer
+	verifyBody func(status int) *idempotency.Error
+	hasBegun   bool
+	refusal    *idempotency.Error // replaces the answer
 }
 
-func (w *writer) begin(status int) {
-	if w.begun || status < 200 {
+// beginAnswer verifies the body of the request before the first final status. Informational statuses pass.
+func (w *verifyingWriter) beginAnswer(status int) {
+	if w.hasBegun || status < 200 {
 		return
 	}
-	w.begun = true
-	w.refusal = w.verify(status)
+	w.hasBegun = true
+	w.refusal = w.verifyBody(status)
 }
 
 // WriteHeader implements [http.ResponseWriter].
-func (w *writer) WriteHeader(status int) {
-	if w.begin(status); w.refusal == nil {
+func (w *verifyingWriter) WriteHeader(status int) {
+	if w.beginAnswer(status); w.refusal == nil {
 		w.ResponseWriter.WriteHeader(status)
 	}
 }
 
 // Write implements [http.ResponseWriter].
-func (w *writer) Write(p []byte) (int, error) {
-	if w.begin(http.StatusOK); w.refusal != nil {
-		return len(p), nil // as if it was sent
+func (w *verifyingWriter) Write(p []byte) (int, error) {
+	if w.beginAnswer(http.StatusOK); w.refusal != nil {
+		return len(p), nil // the handler need not notice the refusal
 	}
 	return w.ResponseWriter.Write(p)
 }
 
-// FlushError is for [http.ResponseController].
-func (w *writer) FlushError() error {
-	if w.begin(http.StatusOK); w.refusal != nil {
+// FlushError implements the flush of [http.ResponseController].
+func (w *verifyingWriter) FlushError() error {
+	if w.beginAnswer(http.StatusOK); w.refusal != nil {
 		return nil
 	}
 	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
 // Flush implements [http.Flusher].
-func (w *writer) Flush() { _ = w.FlushError() }
+func (w *verifyingWriter) Flush() { _ = w.FlushError() }
 
-// Unwrap is for [http.ResponseController].
-func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+// Unwrap returns the inner writer for [http.ResponseController].
+func (w *verifyingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
