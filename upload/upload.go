@@ -85,8 +85,7 @@ func (m *Middleware) Shutdown(ctx context.Context) error { return m.idem.Shutdow
 // lease is renewed from time to time. A retry sends the whole body again, because an upload cannot be resumed.
 //
 // A malformed Content-Digest is refused with 400 body-invalid. A digest in a trailer is ignored. The body of a request
-// without a digest is read into memory, up to MaxBody. A retry must
-// therefore have the same digest as the first request.
+// without a digest is read into memory, up to MaxBody. A retry must therefore have the same digest as the first request.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
 	guarded := m.idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		u, _ := r.Context().Value(uploadKey{}).(*pendingUpload)

@@ -1,4 +1,4 @@
 package webhook
 
 // UnverifiedLimit returns how many bytes of unverified bodies rc holds at most.
-func (rc *Receiver) UnverifiedLimit() int64 { return rc.unverified.Total }
+func (rc *Receiver) UnverifiedLimit() int64 { return rc.unverifiedBudget.Total }

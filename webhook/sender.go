@@ -16,41 +16,45 @@ import (
 	"time"
 )
 
-// Sender is what a [Receiver] knows about those who send to it. [Standard], [Stripe], [GitHub] and [Shopify] return one.
-// For another sender, fill in one of your own.
+// Sender describes how a [Receiver] verifies and identifies the deliveries of a sender. [Standard], [Stripe], [GitHub]
+// and [Shopify] return a Sender. For any other sender, fill in the fields.
 type Sender struct {
-	// Name is the user of the keys, see [idempotency.Key]: two senders with different names never share a key, whatever
-	// IDs they use. Give each account, and each endpoint that gets the same events, a Sender with a name of its own, because
-	// a delivery with a known name and ID does not run again. Name must not be empty.
+	// Name is the user of the keys (see [idempotency.Key]), so two senders with different names never share a key,
+	// whatever IDs they use. Give each account, and each endpoint that gets the same events, a Sender with a different
+	// name, because a delivery with a known name and ID does not run again. Name must not be empty.
 	Name string
 
-	// Verify checks that the sender has signed the delivery, and returns its ID: what every attempt at one delivery has in
-	// common, and no two deliveries have. Body is the whole body, as sent. An error refuses the delivery: see
-	// [ErrSignature]. An ID that is empty, or that is no valid key, refuses it with 400.
+	// Verify checks the signature of the delivery, and returns the ID of the delivery: all attempts at a delivery have
+	// the same ID, and two deliveries have different IDs. The parameter body is the whole body as sent. If Verify returns
+	// an error, the Receiver refuses the delivery, see [ErrSignature]. If the ID is empty or an invalid key, the Receiver
+	// refuses the delivery with 400.
 	//
-	// Verify must compare signatures in constant time, as [hmac.Equal] does, and must not keep or change its arguments.
-	// Many goroutines call it at once.
+	// Verify must compare signatures in constant time, as [hmac.Equal] does, must be safe for concurrent use, and must
+	// neither keep nor change its arguments.
 	Verify func(header http.Header, body []byte) (id string, err error)
 
-	// TTL must be longer than the time for which the sender repeats a delivery. It is used if Options.TTL is zero. Zero means 24 hours.
+	// TTL must be longer than the time for which the sender repeats a delivery. TTL applies if Options.TTL is zero. Zero
+	// means 24 hours.
 	TTL time.Duration
 
-	// MaxBody is the largest body that the sender sends, in bytes. It is used if Options.MaxBody is zero. Zero means 1 MiB.
+	// MaxBody is the size of the largest body of the sender, in bytes. MaxBody applies if Options.MaxBody is zero. Zero
+	// means 1 MiB.
 	MaxBody int64
 
-	fault error // of the secrets
+	secretFaults error
 }
 
-// Standard is the sender with this name, which follows Standard Webhooks, as many senders do. The ID is webhook-id. Each of
-// secrets is a secret or a public key:
+// Standard returns a Sender with the given name for the many senders that follow Standard Webhooks. The ID of a delivery
+// is webhook-id. Each of secrets is a secret or a public key:
 //
 //   - A secret, in base64 with or without the prefix "whsec_", verifies signatures of version v1 (HMAC-SHA256).
 //   - A public key, in base64 with the prefix "whpk_", verifies signatures of version v1a (Ed25519).
 //
-// Standard also accepts the names svix-id, svix-timestamp and svix-signature, which Svix sends instead. Senders sign each
-// attempt anew, so the timestamp must be within 5 minutes of now.
+// Standard also accepts the header fields svix-id, svix-timestamp and svix-signature of Svix. Senders sign each attempt
+// again, so the timestamp must be within 5 minutes of now.
 //
-// TTL is 7 days: the example of a schedule ends after 75 hours, and many senders let people repeat a delivery later. See
+// TTL is 7 days, because the schedule that the specification gives as an example ends after 75 hours, and many senders
+// let people repeat a delivery later. See
 // https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md.
 func Standard(name string, secrets ...string) Sender {
 	keys, fault := parseKeys(secrets, parseStandardKey)
@@ -67,26 +71,27 @@ func Standard(name string, secrets ...string) Sender {
 		for field := range strings.FieldsSeq(h.Get(names + "Signature")) {
 			switch version, encoded, _ := strings.Cut(field, ","); version {
 			case "v1":
-				found.hmac = appendDecoded(found.hmac, base64.StdEncoding.DecodeString, encoded)
+				found.hmacSignatures = appendDecoded(found.hmacSignatures, base64.StdEncoding.DecodeString, encoded)
 			case "v1a":
-				found.ed25519 = appendDecoded(found.ed25519, base64.StdEncoding.DecodeString, encoded)
+				found.ed25519Signatures = appendDecoded(found.ed25519Signatures, base64.StdEncoding.DecodeString, encoded)
 			}
 		}
 		if err := checkTimestamp(timestamp); err != nil {
 			return "", err
 		}
-		return id, keys.verify(found, id+"."+timestamp+".", body)
+		return id, keys.verifySignatures(found, id+"."+timestamp+".", body)
 	}
-	return Sender{Name: name, Verify: verify, TTL: 7 * 24 * time.Hour, fault: fault}
+	return Sender{Name: name, Verify: verify, TTL: 7 * 24 * time.Hour, secretFaults: fault}
 }
 
-// Stripe is a sender of Stripe-Signature, with signatures of version v1. The ID is the member "id" of the event. A secret is
-// used as it is, with its prefix "whsec_". Stripe signs each attempt anew, so the timestamp must be within 5 minutes of now.
+// Stripe returns a Sender for Stripe-Signature, with signatures of version v1. The ID of a delivery is the member "id" of
+// the event. A secret is used unchanged, with its prefix "whsec_". Stripe signs each attempt again, so the timestamp must
+// be within 5 minutes of now.
 //
-// Test events that somebody sends from Stripe's dashboard share an ID that ends in zeros, such as evt_00000000000000. The
-// SHA-256 of the body follows this ID in the key, so that two test events are two deliveries.
+// Test events from Stripe's dashboard share an ID that ends in zeros, for example evt_00000000000000. For such an ID, the
+// SHA-256 of the body becomes part of the key, so that two different test events are two deliveries.
 //
-// TTL is 30 days: Stripe tries for three days, and lists events for 30 days to those who ask for what they have missed. See
+// TTL is 30 days, because Stripe tries for three days, and lists missed events for 30 days. See
 // https://docs.stripe.com/webhooks and https://docs.stripe.com/webhooks/process-undelivered-events.
 func Stripe(secrets ...string) Sender {
 	keys, fault := parseKeys(secrets, parseRawKey)
@@ -98,21 +103,21 @@ func Stripe(secrets ...string) Sender {
 			case "t":
 				timestamp = value
 			case "v1":
-				found.hmac = appendDecoded(found.hmac, hex.DecodeString, value)
+				found.hmacSignatures = appendDecoded(found.hmacSignatures, hex.DecodeString, value)
 			}
 		}
 		if err := checkTimestamp(timestamp); err != nil {
 			return "", err
 		}
-		if err := keys.verify(found, timestamp+".", body); err != nil {
+		if err := keys.verifySignatures(found, timestamp+".", body); err != nil {
 			return "", err
 		}
 		return stripeID(body), nil
 	}
-	return Sender{Name: "stripe", Verify: verify, TTL: 30 * 24 * time.Hour, fault: fault}
+	return Sender{Name: "stripe", Verify: verify, TTL: 30 * 24 * time.Hour, secretFaults: fault}
 }
 
-// stripeID returns the ID of an event, or the empty string if body is no event.
+// stripeID returns the ID of the event in body, or the empty string if body has no event.
 func stripeID(body []byte) string {
 	var event struct {
 		ID string `json:"id"`
@@ -126,82 +131,85 @@ func stripeID(body []byte) string {
 	return event.ID + "-" + hex.EncodeToString(digest[:])
 }
 
-// GitHub is a sender of X-Hub-Signature-256. The ID is X-GitHub-Delivery, which a delivery keeps when somebody has it sent
-// again. GitHub signs neither this ID nor a time: whoever has seen a delivery can send it with another ID. With TLS, nobody
-// sees it.
+// GitHub returns a Sender for X-Hub-Signature-256. The ID of a delivery is X-GitHub-Delivery, which stays the same when
+// somebody redelivers the delivery. GitHub signs neither the ID nor a time, so whoever has seen a delivery can send it
+// with a different ID. TLS keeps deliveries secret.
 //
-// TTL is 7 days: GitHub does not try again by itself, and lets people have deliveries sent again for 3 days, or 7 in older
-// versions of Enterprise Server. MaxBody is 25 MiB, as GitHub's is 25 MB. See https://docs.github.com/en/webhooks.
+// TTL is 7 days, because GitHub does not retry by itself, and lets people redeliver for 3 days, or for 7 days in older
+// versions of Enterprise Server. MaxBody is 25 MiB, because GitHub sends up to 25 MB. See
+// https://docs.github.com/en/webhooks.
 func GitHub(secrets ...string) Sender {
 	keys, fault := parseKeys(secrets, parseRawKey)
 	verify := func(h http.Header, body []byte) (string, error) {
 		var found signatures
 		if encoded, ok := strings.CutPrefix(h.Get("X-Hub-Signature-256"), "sha256="); ok {
-			found.hmac = appendDecoded(nil, hex.DecodeString, encoded)
+			found.hmacSignatures = appendDecoded(nil, hex.DecodeString, encoded)
 		}
-		return h.Get("X-GitHub-Delivery"), keys.verify(found, "", body)
+		return h.Get("X-GitHub-Delivery"), keys.verifySignatures(found, "", body)
 	}
-	return Sender{Name: "github", Verify: verify, TTL: 7 * 24 * time.Hour, MaxBody: 25 << 20, fault: fault}
+	return Sender{Name: "github", Verify: verify, TTL: 7 * 24 * time.Hour, MaxBody: 25 << 20, secretFaults: fault}
 }
 
-// Shopify is a sender of Shopify-Hmac-Sha256. The ID is Shopify-Webhook-Id, which names a delivery. Shopify also accepts
-// the older names of both fields, which begin with X-. Secrets are client secrets of the app. Shopify signs neither ID nor
-// time, see [GitHub].
+// Shopify returns a Sender for Shopify-Hmac-Sha256. The ID of a delivery is Shopify-Webhook-Id. The older names of both
+// header fields, with the prefix X-, are accepted, too. The secrets are client secrets of the app. Shopify signs neither
+// the ID nor a time; see [GitHub] for the consequence.
 //
-// Shopify-Event-Id is not the key, although an older page of Shopify, "Ignore duplicate webhooks", compares it: several
-// deliveries, such as those of orders/create and orders/paid, have it in common if one action has caused them.
+// Shopify-Event-Id is not the key, although "Ignore duplicate webhooks", an older page of Shopify, compares it: if an
+// action causes several deliveries, for example orders/create and orders/paid, all of them have the same
+// Shopify-Event-Id.
 //
-// TTL is 24 hours: Shopify tries 8 times in 4 hours. See https://shopify.dev/docs/apps/build/webhooks/verify-deliveries and
+// TTL is 24 hours, because Shopify tries 8 times in 4 hours. See
+// https://shopify.dev/docs/apps/build/webhooks/verify-deliveries and
 // https://shopify.dev/docs/apps/build/webhooks/delivery-structure.
 func Shopify(secrets ...string) Sender {
 	keys, fault := parseKeys(secrets, parseRawKey)
 	verify := func(h http.Header, body []byte) (string, error) {
 		encoded := cmp.Or(h.Get("Shopify-Hmac-Sha256"), h.Get("X-Shopify-Hmac-Sha256"))
-		found := signatures{hmac: appendDecoded(nil, base64.StdEncoding.DecodeString, encoded)}
+		found := signatures{hmacSignatures: appendDecoded(nil, base64.StdEncoding.DecodeString, encoded)}
 		id := cmp.Or(h.Get("Shopify-Webhook-Id"), h.Get("X-Shopify-Webhook-Id"))
-		return id, keys.verify(found, "", body)
+		return id, keys.verifySignatures(found, "", body)
 	}
-	return Sender{Name: "shopify", Verify: verify, TTL: 24 * time.Hour, fault: fault}
+	return Sender{Name: "shopify", Verify: verify, TTL: 24 * time.Hour, secretFaults: fault}
 }
 
-// keys are all keys that a sender may sign with, by the algorithm that they are for.
-type keys struct {
-	hmac    [][]byte
-	ed25519 []ed25519.PublicKey
+// signingKeys are the keys with which a sender may sign, by algorithm.
+type signingKeys struct {
+	hmacSecrets [][]byte
+	publicKeys  []ed25519.PublicKey
 }
 
-// signatures are those of one delivery, by their algorithm.
-type signatures struct{ hmac, ed25519 [][]byte }
+// signatures are the signatures of a delivery, by algorithm.
+type signatures struct{ hmacSignatures, ed25519Signatures [][]byte }
 
-// parseKeys adds each secret to the keys by parse. The error names a secret by its place, because errors end up in logs.
-func parseKeys(secrets []string, parse func(secret string, keys *keys) error) (all keys, fault error) {
+// parseKeys parses each secret with parse. Its errors name a secret by its position, because errors end up in logs.
+func parseKeys(secrets []string, parse func(secret string, keys *signingKeys) error) (all signingKeys, faults error) {
 	if len(secrets) == 0 {
-		fault = errors.New("webhook: there is no secret: nothing would be accepted")
+		faults = errors.New("webhook: there is no secret, so every delivery would be refused: pass the secret of the sender")
 	}
 	for i, secret := range secrets {
 		if err := parse(secret, &all); err != nil {
-			fault = errors.Join(fault, fmt.Errorf("webhook: secret %d: %w", i+1, err))
+			faults = errors.Join(faults, fmt.Errorf("webhook: secret %d: %w", i+1, err))
 		}
 	}
-	return all, fault
+	return all, faults
 }
 
-// parseRawKey adds a secret that is used as it is.
-func parseRawKey(secret string, keys *keys) error {
+// parseRawKey adds secret to keys unchanged.
+func parseRawKey(secret string, keys *signingKeys) error {
 	if secret == "" {
-		return errors.New("it is empty")
+		return errors.New("the secret is empty")
 	}
-	keys.hmac = append(keys.hmac, []byte(secret))
+	keys.hmacSecrets = append(keys.hmacSecrets, []byte(secret))
 	return nil
 }
 
-// parseStandardKey adds a secret or a public key of Standard Webhooks.
-func parseStandardKey(secret string, keys *keys) error {
+// parseStandardKey adds a secret or a public key of Standard Webhooks to keys.
+func parseStandardKey(secret string, keys *signingKeys) error {
 	if strings.HasPrefix(secret, "whsk_") {
-		return errors.New("it is a private key, which only the sender must have: want its public key, whpk_")
+		return errors.New("the secret is a private key, which only the sender must have: use its public key, whpk_")
 	}
-	encoded, isPublicKey := strings.CutPrefix(secret, "whpk_")
-	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(encoded, "whsec_"))
+	encodedKey, isPublicKey := strings.CutPrefix(secret, "whpk_")
+	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(encodedKey, "whsec_"))
 	switch {
 	case err != nil:
 		return err
@@ -210,23 +218,23 @@ func parseStandardKey(secret string, keys *keys) error {
 	case len(key) != ed25519.PublicKeySize:
 		return fmt.Errorf("a public key of Ed25519 has %d bytes, not %d bytes", ed25519.PublicKeySize, len(key))
 	}
-	keys.ed25519 = append(keys.ed25519, key)
+	keys.publicKeys = append(keys.publicKeys, key)
 	return nil
 }
 
-// verify returns an error unless one of the signatures is that of prefix and body with one of the keys.
-func (k keys) verify(found signatures, prefix string, body []byte) error {
-	if k.verifyHMAC(found.hmac, prefix, body) || k.verifyEd25519(found.ed25519, prefix, body) {
+// verifySignatures returns an error unless a signature in found signs prefix and body with one of the keys.
+func (k signingKeys) verifySignatures(found signatures, prefix string, body []byte) error {
+	if k.verifyHMAC(found.hmacSignatures, prefix, body) || k.verifyEd25519(found.ed25519Signatures, prefix, body) {
 		return nil
 	}
-	return fmt.Errorf("none of %d signatures is right", len(found.hmac)+len(found.ed25519))
+	return fmt.Errorf("none of %d signatures is right", len(found.hmacSignatures)+len(found.ed25519Signatures))
 }
 
-func (k keys) verifyHMAC(found [][]byte, prefix string, body []byte) bool {
+func (k signingKeys) verifyHMAC(found [][]byte, prefix string, body []byte) bool {
 	if len(found) == 0 {
-		return false // without hashing the body of a stranger
+		return false // saves the hash of the body
 	}
-	for _, key := range k.hmac {
+	for _, key := range k.hmacSecrets {
 		mac := hmac.New(sha256.New, key)
 		mac.Write([]byte(prefix))
 		mac.Write(body)
@@ -240,17 +248,17 @@ func (k keys) verifyHMAC(found [][]byte, prefix string, body []byte) bool {
 	return false
 }
 
-// mostEd25519 bounds how many signatures are verified by each public key. A sender sends two while it changes its key. A
-// stranger can send thousands, and the whole body is hashed for each of them.
-const mostEd25519 = 8
+// maxEd25519Signatures bounds the signatures that are verified with each public key. A sender sends two signatures while
+// its key changes. An attacker can send thousands, and each verification hashes the whole body.
+const maxEd25519Signatures = 8
 
-func (k keys) verifyEd25519(found [][]byte, prefix string, body []byte) bool {
-	if len(k.ed25519) == 0 || len(found) == 0 {
+func (k signingKeys) verifyEd25519(found [][]byte, prefix string, body []byte) bool {
+	if len(k.publicKeys) == 0 || len(found) == 0 {
 		return false
 	}
-	content := append([]byte(prefix), body...) // a copy, because package ed25519 takes no parts
-	for _, signature := range found[:min(len(found), mostEd25519)] {
-		for _, key := range k.ed25519 {
+	content := append([]byte(prefix), body...) // ed25519.Verify needs the content in one piece
+	for _, signature := range found[:min(len(found), maxEd25519Signatures)] {
+		for _, key := range k.publicKeys {
 			if ed25519.Verify(key, content, signature) {
 				return true
 			}
@@ -259,7 +267,8 @@ func (k keys) verifyEd25519(found [][]byte, prefix string, body []byte) bool {
 	return false
 }
 
-// appendDecoded leaves out what cannot be decoded: it may be a signature of another kind.
+// appendDecoded appends the decoded signature to signatures. If encoded cannot be decoded, it may be a signature of a
+// different kind, so appendDecoded ignores it.
 func appendDecoded(signatures [][]byte, decode func(string) ([]byte, error), encoded string) [][]byte {
 	if signature, err := decode(encoded); err == nil {
 		return append(signatures, signature)
@@ -267,16 +276,16 @@ func appendDecoded(signatures [][]byte, decode func(string) ([]byte, error), enc
 	return signatures
 }
 
-// tolerance is that of the libraries of Stripe and Standard Webhooks.
-const tolerance = 5 * time.Minute
+// timestampTolerance is the tolerance of the libraries of Stripe and Standard Webhooks.
+const timestampTolerance = 5 * time.Minute
 
-// checkTimestamp returns an error unless a time in seconds since 1970 is within the tolerance of now.
+// checkTimestamp returns an error unless timestamp, in seconds since 1970, is within timestampTolerance of now.
 func checkTimestamp(timestamp string) error {
 	seconds, err := strconv.ParseInt(timestamp, 10, 64)
 	if err != nil {
 		return fmt.Errorf("timestamp: %w", err)
 	}
-	if age := time.Since(time.Unix(seconds, 0)); age.Abs() > tolerance {
+	if age := time.Since(time.Unix(seconds, 0)); age.Abs() > timestampTolerance {
 		return fmt.Errorf("timestamp: %v away from now", age)
 	}
 	return nil

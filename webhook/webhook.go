@@ -1,23 +1,25 @@
-// Package webhook receives webhooks: deliveries that their sender signs, and repeats until it is told that they have
-// arrived. A [Receiver] checks the signature, and runs the handler for each delivery until it has succeeded:
+// Package webhook receives webhooks: signed deliveries that their sender repeats until the receiver acknowledges them. A
+// [Receiver] checks the signature, and runs the handler for each delivery until the handler has succeeded:
 //
 //	hooks, err := webhook.New(store, webhook.Stripe(secret), idempotency.Options{})
 //	mux.Handle("POST /webhooks/stripe", hooks.Handler(book))
 //
-// A Receiver is an [idempotency.Middleware] with a check in front and other defaults. The key is the name of the sender and
-// the ID of the delivery, in place of Idempotency-Key. Nothing else tells deliveries apart. The path does not, because
-// senders do not sign it, and one path can be written in several ways. The body does not ([fingerprint.None]), because a
-// sender may write one event in several ways: Stripe's pending_webhooks changes.
+// A Receiver is an [idempotency.Middleware] with different defaults, behind a check of the signature. In place of
+// Idempotency-Key, the key is the name of the sender and the ID of the delivery. Only the key tells deliveries apart:
 //
-// Only an answer of 200 to 299 is kept, see Options.Storable. So a delivery that fails because of a bug succeeds once the
-// bug is mended. The effects of the failed run then happen again, except for steps whose result is stored, and for effects that the
-// handler finds by the ID of the [idempotency.Operation].
+//   - The path does not count, because senders do not sign the path, and because a path can be written in several ways.
+//   - The body does not count ([fingerprint.None]), because a sender may write an event in several ways. For example,
+//     Stripe's pending_webhooks changes.
+//
+// Only answers of 200 to 299 are kept (see Options.Storable), so a delivery that fails because of a bug succeeds after
+// the bug is fixed. The effects of the failed run then happen again, except for steps with a stored result, and for
+// effects that the handler finds by the ID of the [idempotency.Operation].
 //
 // # What senders are told
 //
-// The handler's answers pass as they are. All these senders take 2xx for success, and everything else for a failure. Stripe,
-// Shopify and those of Standard Webhooks then try again, for hours or days. GitHub does not: somebody must
-// have it deliver again.
+// The Receiver passes the answers of the handler unchanged. All senders here treat 2xx as a success, and all other
+// statuses as a failure. After a failure, Stripe, Shopify and senders of Standard Webhooks try again, for hours or days.
+// At GitHub, somebody must redeliver by hand.
 //
 //	answer                 situation
 //	the handler's          first delivery, or the one before failed
@@ -30,17 +32,19 @@
 //	400                    the delivery has no ID, or its body breaks off
 //	405, 413               it is no POST, or its body is larger than Options.MaxBody
 //
-// A Receiver never answers 410, by which a sender of Standard Webhooks disables the endpoint, nor 409 or 429: to
-// some senders a 4xx means that they should not try again. Senders also give up on endpoints that fail for long: Shopify
-// removes a subscription after 8 failures in a row. So answer fast: Shopify waits for 5 seconds, GitHub for 10. If the
-// sender has hung up, the handler goes on, and the next attempt gets its answer. Put long work into a queue, and answer 202.
+// A Receiver never answers 410, because a sender of Standard Webhooks then disables the endpoint, nor 409 or 429, because
+// some senders give up after a 4xx. Senders also give up on endpoints that fail for long: Shopify removes a subscription
+// after 8 failures in a row.
+//
+// Answer fast, because Shopify waits for 5 seconds and GitHub for 10. If the sender has hung up, the handler continues,
+// and the next attempt gets the answer. Put long work into a queue, and answer 202.
 //
 // # Secrets that change
 //
-// Give the new secret and the old one to the Receiver, then change it at the sender, and later take the old one away. The
-// senders go on with the old one for a while: Shopify for up to an hour. Stripe, if it is told to, and those of Standard
-// Webhooks sign with both in that time. Public keys change in the same way, and a sender may change from a secret to a
-// public key.
+// To change a secret, give the new and the old secret to the Receiver, then change the secret at the sender, and remove
+// the old secret later. Senders use the old secret for a while: Shopify for up to an hour. Stripe, on request, and
+// senders of Standard Webhooks sign with both secrets in that time. Public keys change in the same way, and a sender may
+// change from a secret to a public key.
 package webhook
 
 import (
@@ -58,46 +62,50 @@ import (
 	"github.com/idempotency-go/idempotency/internal/bounds"
 )
 
-// ErrSignature is why a delivery is refused whose sender could not be verified: its signature is missing, wrong, or too
-// old. The error that Options.ErrorHandler and Options.Observer get wraps it and the error of Sender.Verify.
+// ErrSignature is the reason for the refusal of a delivery whose signature is missing, wrong, or too old.
+// Options.ErrorHandler and Options.Observer get an error that wraps ErrSignature and the error of Sender.Verify.
 var ErrSignature = errors.New("webhook: signature is missing, wrong, or too old")
 
-// Receiver runs a handler for each delivery of a [Sender], until it has succeeded. It is safe for concurrent use.
+// Receiver runs a handler for each delivery of a [Sender] until the handler has succeeded. A Receiver is safe for
+// concurrent use.
 type Receiver struct {
-	idem       *idempotency.Middleware
-	sender     Sender
-	opts       idempotency.Options
-	unverified bounds.Shares // bytes of bodies whose signature has not been checked yet
+	middleware       *idempotency.Middleware
+	sender           Sender
+	opts             idempotency.Options
+	unverifiedBudget bounds.Shares // for bodies whose signature is not checked yet
 }
 
-// defaultUnverified is the budget for unverified bodies if Options.MaxBodies is zero. It has room for five bodies of 25 MiB,
-// the largest of GitHub, which does not repeat a delivery that was refused.
-const defaultUnverified = 128 << 20
+// defaultUnverifiedBudget is the budget for unverified bodies if Options.MaxBodies is zero. It has room for five bodies
+// of 25 MiB, the largest bodies of GitHub, which does not repeat a refused delivery.
+const defaultUnverifiedBudget = 128 << 20
 
-// New returns a Receiver of deliveries by sender that keeps its records in store. The error reports every fault at once.
+// New returns a Receiver for the deliveries of sender, whose records are kept in store. The error joins all faults of
+// sender and opts.
 //
-// Options are those of [idempotency.New] with other defaults and meanings:
+// The options are those of [idempotency.New], with these defaults and meanings:
 //
-//   - TTL and MaxBody are those of the sender. Storable keeps 200 to 299.
-//   - Endpoint is "webhook" for all deliveries. Receivers may share a store with a Middleware, and with each other. If their
-//     senders have the same Name, a delivery that one of them has received is known to all of them.
-//   - MaxBodies limits the bodies of verified deliveries, and in a second budget of the same size the bodies whose signature
-//     is not checked yet. Beyond that, a delivery is refused with 503 and Retry-After. Zero means no limit for the former,
-//     and for the latter 128 MiB, or the buffer of a body of MaxBody if that is more.
-//   - MaxUserBodies is MaxBodies, because the sender is the only user. For the same reason, set MaxUserBytes of a
-//     [idempotency.MemoryStore] to its MaxBytes.
-//   - ErrorHandler gets the refusals of the Receiver, too, with the status that the sender is told.
+//   - TTL and MaxBody default to those of sender. Storable defaults to 200 to 299.
+//   - Endpoint defaults to "webhook" for all deliveries. Receivers may share a store with a Middleware, and with each
+//     other. If the senders of two Receivers have the same Name, a delivery that one Receiver has received is known to
+//     the other.
+//   - MaxBodies is the budget for the bodies of verified deliveries. Bodies whose signature is not checked yet have a
+//     second budget of the same size. If a budget is used up, the Receiver refuses a delivery with 503 and Retry-After.
+//     Zero means no limit for verified bodies. For unverified bodies, zero means 128 MiB, or the buffer of a body of
+//     MaxBody if that is larger.
+//   - MaxUserBodies defaults to MaxBodies, because the sender is the only user. For the same reason, set MaxUserBytes of
+//     a [idempotency.MemoryStore] to its MaxBytes.
+//   - ErrorHandler also gets the refusals of the Receiver, with the status that the sender is told.
 //   - Headers, Methods and Fingerprint must be unset.
 //
-// A body counts as unverified until all of it has arrived. So set ReadTimeout of the [http.Server], because otherwise
-// strangers who send slowly can keep the room for a long time.
+// A body counts as unverified until all of it has arrived. Set ReadTimeout of the [http.Server], because otherwise
+// attackers who send slowly can occupy the budget for a long time.
 func New(store idempotency.Store, sender Sender, opts idempotency.Options) (*Receiver, error) {
-	fault := sender.fault
+	faults := sender.secretFaults
 	if sender.Name == "" || sender.Verify == nil {
-		fault = errors.Join(fault, errors.New("webhook: the sender has no Name or no Verify"))
+		faults = errors.Join(faults, errors.New("webhook: the sender has no Name or no Verify"))
 	}
 	if opts.Headers != nil || opts.Methods != nil || opts.Fingerprint != nil {
-		fault = errors.Join(fault, errors.New("webhook: Headers, Methods and Fingerprint follow from the sender"))
+		faults = errors.Join(faults, errors.New("webhook: Headers, Methods and Fingerprint follow from the sender"))
 	}
 	opts.TTL = cmp.Or(opts.TTL, sender.TTL)
 	opts.MaxBody = cmp.Or(opts.MaxBody, sender.MaxBody, 1<<20)
@@ -111,27 +119,28 @@ func New(store idempotency.Store, sender Sender, opts idempotency.Options) (*Rec
 	if opts.ErrorHandler == nil {
 		opts.ErrorHandler = idempotency.WriteProblem
 	}
-	unverified := cmp.Or(opts.MaxBodies, max(defaultUnverified, bounds.Room(opts.MaxBody)))
-	rc := &Receiver{sender: sender, opts: opts, unverified: bounds.Shares{Total: unverified, Each: unverified}}
-	opts.Required, opts.ErrorHandler, opts.Fingerprint = true, rc.refuse, fingerprint.None
-	idem, err := idempotency.New(store, rc.user, opts)
-	if err := errors.Join(fault, err); err != nil {
+	unverified := cmp.Or(opts.MaxBodies, max(defaultUnverifiedBudget, bounds.Room(opts.MaxBody)))
+	rc := &Receiver{sender: sender, opts: opts, unverifiedBudget: bounds.Shares{Total: unverified, Each: unverified}}
+	opts.Required, opts.ErrorHandler, opts.Fingerprint = true, rc.writeRefusal, fingerprint.None
+	idem, err := idempotency.New(store, rc.senderName, opts)
+	if err := errors.Join(faults, err); err != nil {
 		return nil, err
 	}
-	rc.idem = idem
+	rc.middleware = idem
 	return rc, nil
 }
 
-// Handler guards next. Mount it inside the router. Nothing outside of it may read the body: the signature would be wrong.
-// In next, the ID of the delivery is Key.ID of the operation that [idempotency.FromContext] returns.
+// Handler guards next. Mount Handler inside the router, and let nothing outside of Handler read the body, because the
+// signature covers the whole body. In next, the ID of the delivery is Key.ID of the operation that
+// [idempotency.FromContext] returns.
 func (rc *Receiver) Handler(next http.Handler) http.Handler {
-	guarded := rc.idem.Handler(next)
+	guarded := rc.middleware.Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body := &deliveryBody{budget: &rc.unverified}
+		body := &deliveryBody{unverifiedBudget: &rc.unverifiedBudget}
 		defer body.Close()
-		delivery, refusal := rc.verify(r, body)
+		delivery, refusal := rc.verifyDelivery(r, body)
 		if refusal == nil {
-			defer func() { r.MultipartForm = delivery.MultipartForm }() // so that the server removes its files
+			defer func() { r.MultipartForm = delivery.MultipartForm }() // lets the server remove the temporary files
 			guarded.ServeHTTP(w, delivery)
 			return
 		}
@@ -139,38 +148,38 @@ func (rc *Receiver) Handler(next http.Handler) http.Handler {
 		if rc.opts.Observer != nil {
 			rc.opts.Observer(r.Context(), idempotency.Event{Outcome: idempotency.OutcomeRejected, Err: refusal})
 		}
-		rc.refuse(w, r, refusal)
+		rc.writeRefusal(w, r, refusal)
 	})
 }
 
 // Shutdown is [idempotency.Middleware.Shutdown].
-func (rc *Receiver) Shutdown(ctx context.Context) error { return rc.idem.Shutdown(ctx) }
+func (rc *Receiver) Shutdown(ctx context.Context) error { return rc.middleware.Shutdown(ctx) }
 
-// verify reads the body of r into body. If the sender has signed the delivery, verify returns a request that has the ID of
-// the delivery as its key, and body as its body.
-func (rc *Receiver) verify(r *http.Request, body *deliveryBody) (*http.Request, *idempotency.Error) {
-	if r.Method != http.MethodPost { // a key has the method: the same delivery could run once for each
+// verifyDelivery reads the body of r into body, and checks the signature. The returned request has the ID of the delivery
+// as its key, and body as its body.
+func (rc *Receiver) verifyDelivery(r *http.Request, body *deliveryBody) (*http.Request, *idempotency.Error) {
+	if r.Method != http.MethodPost { // the method is part of a key, so a delivery could run once for each method
 		return nil, &idempotency.Error{Status: http.StatusMethodNotAllowed, Header: http.Header{"Allow": {http.MethodPost}}}
 	}
-	if refusal := rc.read(r, body); refusal != nil {
+	if refusal := rc.readBody(r, body); refusal != nil {
 		return nil, refusal
 	}
-	id, err := rc.sender.Verify(r.Header, body.unread)
+	id, err := rc.sender.Verify(r.Header, body.unreadBytes)
 	if err != nil {
 		return nil, &idempotency.Error{Status: http.StatusUnauthorized, Header: http.Header{"Www-Authenticate": {"Signature"}},
 			Detail: "The signature is missing, wrong, or too old.", Err: fmt.Errorf("%w: %w", ErrSignature, err)}
 	}
 	delivery := r.Clone(r.Context())
-	delivery.Body, delivery.ContentLength = body, int64(len(body.unread))
-	delivery.Header.Set("Idempotency-Key", id) // whatever was sent under this name
+	delivery.Body, delivery.ContentLength = body, int64(len(body.unreadBytes))
+	delivery.Header.Set("Idempotency-Key", id) // replaces a header that the sender has set
 	return delivery, nil
 }
 
-// read reads the body of r into body, within the budget for unverified bodies.
-func (rc *Receiver) read(r *http.Request, body *deliveryBody) *idempotency.Error {
+// readBody reads the body of r into body, within the budget for unverified bodies.
+func (rc *Receiver) readBody(r *http.Request, body *deliveryBody) *idempotency.Error {
 	var err error
-	body.buffer, err = bounds.ReadBody(r, rc.opts.MaxBody, &rc.unverified, "")
-	body.unread = body.buffer.B
+	body.buffer, err = bounds.ReadBody(r, rc.opts.MaxBody, &rc.unverifiedBudget, "")
+	body.unreadBytes = body.buffer.B
 	switch {
 	case err == nil:
 		return nil
@@ -187,53 +196,54 @@ func (rc *Receiver) read(r *http.Request, body *deliveryBody) *idempotency.Error
 	}
 }
 
-// deliveryBody is the body of a delivery. It is in the budget for unverified bodies until the Middleware has copied it into
-// its own budget, so that a handler that runs for long takes no room from deliveries that arrive. A refused delivery leaves
-// the budget before its answer goes out, because its sender may read slowly.
+// deliveryBody is the body of a delivery. It counts against the budget for unverified bodies until the Middleware has
+// copied it into its own budget. A handler that runs for long therefore takes no room from new deliveries. A refused
+// delivery leaves the budget before its answer is sent, because the sender may read the answer slowly.
 type deliveryBody struct {
-	budget *bounds.Shares
+	unverifiedBudget *bounds.Shares
 
-	mu     sync.Mutex
-	buffer *bounds.Buffer // nil once the room is given back
-	unread []byte         // of the buffer
+	mu          sync.Mutex
+	buffer      *bounds.Buffer // nil after releaseBuffer
+	unreadBytes []byte         // the unread rest of buffer
 }
 
 func (b *deliveryBody) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := copy(p, b.unread)
-	b.unread = b.unread[n:]
-	if len(b.unread) > 0 {
+	n := copy(p, b.unreadBytes)
+	b.unreadBytes = b.unreadBytes[n:]
+	if len(b.unreadBytes) > 0 {
 		return n, nil
 	}
-	b.giveBack()
+	b.releaseBuffer()
 	return n, io.EOF
 }
 
-// Close gives the room of the body back. What is unread is lost.
+// Close returns the room of the body to the budget. The unread rest of the body is lost.
 func (b *deliveryBody) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.giveBack()
+	b.releaseBuffer()
 	return nil
 }
 
-func (b *deliveryBody) giveBack() {
+// releaseBuffer frees the buffer, and returns its room to the budget. The caller holds mu.
+func (b *deliveryBody) releaseBuffer() {
 	if b.buffer == nil {
 		return
 	}
-	b.budget.GiveBack("", int64(cap(b.buffer.B)))
+	b.unverifiedBudget.GiveBack("", int64(cap(b.buffer.B)))
 	b.buffer.Free()
-	b.buffer, b.unread = nil, nil
+	b.buffer, b.unreadBytes = nil, nil
 }
 
-// refuse answers a delivery that the handler does not see: with success if the delivery has succeeded before, else with a
-// status by which every sender knows a failure that may pass.
+// writeRefusal answers a delivery that the handler does not get. If the delivery has succeeded before, the answer is a
+// success. Otherwise the answer is a status that every sender treats as a failure that may pass.
 //
-// Package seal reports the status zero if the store behind it had no room for the sealed answer, because the status is not
-// authenticated then. Such a delivery is completed and never runs again, so the sender is told a success: if it were told
-// a failure, it would repeat the delivery until it gives up.
-func (rc *Receiver) refuse(w http.ResponseWriter, r *http.Request, e *idempotency.Error) {
+// Package seal reports the status zero if the store behind it had no room for the sealed answer, because the status is
+// not authenticated in that case. Such a delivery is completed and never runs again, so writeRefusal answers with
+// success. After a failure, the sender would repeat the delivery until it gives up.
+func (rc *Receiver) writeRefusal(w http.ResponseWriter, r *http.Request, e *idempotency.Error) {
 	if errors.Is(e, idempotency.ErrNotReplayable) {
 		if status := cmp.Or(e.OriginalStatus, http.StatusOK); isSuccess(status) {
 			w.WriteHeader(status)
@@ -250,6 +260,6 @@ func (rc *Receiver) refuse(w http.ResponseWriter, r *http.Request, e *idempotenc
 	rc.opts.ErrorHandler(w, r, &told)
 }
 
-func (rc *Receiver) user(*http.Request) (string, error) { return rc.sender.Name, nil }
+func (rc *Receiver) senderName(*http.Request) (string, error) { return rc.sender.Name, nil }
 
 func isSuccess(status int) bool { return status >= 200 && status <= 299 }
