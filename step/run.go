@@ -28,7 +28,7 @@ var (
 type execution struct {
 	steps     *checkpoint.Steps // of the attempt; nil outside of an operation
 	name      string
-	kind      checkpoint.Kind     // Marked for AtMostOnce, Alone for a step in a transaction
+	kind      checkpoint.Kind     // Plain for Do, Marked for AtMostOnce, Alone for a step in a transaction
 	txStep    *idempotency.TxStep // nil for a step without a transaction
 	work      workFunc            // calls fn
 	askResult workFunc            // calls ask of AtMostOnce; nil if ask is nil
@@ -72,8 +72,8 @@ func (x *execution) beginStep(ctx context.Context) error {
 	return x.executeWork(ctx)
 }
 
-// chooseEnding decides whether the attempt may begin the step again: after a failure, and always with DoInTx, because the
-// caller may repeat the transaction.
+// chooseEnding decides whether the attempt may begin the step again. It may after a failure. With DoInTx, it also may after
+// a success, because the caller may repeat the transaction, unless the step has ended the transaction by itself.
 func (x *execution) chooseEnding() checkpoint.Ending {
 	isCallersTx := x.txStep != nil && x.txStep.Var == nil
 	mayRepeat := isCallersTx && !x.txStep.Escaped
@@ -84,13 +84,13 @@ func (x *execution) chooseEnding() checkpoint.Ending {
 func (x *execution) checkMayBegin(ctx context.Context) error {
 	switch {
 	case !isValidName(x.name):
-		return x.misuseError("its name is invalid")
+		return x.misuseError("the name is invalid")
 	case x.steps == nil && x.txStep == nil:
 		return x.misuseError("the context belongs to no operation")
 	case x.steps == nil:
 		return x.wrapError(ErrNoClaim)
 	case ctx.Value(outerStepsKey{}) == x.steps:
-		return x.misuseError("it is within another step")
+		return x.misuseError("the step is within another step")
 	case x.steps.HasEnded():
 		return x.misuseError(checkpoint.ErrEnded.Error())
 	case !x.steps.Claimed && x.kind != checkpoint.Plain:
@@ -165,8 +165,9 @@ func (x *execution) chooseWork(ctx context.Context) (workFunc, error) {
 	return x.work, nil
 }
 
-// storeResult stores data as the result of the step, and takes the stored result. The stored result differs from data if an
-// earlier run was first. If the result is unfit, storeResult stores an empty result, because the step has run all the same.
+// storeResult stores data as the result of the step, and takes the stored result. The stored result differs from data if
+// another attempt was faster. If the result is unfit, storeResult stores an empty result, so that the step does not run
+// again.
 func (x *execution) storeResult(ctx context.Context, data []byte, unfit error) error {
 	size := len(x.name) + len(data)
 	if unfit == nil && !x.steps.Take(size) {
@@ -186,7 +187,7 @@ func (x *execution) storeResult(ctx context.Context, data []byte, unfit error) e
 }
 
 // checkMayAct returns an error if the step must not have its effect any more. Each call to the store takes time, during
-// which the attempt can end or lose its claim. So checkMayAct is called after each of them.
+// which the attempt can end or lose its claim, so checkMayAct is called after each call to the store.
 func (x *execution) checkMayAct(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
@@ -204,7 +205,7 @@ func (x *execution) checkMayAct(ctx context.Context) error {
 
 // markBegun stores a mark that the step has begun, and reports whether the step may have begun before. The mark has a
 // random value. If the store returns a different value, an earlier attempt has stored the mark. If the store has lost
-// checkpoints of earlier attempts, the step may have begun as well: the new mark then tells later attempts.
+// checkpoints of earlier attempts, the step may have begun as well. In that case the new mark tells later attempts.
 func (x *execution) markBegun(ctx context.Context) (mayHaveBegun bool, err error) {
 	mark := x.name + checkpoint.Mark
 	if x.steps.Has(mark) {
@@ -222,9 +223,9 @@ const (
 	lastPause  = time.Second
 )
 
-// storeCheckpoint stores data under name, and returns the stored data. The first data counts, so the stored data can be
-// that of an earlier call. If the store fails, storeCheckpoint tries again until the timeout of the attempt. The end of
-// ctx does not stop storeCheckpoint, because the effect has happened by then.
+// storeCheckpoint stores data under name, and returns the stored data. The store keeps the first data for a name, so the
+// stored data can be that of an earlier call. If the store fails, storeCheckpoint tries again until the timeout of the
+// attempt. The end of ctx does not stop storeCheckpoint, because the effect has happened by then.
 func (x *execution) storeCheckpoint(ctx context.Context, name string, data []byte) (stored []byte, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.steps.Timeout)
 	defer cancel()
@@ -243,8 +244,8 @@ func isFinal(err error) bool {
 		errors.Is(err, errors.ErrUnsupported)
 }
 
-// takeResult decodes a stored result. An empty one is the result of a step that has run and whose result could not be
-// stored; reason says why.
+// takeResult decodes the stored result. An empty result means that the step has run, but that its own result could not be
+// stored. In that case takeResult returns an error with reason.
 func (x *execution) takeResult(stored []byte, reason error) error {
 	if len(stored) > 0 {
 		reason = x.decodeResult(stored)

@@ -32,7 +32,7 @@ import (
 //
 //   - If fn commits or rolls back, DoTx returns an error.
 //   - If fn ignores an error after which the database cannot commit (in PostgreSQL, any error), DoTx returns an error.
-//   - If fn commits rows behind the back of DoTx, for example with the statement COMMIT, DoTx returns [ErrResult]. The
+//   - If fn commits rows by itself, for example with the statement COMMIT, DoTx returns [ErrResult]. The
 //     step does not run again, because the committed rows cannot be rolled back.
 //
 // If the result cannot be encoded as JSON or is too large, DoTx rolls the rows back and returns [ErrMisuse].
@@ -58,7 +58,7 @@ func DoTx[Tx, T any](ctx context.Context, name string, fn func(tx Tx) (T, error)
 //
 // Commit soon after DoInTx, because the record of the operation is locked until the commit: meanwhile the results of
 // other steps cannot be stored, and the lease cannot be renewed. Give the commit a deadline, because a commit whose reply
-// is lost waits for ever without a deadline. If DoInTx returns an error, roll back.
+// is lost waits forever without a deadline. If DoInTx returns an error, roll back.
 //
 // The caller may repeat a transaction that was rolled back, or whose commit failed, in the same attempt. DoInTx then asks
 // the store for the result. If the failed commit has taken effect after all, DoInTx returns the result and does not call
@@ -136,8 +136,8 @@ func (r *txRun) runInTx() ([]byte, error) {
 	return data, r.workErr
 }
 
-// endRun returns the error of the step. Unless the transaction is known to be committed, the result may exist or be
-// missing: endRun gives its bytes back, and makes the next step read all results from the store.
+// endRun returns the error of the step. If the outcome of the transaction is unknown, the result may be stored or missing.
+// In that case endRun gives the counted bytes back, and makes the next step read all results from the store.
 //
 // If the work has ended the transaction by itself, endRun stores an empty result, so that no attempt runs the step again.
 func (r *txRun) endRun(ctx context.Context, err error) error {
