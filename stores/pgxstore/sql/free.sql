@@ -1,8 +1,8 @@
 /* idempotency: free */
--- Frees the key of an attempt that holds its record. What is left has attempt 0, and is replaced by whoever claims the key next.
--- It stays for a while, because the request for the claim may have been sent twice: the second one must not claim the key again.
--- A repetition finds no lease, and changes nothing. Nor is a released record changed.
---   $1 digest, $2 token, $3 how long that is kept in microseconds
+-- Frees the key of an attempt that holds the record. The row remains with attempt 0 for a while, and the next claim
+-- of the key replaces the row. The row protects the key from a delayed duplicate of the freed claim, which would
+-- claim the key again. If the record was released or freed before, the statement changes nothing.
+--   $1 digest, $2 token, $3 how long the row remains, in microseconds
 UPDATE {records} r SET
     attempt = CASE WHEN r.lease_until IS NULL THEN r.attempt ELSE 0 END,
     lease_until = NULL,

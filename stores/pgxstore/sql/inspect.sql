@@ -1,5 +1,5 @@
 /* idempotency: inspect */
--- Returns the record of a key for people to look at.
+-- Returns the record of a key for an operator.
 --   $1 digest
 SELECT {columns}, r.completed_at, {size}, {state},
     ARRAY(SELECT coalesce(name, '') FROM {steps} ORDER BY name COLLATE "C"),

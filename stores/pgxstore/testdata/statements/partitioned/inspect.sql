@@ -1,5 +1,5 @@
 /* idempotency: inspect */
--- Returns the record of a key for people to look at.
+-- Returns the record of a key for an operator.
 --   $1 digest
 SELECT r.user_id, r.endpoint, r.key, r.attempt, r.fingerprint, r.token, r.created_at,
     r.lease_until, r.expires_at, statement_timestamp() AS now, r.completed_at IS NOT NULL, r.status, r.header, r.trailer, r.body, r.note,

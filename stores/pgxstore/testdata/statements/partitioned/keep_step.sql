@@ -1,9 +1,12 @@
 /* idempotency: keep step */
--- Stores the result of a step in the transaction that has its rows, and renews the lease. The commit follows, so the statement
--- fails if it stores nothing: by a division by zero if the claim has lost the record, or the step has a result already; and by
--- the square root of a negative number if this is another transaction than the one in which the step began.
+-- Stores the result of a step in the transaction of its rows, and renews the lease. A commit follows, so the
+-- statement must fail if it stores nothing:
+--
+--   division by zero                  the claim has lost the record, or the step has a result already
+--   square root of a negative number  the step began in a different transaction
+--
 --   $1 digest, $2 token, $3 name, $4 result, $5 lease in microseconds, $6 ID of the transaction
---   and for a serializable transaction: $7 the place of the record
+--   $7 for a serializable transaction: the place of the record, see place_step.sql
 WITH kept AS (
     UPDATE "idempotency_records" r SET
         step_names = array_append(r.step_names, $3::text), step_results = array_append(r.step_results, $4::bytea),

@@ -1,9 +1,10 @@
 /* idempotency: list */
--- Returns records for people to look at, the largest or the oldest first, without what was answered.
---   $1 states, or none for all; $2 user and its digest, or none for all; $3 whether the largest come first; $4 how many
---   $5 creation, $6 digest and $7 size of the last record on the page before; null for the first page
+-- Returns records for an operator, the largest or the oldest first, without their answers.
+--   $1 states, or none for all; $2 user and the digest of the user, or none for all; $3 whether the largest come first
+--   $4 limit; $5 creation, $6 digest and $7 size of the last record on the page before, or null for the first page
 --
--- How long a value is stands in the row, also of a value that is stored out of line. So no answer is fetched.
+-- The row itself has the size of a value, even of a value that is stored out of line, so the sum of sizes fetches no
+-- answer.
 SELECT l.digest, l.user_id, l.endpoint, l.key, l.attempt, l.created_at, l.lease_until, l.expires_at,
     l.now, l.completed_at, l.status, l.size, l.state, l.note
 FROM (

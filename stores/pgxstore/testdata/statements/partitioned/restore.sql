@@ -1,14 +1,19 @@
 /* idempotency: restore */
--- Makes the record of a claim again if it is gone or has expired, with its lease or with its response. Returns whether
--- it has; whether it may, by what was there before (if it may and has not, another session was faster, and the statement
--- is to be run again); and whether the claim has its response already.
+-- Restores the record of a claim if the record is gone or has expired, with its lease or with its response. The
+-- columns of the result are:
 --
--- A record is left alone if it is somebody else's, even if it has expired: they have claimed the key since. One that the
--- claim has made again before is renewed or completed. Renewed, it keeps the steps that were stored since. Made again with its
--- lease, it has the step that says that others were lost.
+--   1  whether the record was restored
+--   2  whether the claim may restore the record. If 2 is true and 1 is false, another session was faster. Repeat the
+--      statement.
+--   3  whether the claim has completed the record before
 --
---   $1 digest, $2 fingerprint, $3 user, $4 endpoint, $5 key, $6 token, $7 attempt, $8 created
---   $9 lease, null with a response; $10 time to live (both in microseconds)
+-- A record with a different token belongs to a later attempt, and stays as it is, even if it has expired. A record
+-- that the claim has restored before is renewed or completed. If it is renewed, it keeps the steps that were stored
+-- since. A record that is restored with a lease gets the step idempotency.RecordLost, because the steps of earlier
+-- attempts are lost.
+--
+--   $1 digest, $2 fingerprint, $3 user, $4 endpoint, $5 key, $6 token, $7 attempt, $8 creation
+--   $9 lease, or null with a response; $10 time to live (both in microseconds)
 --   $11 status, $12 header, $13 trailer, $14 body, $15 note; null with a lease
 WITH record (digest, fingerprint, user_id, endpoint, key, token, attempt, created_at,
         lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays, step_names, step_results) AS (

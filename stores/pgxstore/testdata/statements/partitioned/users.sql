@@ -1,6 +1,6 @@
 /* idempotency: users */
--- Returns the users whose records are the largest together.
---   $1 how many
+-- Returns the users with the largest total size of records.
+--   $1 limit
 SELECT r.user_id, count(*), sum((octet_length(r.user_id) + octet_length(r.endpoint) + octet_length(r.key) + coalesce(octet_length(r.header), 0)
         + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0) + coalesce(octet_length(r.note), 0)
         + coalesce(octet_length(r.resolved), 0)

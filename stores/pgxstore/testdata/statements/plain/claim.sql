@@ -1,15 +1,17 @@
 /* idempotency: claim */
--- Returns the record that holds a key, in which case nothing is written, or else claims the key. The last column tells
--- which: it is null if the key is held; 0 if another session was faster, which has made, changed or deleted the record
--- since this statement took its snapshot, and the statement is to be run again; or else the number of the attempt, and
--- the record is the former one.
+-- Claims a key, and returns the record that held the key before. The last column is the outcome:
 --
---   $1 digest, $2 fingerprint, $3 what may be claimed beyond what is absent or expired: 1 released, 2 also lapsed
+--   null  The key is held by the returned record. Nothing was written.
+--   0     Another session has inserted, changed or deleted the record since this statement took its snapshot. Repeat the
+--         statement.
+--   n     The key is claimed, and n is the number of the attempt.
+--
+--   $1 digest, $2 fingerprint, $3 records that may be claimed beside absent and expired ones: 1 released, 2 also abandoned
 --   $4 user, $5 endpoint, $6 key, $7 token, $8 lease, $9 time to live (both in microseconds)
 --
--- What claims is a function because a statement that can write takes more than twice as long to begin as one that can
--- only read; and one that returns a value, not rows, because to begin a second source of rows takes half as long again.
--- For a record that is to be replayed it is not called.
+-- A function does the claiming, because a statement that can write takes more than twice as long to start as a
+-- statement that can only read. A replay does not call the function. The function returns a value, not rows, because
+-- a second source of rows makes the start of the statement take half as long again.
 SELECT r.user_id, r.endpoint, r.key, r.attempt, r.fingerprint, r.token, r.created_at,
     r.lease_until, r.expires_at, statement_timestamp() AS now, r.completed_at IS NOT NULL, r.status, r.header, r.trailer, r.body, r.note,
     r.status IS NOT NULL AND current_setting('synchronous_standby_names') <> ''

@@ -1,3 +1,4 @@
 /* idempotency: count */
---   $1 digest, $2 token of the record that was replayed
+-- Counts a replay.
+--   $1 digest, $2 token of the replayed record
 UPDATE "idempotency_records" SET replays = replays + 1 WHERE digest = $1::bytea AND token = $2::uuid

@@ -1,4 +1,5 @@
 /* idempotency: extend */
+-- Renews the lease of a claim.
 --   $1 digest, $2 token, $3 lease in microseconds
 UPDATE "idempotency_records" r SET
     lease_until = (statement_timestamp() + $3::bigint * interval '1 microsecond'),

@@ -1,5 +1,6 @@
 /* idempotency: release */
--- A repetition finds no lease, and changes nothing.
+-- Releases the record of a claim for the next attempt. If the record was released before, the statement changes
+-- nothing.
 --   $1 digest, $2 token, $3 time to live in microseconds
 UPDATE "idempotency_records" r SET
     lease_until = NULL,

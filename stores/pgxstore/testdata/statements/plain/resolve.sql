@@ -1,8 +1,9 @@
 /* idempotency: resolve */
--- Ends an abandoned operation: with an answer, or for another attempt. It does so if the record still is that of the attempt
--- which somebody has been shown. The token takes the claim from its owner. Without an answer, the steps stay, except some.
---   $1 digest, $2 when it was created, $3 attempt, $4 token, $5 time to live in microseconds, $6 who has resolved it, and how
---   $7 names of steps that do not stay
+-- Ends an abandoned operation, with an answer or for another attempt, unless the record has changed since it was
+-- shown to an operator. The new token takes the claim from its owner. Without an answer, the record keeps its steps
+-- except for $7.
+--   $1 digest, $2 creation, $3 attempt, $4 new token, $5 time to live in microseconds, $6 operator, reason and outcome
+--   $7 names of steps to remove
 --   $8 status, $9 header, $10 trailer, $11 body, $12 note; null without an answer
 UPDATE "idempotency_records" r SET
     token = $4::uuid, lease_until = NULL,

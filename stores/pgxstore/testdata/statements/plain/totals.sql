@@ -1,6 +1,6 @@
 /* idempotency: totals */
--- Counts the records that are listed, by state. The state is null of those that cannot be read.
---   $1 states, or none for all; $2 user and its digest, or none for all
+-- Counts the listed records by state. The state of unreadable records is null.
+--   $1 states, or none for all; $2 user and the digest of the user, or none for all
 SELECT counted.state, count(*), sum(counted.size)::bigint
 FROM (SELECT CASE WHEN (octet_length(r.digest) = 32 AND octet_length(r.fingerprint) = 32 AND r.attempt BETWEEN 1 AND 2147483646
         AND (r.status IS NULL) = (r.completed_at IS NULL)
