@@ -76,9 +76,9 @@ func (a *attempt) Steps() *checkpoint.Steps {
 	if steps := a.steps.Load(); steps != nil {
 		return steps
 	}
-	steps := &checkpoint.Steps{Claimed: a.lease.claim != nil}
+	steps := &checkpoint.Steps{HasClaim: a.lease.claim != nil}
 	if _, ok := a.lease.claim.(Checkpointer); ok {
-		steps.Keeper, steps.Timeout, steps.Again = a, a.lease.renewTimeout, a.operation.attemptNumber > 1
+		steps.Keeper, steps.Timeout, steps.MustLoad = a, a.lease.renewTimeout, a.operation.attemptNumber > 1
 	}
 	a.steps.CompareAndSwap(nil, steps)
 	return a.steps.Load()

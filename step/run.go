@@ -57,12 +57,12 @@ func (x *execution) runStep(ctx context.Context) (err error) {
 
 // beginStep registers the step with the attempt, and runs the step unless an earlier attempt has stored a result.
 func (x *execution) beginStep(ctx context.Context) error {
-	data, found, err := x.steps.Begin(ctx, x.name, x.kind)
+	data, found, err := x.steps.BeginStep(ctx, x.name, x.kind)
 	if err != nil {
 		return x.wrapBeginError(err)
 	}
 	x.wasFound = found
-	defer func() { x.steps.Leave(x.name, x.chooseEnding()) }()
+	defer func() { x.steps.EndStep(x.name, x.chooseEnding()) }()
 	switch {
 	case found:
 		return x.takeResult(data, errNotKept)
@@ -93,9 +93,9 @@ func (x *execution) checkMayBegin(ctx context.Context) error {
 		return x.misuseError("the step is within another step")
 	case x.steps.HasEnded():
 		return x.misuseError(checkpoint.ErrEnded.Error())
-	case !x.steps.Claimed && x.kind != checkpoint.Plain:
+	case !x.steps.HasClaim && x.kind != checkpoint.Plain:
 		return x.wrapError(ErrNoClaim)
-	case x.steps.Keeper == nil && x.steps.Claimed:
+	case x.steps.Keeper == nil && x.steps.HasClaim:
 		return x.wrapError(fmt.Errorf("the store keeps no results of steps: %w", errors.ErrUnsupported))
 	}
 	return nil
@@ -170,14 +170,14 @@ func (x *execution) chooseWork(ctx context.Context) (workFunc, error) {
 // again.
 func (x *execution) storeResult(ctx context.Context, data []byte, unfit error) error {
 	size := len(x.name) + len(data)
-	if unfit == nil && !x.steps.Take(size) {
+	if unfit == nil && !x.steps.ReserveBytes(size) {
 		data, unfit = nil, fmt.Errorf("all results together have more than %d bytes", MaxTotal)
 	}
 	stored, err := x.storeCheckpoint(ctx, x.name, data)
 	switch {
 	case err != nil:
 		if unfit == nil {
-			x.steps.GiveBack(size)
+			x.steps.ReleaseBytes(size)
 		}
 		return x.wrapError(err)
 	case errors.Is(context.Cause(ctx), idempotency.ErrClaimLost):
@@ -208,7 +208,7 @@ func (x *execution) checkMayAct(ctx context.Context) error {
 // checkpoints of earlier attempts, the step may have begun as well. In that case the new mark tells later attempts.
 func (x *execution) markBegun(ctx context.Context) (mayHaveBegun bool, err error) {
 	mark := x.name + checkpoint.Mark
-	if x.steps.Has(mark) {
+	if x.steps.HasCheckpoint(mark) {
 		return true, nil
 	}
 	ownValue := make([]byte, 8)
@@ -230,7 +230,7 @@ func (x *execution) storeCheckpoint(ctx context.Context, name string, data []byt
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.steps.Timeout)
 	defer cancel()
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		stored, err = x.steps.Store(ctx, name, data)
+		stored, err = x.steps.StoreCheckpoint(ctx, name, data)
 		if err == nil || isFinal(err) || !polling.Sleep(ctx, pause, nil) {
 			return stored, err
 		}

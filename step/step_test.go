@@ -841,7 +841,7 @@ func (f fixed) Steps() *checkpoint.Steps { return f.steps }
 // Steps that run together wait together for a store that does not answer, and not one after the other.
 func TestHangingStore(t *testing.T) {
 	t.Parallel()
-	steps := &checkpoint.Steps{Keeper: hanging{}, Claimed: true, Again: true, Timeout: 300 * time.Millisecond}
+	steps := &checkpoint.Steps{Keeper: hanging{}, HasClaim: true, MustLoad: true, Timeout: 300 * time.Millisecond}
 	ctx := context.WithValue(t.Context(), checkpoint.Key{}, fixed{steps})
 	began := time.Now()
 	var all sync.WaitGroup

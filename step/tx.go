@@ -96,7 +96,7 @@ func (x *execution) executeTx(ctx context.Context) (err error) {
 	}
 	if x.txStep.Var != nil {
 		run.isCommitted = true
-		x.steps.Know(x.name, stored)
+		x.steps.NoteStored(x.name, stored)
 	}
 	return x.takeResult(stored, errNotKept)
 }
@@ -127,11 +127,11 @@ func (r *txRun) runInTx() ([]byte, error) {
 		r.workErr = r.misuseError(unfit.Error())
 	case errors.Is(context.Cause(r.ctx), idempotency.ErrClaimLost):
 		r.workErr = r.wrapError(idempotency.ErrClaimLost)
-	case !r.steps.Take(size):
+	case !r.steps.ReserveBytes(size):
 		r.workErr = r.misuseError(fmt.Sprintf("all results together have more than %d bytes", MaxTotal))
 	default:
 		r.countedBytes = size
-		r.steps.Keeping()
+		r.steps.NoteStoring()
 	}
 	return data, r.workErr
 }
@@ -142,8 +142,8 @@ func (r *txRun) runInTx() ([]byte, error) {
 // If the work has ended the transaction by itself, endRun stores an empty result, so that no attempt runs the step again.
 func (r *txRun) endRun(ctx context.Context, err error) error {
 	if r.countedBytes > 0 && !r.isCommitted {
-		r.steps.GiveBack(r.countedBytes)
-		r.steps.ReadAgain()
+		r.steps.ReleaseBytes(r.countedBytes)
+		r.steps.LoadAgain()
 	}
 	if !r.txStep.Escaped {
 		return err

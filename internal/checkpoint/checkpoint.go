@@ -33,10 +33,10 @@ type Keeper interface {
 
 // Steps is the state of the steps of one attempt. Steps is safe for concurrent use.
 type Steps struct {
-	Keeper  Keeper        // nil without a claim, or if the claim keeps no checkpoints
-	Claimed bool          // the attempt has a claim
-	Again   bool          // the Keeper may have checkpoints of earlier attempts
-	Timeout time.Duration // the longest duration of one call of the Keeper
+	Keeper   Keeper        // nil without a claim, or if the claim keeps no checkpoints
+	HasClaim bool          // the attempt has a claim
+	MustLoad bool          // the Keeper may have checkpoints of earlier attempts
+	Timeout  time.Duration // the longest duration of one call of the Keeper
 
 	loadMutex sync.Mutex // held while the Keeper loads all checkpoints
 
@@ -88,7 +88,7 @@ const (
 	MaxTotal = 256 << 10 // bytes of names and data
 )
 
-// Errors of [Steps.Begin]. Begin also returns the errors of the Keeper.
+// Errors of [Steps.BeginStep]. BeginStep also returns the errors of the Keeper.
 var (
 	ErrEnded = errors.New("the attempt has ended")
 	ErrTwice = errors.New("the attempt has begun a step of this name before")
@@ -103,21 +103,21 @@ func (s *Steps) End() {
 	s.hasEnded = true
 }
 
-// Kept reports whether this attempt may have stored a checkpoint.
-func (s *Steps) Kept() bool {
+// MayHaveStored reports whether this attempt may have stored a checkpoint.
+func (s *Steps) MayHaveStored() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mayHaveStored
 }
 
-// Begin begins a step, and returns the checkpoint of the step if a checkpoint is stored. After a success, the caller
-// calls Leave at the end of the step.
-func (s *Steps) Begin(ctx context.Context, name string, kind Kind) (data []byte, found bool, err error) {
+// BeginStep begins a step, and returns the checkpoint of the step if a checkpoint is stored. After a success, the caller
+// calls EndStep at the end of the step.
+func (s *Steps) BeginStep(ctx context.Context, name string, kind Kind) (data []byte, found bool, err error) {
 	if err := s.registerStep(name, kind); err != nil {
 		return nil, false, err
 	}
 	if err := s.loadCheckpoints(ctx); err != nil {
-		s.Leave(name, Undone)
+		s.EndStep(name, Undone)
 		return nil, false, err
 	}
 	s.mu.Lock()
@@ -160,7 +160,7 @@ func (s *Steps) loadCheckpoints(ctx context.Context) error {
 	deadline := time.Now().Add(s.Timeout) // includes the wait for loadMutex
 	s.loadMutex.Lock()
 	defer s.loadMutex.Unlock()
-	if s.Keeper == nil || !s.Again {
+	if s.Keeper == nil || !s.MustLoad {
 		return nil
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline)
@@ -169,7 +169,7 @@ func (s *Steps) loadCheckpoints(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.Again = false
+	s.MustLoad = false
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, data := range found {
@@ -185,12 +185,12 @@ func (s *Steps) loadCheckpoints(ctx context.Context) error {
 	return nil
 }
 
-// ReadAgain makes the next step load all checkpoints again, because the store may have a checkpoint that is unknown
+// LoadAgain makes the next step load all checkpoints again, because the store may have a checkpoint that is unknown
 // here.
-func (s *Steps) ReadAgain() {
+func (s *Steps) LoadAgain() {
 	s.loadMutex.Lock()
 	defer s.loadMutex.Unlock()
-	s.Again = true
+	s.MustLoad = true
 }
 
 // countCheckpoints returns the largest number of checkpoints that the known and begun steps can lead to. A step with a
@@ -218,14 +218,14 @@ const (
 	Done   Ending = true
 )
 
-// Leave ends a step that Begin has begun.
-func (s *Steps) Leave(name string, how Ending) {
+// EndStep ends a step that BeginStep has begun.
+func (s *Steps) EndStep(name string, how Ending) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unregisterStep(name, how)
 }
 
-// unregisterStep is Leave for a caller that holds mu.
+// unregisterStep is EndStep for a caller that holds mu.
 func (s *Steps) unregisterStep(name string, how Ending) {
 	s.runningCount = max(s.runningCount-1, 0)
 	if how == Undone {
@@ -240,8 +240,8 @@ func (s *Steps) HasEnded() bool {
 	return s.hasEnded
 }
 
-// Has reports whether a checkpoint with the name is known.
-func (s *Steps) Has(name string) bool {
+// HasCheckpoint reports whether a checkpoint with the name is known.
+func (s *Steps) HasCheckpoint(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, ok := s.dataByName[name]
@@ -255,8 +255,8 @@ func (s *Steps) MayBeMissing() bool {
 	return s.mayBeIncomplete
 }
 
-// Take reserves n bytes for a checkpoint. If the total would exceed MaxTotal, Take returns false.
-func (s *Steps) Take(n int) bool {
+// ReserveBytes reserves n bytes for a checkpoint. If the total would exceed MaxTotal, ReserveBytes returns false.
+func (s *Steps) ReserveBytes(n int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.totalSize+n > MaxTotal {
@@ -266,33 +266,33 @@ func (s *Steps) Take(n int) bool {
 	return true
 }
 
-// GiveBack returns n bytes reserved by Take, because nothing was stored.
-func (s *Steps) GiveBack(n int) {
+// ReleaseBytes returns n bytes reserved by ReserveBytes, because nothing was stored.
+func (s *Steps) ReleaseBytes(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.totalSize -= n
 }
 
-// Store calls the Keeper once to store a checkpoint. The result stored is the checkpoint in the store, which is an
+// StoreCheckpoint calls the Keeper once to store a checkpoint. The result stored is the checkpoint in the store, which is an
 // earlier one if the name was stored before.
-func (s *Steps) Store(ctx context.Context, name string, data []byte) (stored []byte, err error) {
-	s.Keeping()
+func (s *Steps) StoreCheckpoint(ctx context.Context, name string, data []byte) (stored []byte, err error) {
+	s.NoteStoring()
 	stored, err = s.Keeper.Checkpoint(ctx, name, data)
 	if err == nil {
-		s.Know(name, stored)
+		s.NoteStored(name, stored)
 	}
 	return stored, err
 }
 
-// Keeping notes that a checkpoint is about to be stored.
-func (s *Steps) Keeping() {
+// NoteStoring notes that a checkpoint is about to be stored.
+func (s *Steps) NoteStoring() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mayHaveStored = true
 }
 
-// Know notes a checkpoint that is stored.
-func (s *Steps) Know(name string, stored []byte) {
+// NoteStored notes a checkpoint that is stored.
+func (s *Steps) NoteStored(name string, stored []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dataByName[name] = stored

@@ -15,7 +15,7 @@ var ofTxSteps = []mutant{{
 }, {
 	name: "tx-step-in-doubt-runs-again", broken: "A step whose commit is in doubt runs again without a question.",
 	file: "step/tx.go",
-	from: "		r.steps.ReadAgain()\n",
+	from: "		r.steps.LoadAgain()\n",
 	to:   "",
 	test: "TestTxStepInDoubt",
 }, {
