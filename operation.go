@@ -37,8 +37,7 @@ type Operation struct {
 
 	// Fingerprint is the fingerprint of the request, see [FingerprintFunc], or the SHA-256 of the payload of
 	// [Runner.Do]. All attempts at an operation have the same Fingerprint. A handler that stores the Fingerprint with
-	// its effect, beside the ID, can tell after a loss of the record whether the key came back with a different
-	// request.
+	// its effect, beside the ID, can tell after a loss of the record whether the key came back with another request.
 	Fingerprint Fingerprint
 }
 

@@ -80,10 +80,10 @@ type Options struct {
 	// of the memory.
 	MaxUserBodies int64
 
-	// MaxResponse is the largest response body that is stored, in bytes. The client gets a larger answer whole. A retry
-	// is refused with not-replayable, and the handler does not run again. An answer is treated like one with too large
-	// a body if header and trailer together have more than 64 KiB, or if the Content-Length is invalid: two values that
-	// differ, or a sign. Zero means 1 MiB.
+	// MaxResponse is the largest response body that is stored, in bytes. The client gets a larger answer whole, but
+	// only its status is stored: a retry is refused with not-replayable, and the handler does not run again. The same
+	// happens to an answer if header and trailer together have more than 64 KiB, or if the Content-Length is invalid:
+	// two values that differ, or a sign. Zero means 1 MiB.
 	MaxResponse int64
 
 	// Storable reports whether an answer completes the operation, so that the answer is stored. If Storable returns
@@ -103,7 +103,7 @@ type Options struct {
 	Replay func(*http.Request, *Response) error
 
 	// OmitHeaders are response fields to leave out of the stored answer, such as Set-Cookie. The first client gets the
-	// fields, and a replay is without the fields.
+	// fields, but replays do not.
 	OmitHeaders []string
 
 	// ReuseStatus is the status code of key-reused. Zero means 409; draft-ietf-httpapi-idempotency-key-header-07 asks
