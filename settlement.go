@@ -246,7 +246,9 @@ func (s *settlement) newBackgroundSettlement() *settlement {
 
 // mayHaveStoredSteps reports whether this attempt may have stored a step. A stored step is an effect. The caller has
 // called endSteps before, if the handler has run.
-func (s *settlement) mayHaveStoredSteps() bool { return s.attempt != nil && s.steps.Load().MayHaveStored() }
+func (s *settlement) mayHaveStoredSteps() bool {
+	return s.attempt != nil && s.steps.Load().MayHaveStored()
+}
 
 // freeKey ends the claim of an attempt without effects. The key becomes unused again, unless an earlier attempt may
 // have had effects. In that case the record stays, and only the same request may run again.
