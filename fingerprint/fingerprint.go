@@ -1,21 +1,22 @@
-// Package fingerprint decides when two requests with one key are the same request. The default,
-// idempotency.FingerprintRaw, compares all bytes of the body. Use this package if clients write the body anew for a retry:
+// Package fingerprint compares requests with the same key by their content. The default, idempotency.FingerprintRaw, compares
+// all bytes of the body. Use this package if clients encode the body anew for each retry:
 //
 //	idempotency.Options{Fingerprint: fingerprint.JSON}
 //
-// These are the functions:
+// The functions differ in how they compare the body:
 //
-//	JSON                     members in another order, other white space, numbers written differently
-//	JSONOnly, JSONWithout    some values count, or do not count, such as the time of sending
-//	FormOnly, FormWithout    the same for URL-encoded forms
-//	Multipart                a form with files, whose boundary is new
-//	None                     nothing counts: for keys that nobody uses for two requests
-//	NewParts                 one of these, which also tells which parts of a request differ
+//	JSON                     ignores white space, the order of members, and how a number or a string is written
+//	JSONOnly, JSONWithout    compare only the selected values, or ignore them, such as the time of sending
+//	FormOnly, FormWithout    do the same for the fields of URL-encoded forms
+//	Multipart                ignores the boundary of a form with files
+//	None                     ignores the request: for keys that clients use for a single request only
+//	NewParts                 compares like another function, and reports which parts of a request differ
 //
-// But for None, all compare the query and the media type, too. Method, path and user are parts of the key. The middleware adds
-// the header fields of Options.FingerprintHeaders to every fingerprint, and Content-Encoding. A body with a content coding,
-// such as gzip, counts whole, as sent, because the functions do not decode it. Middleware that decodes a body must remove the
-// field Content-Encoding, too. The Decompress of echo does not.
+// All functions but None also compare the query and the media type. Method, path and user are parts of the key. The middleware
+// adds Content-Encoding and the header fields of Options.FingerprintHeaders to every fingerprint.
+//
+// The functions do not decode a content coding such as gzip: they compare an encoded body as a whole, as sent. Middleware that
+// decodes a body must also remove the field Content-Encoding. The Decompress middleware of echo leaves the field in place.
 package fingerprint
 
 import (
@@ -26,22 +27,22 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// None treats all requests with one key as the same. It is for keys that are never used for another request, such as the IDs
-// that senders of webhooks give to their events. The price: a key that is reused by mistake is not noticed. Whoever sends
-// another request with the key gets the first answer, and nothing is done. The middleware still compares the fields of
-// Options.FingerprintHeaders and the others that it always does.
+// None treats all requests with the same key as the same request. Use None for keys that clients never reuse, such as the
+// event IDs of webhooks. With None, a key that a client reuses by mistake goes unnoticed: the client gets the answer to the
+// first request, and the second request is not executed. The middleware still compares Content-Encoding and the header fields
+// of Options.FingerprintHeaders.
 func None(*http.Request, []byte) (idempotency.Fingerprint, error) {
 	return idempotency.Fingerprint{'n', 'o', 'n', 'e'}, nil
 }
 
-// as returns the fingerprint of a request as if it had been sent with that media type and that body.
-func as(r *http.Request, media string, body []byte) (idempotency.Fingerprint, error) {
-	return idempotency.FingerprintRaw(&http.Request{URL: r.URL, Header: http.Header{"Content-Type": {media}}}, body)
+// fingerprintAs returns the raw fingerprint that r would have with contentType and body in place of its own.
+func fingerprintAs(r *http.Request, contentType string, body []byte) (idempotency.Fingerprint, error) {
+	return idempotency.FingerprintRaw(&http.Request{URL: r.URL, Header: http.Header{"Content-Type": {contentType}}}, body)
 }
 
-// readableType returns the media type of a body whose content can be read as it was sent. It returns "" if the body has a
-// content coding (RFC 9110, section 8.4): its bytes say nothing about the content, even if they look like a form.
-func readableType(r *http.Request) string {
+// contentMediaType returns the media type of the bytes of the body. The media type is "" if the body has a content coding
+// (RFC 9110, section 8.4), because Content-Type then describes the decoded content instead of the bytes.
+func contentMediaType(r *http.Request) string {
 	for _, line := range r.Header["Content-Encoding"] {
 		for coding := range strings.SplitSeq(line, ",") {
 			if coding = strings.TrimSpace(coding); coding != "" && !strings.EqualFold(coding, "identity") {
@@ -52,14 +53,14 @@ func readableType(r *http.Request) string {
 	return mediaType(r)
 }
 
-// mediaType returns the type and subtype in lower case, without the parameters.
+// mediaType returns the type and subtype of Content-Type in lower case, without parameters.
 func mediaType(r *http.Request) string {
 	media, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
 	return strings.ToLower(strings.TrimSpace(media))
 }
 
-// appendPart appends a part of what is hashed. Its length precedes it, so that no byte can move from one part to the
-// next.
+// appendPart appends the length of part and part to b. With the length, two lists of parts have the same bytes only if all
+// their parts are equal.
 func appendPart(b []byte, part string) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(len(part)))
 	return append(b, part...)

@@ -13,18 +13,21 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// FormOnly returns a function that compares only the fields of these names in an URL-encoded form. Their decoded values
-// count, with their number and order, and a field that is missing is not empty. A form that changes elsewhere is the same
-// request: the handler must not use what is not compared.
+// FormOnly returns a function that compares only the named fields of an URL-encoded form. The function compares the decoded
+// values of each field with their number and order. A missing field differs from an empty field. Two forms that differ only in
+// other fields are the same request, so the handler must use the named fields only.
 //
-// Query and media type count. Bodies of other media types count whole, as with [idempotency.FingerprintRaw]: so do forms
-// with files. The function returns an error for a form that [url.ParseQuery] does not read, and for a form with a name that
-// differs from one of names in case only, because some decoders read both into one value. Name both spellings to compare both.
+// The function also compares the query and the media type. Bodies of other media types, including forms with files, are
+// compared as by [idempotency.FingerprintRaw]. The function returns an error for
 //
-// The error reports names that are given twice, or no name at all. Requests that were stored under other names are refused
-// as reused.
+//   - a form that [url.ParseQuery] cannot parse;
+//   - a form with a field whose name differs from one of names in case only, because some decoders read both fields into one
+//     value. Give both spellings to compare both.
+//
+// FormOnly itself returns an error for a name that is given twice, and if names is empty. After a change of names, retries of
+// earlier requests are refused as reused.
 func FormOnly(names ...string) (idempotency.FingerprintFunc, error) {
-	return formBy("form-only", names, func(form url.Values, names []string) url.Values {
+	return newFormFunc("form-only", names, func(form url.Values, names []string) url.Values {
 		only := url.Values{}
 		for _, name := range names {
 			only[name] = form[name]
@@ -33,10 +36,10 @@ func FormOnly(names ...string) (idempotency.FingerprintFunc, error) {
 	})
 }
 
-// FormWithout returns a function that compares an URL-encoded form without the fields of these names. All else is as with
-// [FormOnly].
+// FormWithout returns a function that compares all fields of an URL-encoded form except the named fields. Other media types and
+// errors are as with [FormOnly].
 func FormWithout(names ...string) (idempotency.FingerprintFunc, error) {
-	return formBy("form-without", names, func(form url.Values, names []string) url.Values {
+	return newFormFunc("form-without", names, func(form url.Values, names []string) url.Values {
 		for _, name := range names {
 			delete(form, name)
 		}
@@ -46,15 +49,18 @@ func FormWithout(names ...string) (idempotency.FingerprintFunc, error) {
 
 const urlEncoded = "application/x-www-form-urlencoded"
 
-// formBy returns a function that compares what is selected of a form.
-func formBy(kind string, names []string, selected func(form url.Values, names []string) url.Values) (idempotency.FingerprintFunc, error) {
+// newFormFunc returns a function that compares the fields of a form that selectFields returns. The fingerprint covers mode and
+// names as well, so a change of either changes all fingerprints.
+func newFormFunc(
+	mode string, names []string, selectFields func(form url.Values, names []string) url.Values,
+) (idempotency.FingerprintFunc, error) {
 	names = slices.Clone(names)
 	if err := checkNames(names); err != nil {
 		return nil, err
 	}
-	prefix := slices.Clip(appendNames(kind, names)) // so that nobody appends to it in place
+	prefix := slices.Clip(appendNames(mode, names)) // so that each append copies the prefix
 	return func(r *http.Request, body []byte) (idempotency.Fingerprint, error) {
-		media := readableType(r)
+		media := contentMediaType(r)
 		if media != urlEncoded {
 			return idempotency.FingerprintRaw(r, body)
 		}
@@ -62,22 +68,22 @@ func formBy(kind string, names []string, selected func(form url.Values, names []
 		if err != nil {
 			return idempotency.Fingerprint{}, fmt.Errorf("body as form: %w", err)
 		}
-		if err := checkSpelling(form, names); err != nil {
+		if err := checkFieldNames(form, names); err != nil {
 			return idempotency.Fingerprint{}, err
 		}
-		form = selected(form, names)
+		form = selectFields(form, names)
 		b := prefix
 		for _, name := range slices.Sorted(maps.Keys(form)) {
 			b = appendPart(b, name)
 			b = appendValues(b, form[name])
 		}
-		return as(r, media, b)
+		return fingerprintAs(r, media, b)
 	}, nil
 }
 
-// checkSpelling returns an error if a field of a form has the name of a selected one in other letters, upper or lower case,
-// unless that name is selected, too: some decoders, such as the one of echo, take both names for one.
-func checkSpelling(form url.Values, names []string) error {
+// checkFieldNames returns an error if form has a field that differs from one of names in case only, unless names has both
+// spellings. Some decoders, such as the decoder of echo, read both fields into one value.
+func checkFieldNames(form url.Values, names []string) error {
 	for name := range form {
 		for _, selected := range names {
 			if strings.EqualFold(name, selected) && !slices.Contains(names, name) {
@@ -88,7 +94,7 @@ func checkSpelling(form url.Values, names []string) error {
 	return nil
 }
 
-// appendValues appends the values of a field, and how many they are.
+// appendValues appends the number of values and all values to b.
 func appendValues(b []byte, values []string) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(len(values)))
 	for _, value := range values {

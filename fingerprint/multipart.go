@@ -16,14 +16,14 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Multipart gives two multipart bodies the same fingerprint if they differ in their boundary only. Clients choose another
-// boundary each time they build the form. All else counts, because some server may read it: text before the first part and
-// behind the last one, and the other parameters of the media type, such as start of multipart/related.
+// Multipart gives two multipart bodies the same fingerprint if the bodies differ only in the boundary, because clients choose
+// a new boundary each time they build the form. Everything that some server may read counts: the parts, the text before the
+// first part and after the last part, and the other parameters of the media type, such as start of multipart/related.
 //
-// It returns an error for a body that is malformed, or that has its boundary also elsewhere than between its parts: there,
-// another boundary would be other content. Bodies of other media types are hashed as [idempotency.FingerprintRaw] does.
+// Multipart returns an error for a malformed body, and for a body whose parts contain the boundary, because a new boundary
+// would change their content. Bodies of other media types are hashed as by [idempotency.FingerprintRaw].
 func Multipart(r *http.Request, body []byte) (idempotency.Fingerprint, error) {
-	if !strings.HasPrefix(readableType(r), "multipart/") {
+	if !strings.HasPrefix(contentMediaType(r), "multipart/") {
 		return idempotency.FingerprintRaw(r, body)
 	}
 	media, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
@@ -40,7 +40,7 @@ func Multipart(r *http.Request, body []byte) (idempotency.Fingerprint, error) {
 		return idempotency.Fingerprint{}, fmt.Errorf("body as multipart: %w", err)
 	}
 	pieces := bytes.Split(body, []byte("--"+boundary))
-	if len(pieces) != parts+2 { // what is around the parts, too
+	if len(pieces) != parts+2 { // the text before the first part and after the last part
 		return idempotency.Fingerprint{}, errors.New("body as multipart: the boundary is also elsewhere than between the parts")
 	}
 	var form []byte
@@ -48,10 +48,10 @@ func Multipart(r *http.Request, body []byte) (idempotency.Fingerprint, error) {
 		digest := sha256.Sum256(piece)
 		form = append(form, digest[:]...)
 	}
-	return as(r, media, form)
+	return fingerprintAs(r, media, form)
 }
 
-// countParts returns how many parts a multipart body has.
+// countParts returns the number of parts in a multipart body.
 func countParts(body []byte, boundary string) (n int, err error) {
 	parts := multipart.NewReader(bytes.NewReader(body), boundary)
 	for ; ; n++ {

@@ -14,75 +14,78 @@ import (
 	"github.com/idempotency-go/idempotency/internal/canonicaljson"
 )
 
-// Parts compares what another function compares and, in any case, the query, the media type and the named parts. When a key is
-// refused as reused, it can tell which of them differ, by their names only. Its method Fingerprint is for
-// Options.Fingerprint, and its method Differences for an [idempotency.Observer], or for package console.
+// Parts is a fingerprint function that can report which parts of two requests differ when a key is refused as reused. The
+// report has the names of the parts, without their values. Parts compares everything that an underlying function compares, and
+// always the query, the media type and the named parts. Give the method Fingerprint to Options.Fingerprint, and call the
+// method Differences in an [idempotency.Observer], or give Differences to package console.
 //
-// Its fingerprints are stored as any others are. Half of one is the beginning of the other function's, the rest are a mark
-// of the names, and a tag of one byte for each part. Whoever computes about 2^64 fingerprints can find two requests that
-// count as one. Somebody who reads the store can rule out 255 of 256 guesses of one part, without knowing the others. Query,
-// media type and the rest of the body have tags, too: if any part is a secret, use package seal.
+// A fingerprint of Parts has the length of every fingerprint. Half is the beginning of the fingerprint by the underlying
+// function. The other half is a mark of the names and a tag of one byte for each part. Two things follow for security:
 //
-// It is safe for concurrent use.
+//   - An attacker who computes about 2^64 fingerprints can find two requests with the same fingerprint.
+//   - A reader of the store can rule out 255 of 256 guesses of a single part, without knowing the other parts. This includes
+//     the query, the media type and the rest of the body. If any part is a secret, use package seal.
+//
+// Parts is safe for concurrent use.
 type Parts struct {
-	whole    idempotency.FingerprintFunc
-	mark     []byte
-	names    []string // of all tags
-	parts    []part
-	pointers *selection // all of them
+	hashWhole   idempotency.FingerprintFunc
+	namesMark   []byte
+	tagNames    []string // requestParts and the names of bodyParts
+	bodyParts   []bodyPart
+	allPointers *pointerTree // the pointers of all bodyParts
 }
 
-// part is a part of the body.
-type part struct {
-	name    string
-	pointer *selection // nil: it is a field of a form
+// bodyPart is a named part of the body: a value of JSON, or a field of a form.
+type bodyPart struct {
+	partName    string
+	pointerTree *pointerTree // nil for a field of a form
 }
 
-// The bytes of a fingerprint are a mark, the beginning of that of the whole, and tags.
+// A fingerprint consists of a mark of the names, the beginning of the underlying fingerprint, and the tags.
 const (
-	markEnds  = 4
-	wholeEnds = markEnds + 16
-	media     = 1 // the place of its tag
-	mostParts = sha256.Size - wholeEnds - len(always)
+	markEnd      = 4
+	wholeEnd     = markEnd + 16
+	mediaTypeTag = 1 // index into the tags
+	maxNames     = sha256.Size - wholeEnd - len(requestParts)
 )
 
-// always are the parts that each request has. Their tags precede the others.
-var always = [...]string{"the query", "the media type", "the rest of the body"}
+// requestParts are the parts of every request. Their tags precede the tags of the named parts.
+var requestParts = [...]string{"the query", "the media type", "the rest of the body"}
 
-// NewParts returns a Parts on another function, such as [JSON]. Names that begin with a slash are pointers into bodies of JSON,
-// as those of [JSONOnly]; the others are fields of URL-encoded forms. Query, media type and all that is named count, also if
-// whole leaves them out. Of everything else, what whole compares counts.
+// NewParts returns a Parts on top of whole, for example [JSON]. A name with a leading slash is a pointer into JSON bodies, as in
+// [JSONOnly]. Any other name is a field of URL-encoded forms. Parts compares the query, the media type and the named parts
+// even if whole ignores them, and compares the rest of the request as whole does.
 //
-// The error reports every fault of the names. At most nine are possible. When you begin to use Parts, or change the names or
-// whole, retries of earlier operations are refused as reused until these expire.
+// NewParts returns an error that reports every invalid name, and more than nine names. When a service begins to use Parts, or
+// changes whole or names, retries of earlier operations are refused as reused until their records expire.
 //
-// Each fingerprint takes two calls of whole, and reads the body once more. In the second call, the request has no query, and a
-// body without what is named: whole must accept that.
+// Each fingerprint calls whole twice, and parses the body once more. The second call passes a request without a query, and a
+// body without the named parts: whole must accept both.
 func NewParts(whole idempotency.FingerprintFunc, names ...string) (*Parts, error) {
 	names = slices.Sorted(slices.Values(names))
 	mark := sha256.Sum256(appendNames("parts", names))
-	p := &Parts{whole: whole, mark: mark[:markEnds], names: append(always[:], names...), pointers: &selection{}}
+	p := &Parts{hashWhole: whole, namesMark: mark[:markEnd], tagNames: append(requestParts[:], names...), allPointers: &pointerTree{}}
 	var faults []error
 	if whole == nil {
 		faults = append(faults, errors.New("fingerprint: no function for the whole"))
 	}
-	if len(names) > mostParts {
-		faults = append(faults, fmt.Errorf("fingerprint: %d names, more than %d", len(names), mostParts))
+	if len(names) > maxNames {
+		faults = append(faults, fmt.Errorf("fingerprint: %d names, more than %d", len(names), maxNames))
 	}
 	var pointers, fields []string
 	for _, name := range names {
-		of := part{name: name}
+		newPart := bodyPart{partName: name}
 		if strings.HasPrefix(name, "/") {
-			of.pointer, _ = parsePointers([]string{name})
+			newPart.pointerTree, _ = parsePointers([]string{name})
 			pointers = append(pointers, name)
 		} else {
 			fields = append(fields, name)
 		}
-		p.parts = append(p.parts, of)
+		p.bodyParts = append(p.bodyParts, newPart)
 	}
 	if len(pointers) > 0 {
-		all, err := parsePointers(pointers)
-		p.pointers, faults = all, append(faults, err)
+		tree, err := parsePointers(pointers)
+		p.allPointers, faults = tree, append(faults, err)
 	}
 	if len(fields) > 0 {
 		faults = append(faults, checkNames(fields))
@@ -93,95 +96,97 @@ func NewParts(whole idempotency.FingerprintFunc, names ...string) (*Parts, error
 	return p, nil
 }
 
-// Fingerprint is an [idempotency.FingerprintFunc]. Its errors are those of the function for the whole, and those of [JSONOnly]
-// and [FormOnly] for names that differ in case only.
+// Fingerprint is an [idempotency.FingerprintFunc]. Fingerprint returns the errors of the underlying function and, for names
+// that differ in case only, the errors of [JSONOnly] and [FormOnly].
 func (p *Parts) Fingerprint(r *http.Request, body []byte) (fp idempotency.Fingerprint, err error) {
-	whole, err := p.whole(r, body)
+	whole, err := p.hashWhole(r, body)
 	if err != nil {
 		return fp, err
 	}
-	kind := mediaType(r)
-	tags, others, err := p.take(readableType(r), body)
+	sentType := mediaType(r)
+	tags, remainder, err := p.splitBody(contentMediaType(r), body)
 	if err != nil {
 		return fp, err
 	}
-	bare := r.WithContext(r.Context())
-	bare.URL = &url.URL{Path: r.URL.Path}
-	rest, err := p.whole(bare, others)
+	bareRequest := r.WithContext(r.Context())
+	bareRequest.URL = &url.URL{Path: r.URL.Path}
+	remainderHash, err := p.hashWhole(bareRequest, remainder)
 	if err != nil {
 		return fp, err
 	}
-	copy(fp[:], p.mark)
-	copy(fp[markEnds:wholeEnds], whole[:])
-	copy(fp[wholeEnds:], []byte{tag([]byte(r.URL.RawQuery)), tag([]byte(kind)), rest[0]})
-	copy(fp[wholeEnds+len(always):], tags)
+	copy(fp[:], p.namesMark)
+	copy(fp[markEnd:wholeEnd], whole[:])
+	copy(fp[wholeEnd:], []byte{tagOf([]byte(r.URL.RawQuery)), tagOf([]byte(sentType)), remainderHash[0]})
+	copy(fp[wholeEnd+len(requestParts):], tags)
 	return fp, nil
 }
 
-// take returns the tags of all that is named, and the body without that. Where nothing can be read, it is missing.
-func (p *Parts) take(kind string, body []byte) (tags, rest []byte, err error) {
+// splitBody returns the tags of the named parts, and the body without the named parts. In a body that is malformed or has
+// another media type, all named parts count as missing.
+func (p *Parts) splitBody(mediaType string, body []byte) (tags, remainder []byte, err error) {
 	var value []byte
 	var form url.Values
-	rest = body
+	remainder = body
 	switch {
-	case isJSON(kind):
-		if v, fault := canonicaljson.Form(body); fault == nil {
-			err = p.pointers.checkSpelling(v)
-			value, rest = v, without(nil, v, []*selection{p.pointers})
+	case isJSON(mediaType):
+		if canonical, fault := canonicaljson.Form(body); fault == nil {
+			err = p.allPointers.checkMemberNames(canonical)
+			value, remainder = canonical, appendWithout(nil, canonical, []*pointerTree{p.allPointers})
 		}
-	case kind == urlEncoded:
-		if f, fault := url.ParseQuery(string(body)); fault == nil {
-			err = checkSpelling(f, p.names[len(always):])
-			form = f
+	case mediaType == urlEncoded:
+		if parsed, fault := url.ParseQuery(string(body)); fault == nil {
+			err = checkFieldNames(parsed, p.tagNames[len(requestParts):])
+			form = parsed
 		}
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, of := range p.parts {
-		if of.pointer != nil {
-			tags = append(tags, tag(of.pointer.only(nil, value)))
+	for _, bodyPart := range p.bodyParts {
+		if bodyPart.pointerTree != nil {
+			tags = append(tags, tagOf(bodyPart.pointerTree.appendSelected(nil, value)))
 			continue
 		}
-		tags = append(tags, tag(appendValues(nil, form[of.name])))
-		delete(form, of.name)
+		tags = append(tags, tagOf(appendValues(nil, form[bodyPart.partName])))
+		delete(form, bodyPart.partName)
 	}
 	if form != nil {
-		rest = []byte(form.Encode())
+		remainder = []byte(form.Encode())
 	}
-	return tags, rest, nil
+	return tags, remainder, nil
 }
 
-// tag differs for 255 of 256 other parts.
-func tag(part []byte) byte { return sha256.Sum256(part)[0] }
+// tagOf returns the first byte of the hash of part. Two different parts have the same tag in one of 256 cases.
+func tagOf(part []byte) byte { return sha256.Sum256(part)[0] }
 
-// Differences returns the names of the parts in which a request differs from the one that came with its key before. Besides
-// those that NewParts was given, they are "the query", "the media type" and "the rest of the body". If the media type differs,
-// nothing is said of the body. For each part, one of 256 differences is not seen.
+// Differences returns the names of the parts in which a refused request differs from the first request with its key. The names
+// are the names given to NewParts, and "the query", "the media type" and "the rest of the body". If the media types differ,
+// Differences leaves out all parts of the body. Of 256 differences of a part, Differences misses one.
 //
-// It returns nil if nothing can be told:
+// Differences returns nil in these cases:
 //
-//   - No difference was seen.
-//   - The event has another outcome than [idempotency.OutcomeKeyReused].
-//   - One of the requests was sent to a service with other names. Or the middleware has changed its fingerprint, because it
-//     has a field of Options.FingerprintHeaders, a Content-Encoding, or a field that overrides the method.
-//   - Package seal hides the fingerprint of an operation that is not completed.
-//   - The difference is in how the body is written, and the function for the whole heeds that.
+//   - Every part has the same tag in both requests.
+//   - The outcome of the event is not [idempotency.OutcomeKeyReused].
+//   - Either request was sent to a service with other names.
+//   - The middleware has changed the fingerprint of either request, because the request has a field of
+//     Options.FingerprintHeaders, a Content-Encoding, or a field that overrides the method.
+//   - The operation is incomplete, and package seal hides its fingerprint.
+//   - The bodies differ only in how they are written, and the underlying function compares that.
 func (p *Parts) Differences(e idempotency.Event) (names []string) {
 	if e.Fingerprints == nil {
 		return nil
 	}
 	first, sent := e.Fingerprints[0][:], e.Fingerprints[1][:]
-	if !bytes.HasPrefix(first, p.mark) || !bytes.HasPrefix(sent, p.mark) {
+	if !bytes.HasPrefix(first, p.namesMark) || !bytes.HasPrefix(sent, p.namesMark) {
 		return nil
 	}
-	a, b := first[wholeEnds:], sent[wholeEnds:]
-	compared := p.names
-	if a[media] != b[media] {
-		compared = compared[:media+1]
+	firstTags, sentTags := first[wholeEnd:], sent[wholeEnd:]
+	compared := p.tagNames
+	if firstTags[mediaTypeTag] != sentTags[mediaTypeTag] {
+		compared = compared[:mediaTypeTag+1]
 	}
 	for i, name := range compared {
-		if a[i] != b[i] {
+		if firstTags[i] != sentTags[i] {
 			names = append(names, name)
 		}
 	}

@@ -16,44 +16,49 @@ import (
 	"github.com/idempotency-go/idempotency/internal/canonicaljson"
 )
 
-// JSONOnly returns a function that compares only what the pointers point at in a JSON body, in the canonical form of
-// [JSON]. A body that changes elsewhere is the same request: the handler must not use what is not compared.
+// JSONOnly returns a function that compares only the values at pointers in a JSON body, in the canonical form of [JSON]. Two
+// bodies that differ only in other values are the same request, so the handler must use the values at pointers only.
 //
-// A pointer is that of RFC 6901, such as "/amount" or "/items/0/sku", with ~1 for a slash in a name, and ~0 for a tilde. Its
-// part "*" stands for all elements of an array, whose number and order count as well: "/items/*/sku". In an object, "*" and
-// numbers are names of members. A value that is missing differs from null. In a string, a number, a boolean or null, all that
-// a pointer names further down is missing.
+// A pointer has the syntax of RFC 6901, for example "/amount" or "/items/0/sku", with ~1 for a slash in a name, and ~0 for a
+// tilde. In an array, the token "*" stands for all elements, with their number and order: "/items/*/sku". In an object, "*"
+// and numbers are names of members. A missing value differs from null. A pointer into a string, a number, a boolean or null
+// finds a missing value.
 //
-// Query and media type count. Bodies that are empty or of other media types count whole, as with JSON. A body is refused for
-// the same reasons as with JSON, also if they lie elsewhere. It is also refused if a name differs in case only from the one
-// that a pointer gives at its place, because encoding/json reads "Amount" into the field of "amount". If your handler tells
-// the two apart, point at both.
+// The function also compares the query and the media type. Empty bodies and bodies of other media types are compared as by
+// JSON. The function returns the errors of JSON, which may concern any value of the body. The function also returns an error
+// for a name that differs in case only from the name in a pointer at the same place, because encoding/json reads "Amount" into
+// the field of "amount". If the handler tells the two names apart, point at both.
 //
-// The error reports every fault of the pointers: no pointer at all, one that is malformed, one that can never match, and
-// one that lies within what another one points at. The whole body (""), and the element behind the last one ("-"), are
-// refused as well. Requests that were stored under other pointers are refused as reused.
+// JSONOnly itself returns an error that reports every fault of pointers:
+//
+//   - pointers is empty;
+//   - a pointer is malformed, or can never match;
+//   - a pointer lies within another pointer;
+//   - a pointer means the whole body (""), or the element after the last element of an array ("-").
+//
+// After a change of pointers, retries of earlier requests are refused as reused.
 func JSONOnly(pointers ...string) (idempotency.FingerprintFunc, error) {
-	all, err := parsePointers(pointers)
+	tree, err := parsePointers(pointers)
 	if err != nil {
 		return nil, err
 	}
-	return selecting("json-only", pointers, all, all.only), nil
+	return newJSONFunc("json-only", pointers, tree, tree.appendSelected), nil
 }
 
-// JSONWithout returns a function that compares a JSON body without what the pointers point at, such as the time of sending.
-// Pointers, errors and other bodies are as with [JSONOnly]. A member that is left out may be missing as well. If an
-// element of an array is left out, the others keep their places.
+// JSONWithout returns a function that compares a JSON body without the values at pointers, such as the time of sending. A body
+// without such a member is the same request. An array keeps the places of its other elements. Pointers, errors and other bodies
+// are as with [JSONOnly].
 func JSONWithout(pointers ...string) (idempotency.FingerprintFunc, error) {
-	all, err := parsePointers(pointers)
+	tree, err := parsePointers(pointers)
 	if err != nil {
 		return nil, err
 	}
-	return selecting("json-without", pointers, all, func(out, value []byte) []byte {
-		return without(out, value, []*selection{all})
+	return newJSONFunc("json-without", pointers, tree, func(out, value []byte) []byte {
+		return appendWithout(out, value, []*pointerTree{tree})
 	}), nil
 }
 
-// Must returns f. It panics if err is not nil, so that pointers in the source of a program need no check:
+// Must returns f, and panics if err is not nil. Must is for pointers and names that are constants of the program:
 //
 //	idempotency.Options{Fingerprint: fingerprint.Must(fingerprint.JSONOnly("/amount", "/currency"))}
 func Must(f idempotency.FingerprintFunc, err error) idempotency.FingerprintFunc {
@@ -63,13 +68,14 @@ func Must(f idempotency.FingerprintFunc, err error) idempotency.FingerprintFunc 
 	return f
 }
 
-// selecting returns a function that compares what is selected of JSON in canonical form, and how that was done.
-func selecting(
-	kind string, pointers []string, all *selection, of func(out, value []byte) []byte,
+// newJSONFunc returns a function that compares the values that appendSelection selects of the canonical JSON. The fingerprint
+// covers mode and pointers as well, so a change of either changes all fingerprints.
+func newJSONFunc(
+	mode string, pointers []string, tree *pointerTree, appendSelection func(out, value []byte) []byte,
 ) idempotency.FingerprintFunc {
-	prefix := slices.Clip(appendNames(kind, pointers)) // so that nobody appends to it in place
+	prefix := slices.Clip(appendNames(mode, pointers)) // so that each append copies the prefix
 	return func(r *http.Request, body []byte) (idempotency.Fingerprint, error) {
-		media := readableType(r)
+		media := contentMediaType(r)
 		if len(body) == 0 || !isJSON(media) {
 			return idempotency.FingerprintRaw(r, body)
 		}
@@ -77,65 +83,66 @@ func selecting(
 		if err != nil {
 			return idempotency.Fingerprint{}, fmt.Errorf("body as JSON: %w", err)
 		}
-		if err := all.checkSpelling(value); err != nil {
+		if err := tree.checkMemberNames(value); err != nil {
 			return idempotency.Fingerprint{}, err
 		}
-		return as(r, media, of(prefix, value))
+		return fingerprintAs(r, media, appendSelection(prefix, value))
 	}
 }
 
-// appendNames returns the beginning of what is hashed: how it was selected, and by which names in whatever order.
-func appendNames(kind string, names []string) []byte {
-	b := appendPart(nil, kind)
+// appendNames returns the beginning of the hashed bytes: the mode of selection and the sorted names.
+func appendNames(mode string, names []string) []byte {
+	b := appendPart(nil, mode)
 	for _, name := range slices.Sorted(slices.Values(names)) {
 		b = appendPart(b, name)
 	}
 	return appendPart(b, "")
 }
 
-// selection is a tree of pointers. A leaf selects a value, and another node what its steps lead to.
-type selection struct{ steps []step }
+// pointerTree is a set of pointers. A leaf selects a whole value. Any other node selects the parts of a value that its branches
+// lead to.
+type pointerTree struct{ branches []pointerBranch }
 
-// step leads from a value to one of its members or elements, or to all of its elements.
-type step struct {
-	token string
-	name  string // the token as a name in canonical JSON
-	index int    // -1: the token is no index
-	to    *selection
+// pointerBranch leads from a value to a member or an element of the value, or to all elements.
+type pointerBranch struct {
+	token         string
+	canonicalName string // the token as a name in canonical JSON
+	elementIndex  int    // -1 if the token is only a name
+	subtree       *pointerTree
 }
 
-// maxDepth is how deep values are nested that [JSON] accepts.
-const maxDepth = 100
+// maxPointerDepth is the depth of nesting that [JSON] accepts.
+const maxPointerDepth = 100
 
-func parsePointers(pointers []string) (*selection, error) {
+func parsePointers(pointers []string) (*pointerTree, error) {
 	if len(pointers) == 0 {
 		return nil, errors.New("fingerprint: no pointer")
 	}
 	var faults []error
-	var good []string
+	var validPointers []string
 	for _, pointer := range slices.Sorted(slices.Values(pointers)) {
-		for _, other := range good {
-			if strings.HasPrefix(pointer+"/", other+"/") {
-				faults = append(faults, fmt.Errorf("fingerprint: pointer %q lies within %q", pointer, other))
+		for _, accepted := range validPointers {
+			if strings.HasPrefix(pointer+"/", accepted+"/") {
+				faults = append(faults, fmt.Errorf("fingerprint: pointer %q lies within %q", pointer, accepted))
 			}
 		}
-		if fault := faultOf(pointer); fault != "" {
+		if fault := describeFault(pointer); fault != "" {
 			faults = append(faults, fmt.Errorf("fingerprint: pointer %q %s", pointer, fault))
 			continue
 		}
-		good = append(good, pointer)
+		validPointers = append(validPointers, pointer)
 	}
-	root := &selection{}
-	for _, pointer := range good {
-		if err := root.add(strings.Split(pointer, "/")[1:]); err != nil {
+	root := &pointerTree{}
+	for _, pointer := range validPointers {
+		if err := root.addPointer(strings.Split(pointer, "/")[1:]); err != nil {
 			faults = append(faults, err)
 		}
 	}
 	return root, errors.Join(faults...)
 }
 
-// faultOf says what is wrong with a pointer.
-func faultOf(pointer string) string {
+// describeFault returns the predicate of an error about pointer, or "" for a valid pointer.
+func describeFault(pointer string) string {
 	tokens := strings.Split(pointer, "/")
 	switch {
 	case pointer == "":
@@ -148,23 +155,23 @@ func faultOf(pointer string) string {
 		return "has a tilde that is neither ~0 nor ~1"
 	case slices.Contains(tokens, "-"):
 		return "points behind the end of an array"
-	case len(tokens)-1 > maxDepth:
-		return fmt.Sprintf("is more than %d deep", maxDepth)
+	case len(tokens)-1 > maxPointerDepth:
+		return fmt.Sprintf("is more than %d deep", maxPointerDepth)
 	}
 	return ""
 }
 
-// unescape turns the tokens of pointers into names.
-var unescape = strings.NewReplacer("~0", "~", "~1", "/")
+// tokenUnescaper turns a token of a pointer into a name (RFC 6901, section 4).
+var tokenUnescaper = strings.NewReplacer("~0", "~", "~1", "/")
 
-// add adds a pointer by its tokens.
-func (s *selection) add(tokens []string) error {
+// addPointer adds the pointer with these tokens to the tree.
+func (tree *pointerTree) addPointer(tokens []string) error {
 	if len(tokens) == 0 {
 		return nil
 	}
-	i := slices.IndexFunc(s.steps, func(of step) bool { return of.token == tokens[0] })
+	i := slices.IndexFunc(tree.branches, func(branch pointerBranch) bool { return branch.token == tokens[0] })
 	if i < 0 {
-		quoted, err := json.Marshal(unescape.Replace(tokens[0]))
+		quoted, err := json.Marshal(tokenUnescaper.Replace(tokens[0]))
 		if err != nil {
 			return err
 		}
@@ -172,118 +179,121 @@ func (s *selection) add(tokens []string) error {
 		if err != nil {
 			return err
 		}
-		i = len(s.steps)
-		s.steps = append(s.steps, step{tokens[0], string(name), indexOf(tokens[0]), &selection{}})
+		i = len(tree.branches)
+		tree.branches = append(tree.branches, pointerBranch{tokens[0], string(name), parseIndex(tokens[0]), &pointerTree{}})
 	}
-	return s.steps[i].to.add(tokens[1:])
+	return tree.branches[i].subtree.addPointer(tokens[1:])
 }
 
-// indexOf returns the index of an element that a token names.
-func indexOf(token string) int {
+// parseIndex returns the array index that token stands for, or -1 if token is only a name.
+func parseIndex(token string) int {
 	if i, err := strconv.Atoi(token); err == nil && strconv.Itoa(i) == token {
 		return i
 	}
 	return -1
 }
 
-// only appends what is selected of a value, or of nothing (nil). This is "!" for nothing, the value itself, or for each step
-// what it leads to, between braces, with all elements of an array between parentheses. No value of JSON begins with "!" or
-// a parenthesis.
-func (s *selection) only(out, value []byte) []byte {
+// appendSelected appends the selected parts of value to out. A nil value is a missing value. The notation is unambiguous because
+// JSON values never begin with "!" or a parenthesis:
+//
+//   - a leaf appends the value, or "!" if the value is missing;
+//   - any other node appends the selection of each branch between braces;
+//   - a branch "*" of an array appends the selection of each element between parentheses.
+func (tree *pointerTree) appendSelected(out, value []byte) []byte {
 	switch {
-	case s.steps == nil && value == nil:
+	case tree.branches == nil && value == nil:
 		return append(out, '!')
-	case s.steps == nil:
+	case tree.branches == nil:
 		return append(out, value...)
 	}
 	out = append(out, '{')
-	for _, step := range s.steps {
-		out = append(step.only(out, value), ',')
+	for _, branch := range tree.branches {
+		out = append(branch.appendSelected(out, value), ',')
 	}
 	return append(out, '}')
 }
 
-func (s step) only(out, value []byte) []byte {
-	all := s.token == "*" && bytes.HasPrefix(value, []byte("["))
-	if all {
+func (branch pointerBranch) appendSelected(out, value []byte) []byte {
+	isArray := branch.token == "*" && bytes.HasPrefix(value, []byte("["))
+	if isArray {
 		out = append(out, '(')
 	}
 	i := -1
-	for name, v := range inside(value) {
+	for name, v := range childrenOf(value) {
 		i++
 		switch {
-		case all:
-			out = append(s.to.only(out, v), ',')
-		case name == nil && i == s.index, name != nil && string(name) == s.name:
-			return s.to.only(out, v)
+		case isArray:
+			out = append(branch.subtree.appendSelected(out, v), ',')
+		case name == nil && i == branch.elementIndex, name != nil && string(name) == branch.canonicalName:
+			return branch.subtree.appendSelected(out, v)
 		}
 	}
-	if all {
+	if isArray {
 		return append(out, ')')
 	}
-	return s.to.only(out, nil)
+	return branch.subtree.appendSelected(out, nil)
 }
 
-// without appends a value without what is selected by some trees. This is JSON, too. An element that is left out leaves
-// null in its place: no other value can stand there.
-func without(out, value []byte, trees []*selection) []byte {
+// appendWithout appends value, without the values that trees select, to out. The result is JSON. A removed element of an array
+// leaves null in its place, so that the other elements keep their indices.
+func appendWithout(out, value []byte, trees []*pointerTree) []byte {
 	if len(trees) == 0 || value[0] != '{' && value[0] != '[' {
 		return append(out, value...)
 	}
 	out = append(out, value[0])
-	i, empty := -1, len(out)
-	for name, v := range inside(value) {
+	i, emptyLength := -1, len(out)
+	for name, v := range childrenOf(value) {
 		i++
-		next, gone := stepsTo(trees, name, i)
-		if gone && name != nil {
+		next, isRemoved := selectSubtrees(trees, name, i)
+		if isRemoved && name != nil {
 			continue
 		}
-		if len(out) > empty {
+		if len(out) > emptyLength {
 			out = append(out, ',')
 		}
 		if name != nil {
 			out = append(append(out, name...), ':')
 		}
-		if gone {
+		if isRemoved {
 			out = append(out, "null"...)
 		} else {
-			out = without(out, v, next)
+			out = appendWithout(out, v, next)
 		}
 	}
 	return append(out, value[len(value)-1])
 }
 
-// checkSpelling returns an error if value, in an object that s selects a member of, has a name that differs in case only from
-// the selected one, unless that name is selected, too. To encoding/json both are one field.
-func (s *selection) checkSpelling(value []byte) error {
-	if name := otherSpelling(value, []*selection{s}); name != nil {
+// checkMemberNames returns an error if an object in value has a name that differs in case only from a selected name, unless the
+// tree selects both. encoding/json reads both names into the same field.
+func (tree *pointerTree) checkMemberNames(value []byte) error {
+	if name := findFoldedName(value, []*pointerTree{tree}); name != nil {
 		return fmt.Errorf("body as JSON: name %s differs from a selected one in case only", name)
 	}
 	return nil
 }
 
-func otherSpelling(value []byte, trees []*selection) []byte {
+func findFoldedName(value []byte, trees []*pointerTree) []byte {
 	if len(trees) == 0 {
 		return nil
 	}
 	i := -1
-	for name, v := range inside(value) {
+	for name, v := range childrenOf(value) {
 		i++
-		next, _ := stepsTo(trees, name, i)
-		if name != nil && next == nil && foldsToStep(trees, name) {
+		next, _ := selectSubtrees(trees, name, i)
+		if name != nil && next == nil && foldsToSelected(trees, name) {
 			return name
 		}
-		if found := otherSpelling(v, next); found != nil {
+		if found := findFoldedName(v, next); found != nil {
 			return found
 		}
 	}
 	return nil
 }
 
-func foldsToStep(trees []*selection, name []byte) bool {
+func foldsToSelected(trees []*pointerTree, name []byte) bool {
 	for _, tree := range trees {
-		for _, step := range tree.steps {
-			if bytes.EqualFold(name, []byte(step.name)) {
+		for _, branch := range tree.branches {
+			if bytes.EqualFold(name, []byte(branch.canonicalName)) {
 				return true
 			}
 		}
@@ -291,21 +301,22 @@ func foldsToStep(trees []*selection, name []byte) bool {
 	return false
 }
 
-// stepsTo returns what the trees select of a member or, without a name, of an element, and whether that is all of it.
-func stepsTo(trees []*selection, name []byte, i int) (next []*selection, all bool) {
+// selectSubtrees returns the subtrees of trees that apply to a child: to the member called name, or to element i of an array if
+// name is nil. isWhole reports that a subtree selects the whole child.
+func selectSubtrees(trees []*pointerTree, name []byte, i int) (next []*pointerTree, isWhole bool) {
 	for _, tree := range trees {
-		for _, step := range tree.steps {
-			if name != nil && string(name) == step.name || name == nil && (step.token == "*" || step.index == i) {
-				next, all = append(next, step.to), all || step.to.steps == nil
+		for _, branch := range tree.branches {
+			if name != nil && string(name) == branch.canonicalName || name == nil && (branch.token == "*" || branch.elementIndex == i) {
+				next, isWhole = append(next, branch.subtree), isWhole || branch.subtree.branches == nil
 			}
 		}
 	}
-	return next, all
+	return next, isWhole
 }
 
-// inside goes through the members of an object with their names, through the elements of an array without, or through
-// nothing. The value is JSON in canonical form, or nil.
-func inside(value []byte) iter.Seq2[[]byte, []byte] {
+// childrenOf yields the members of an object with their names, or the elements of an array with nil as their name. Other values
+// and nil have no children. value is canonical JSON.
+func childrenOf(value []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(name, v []byte) bool) {
 		if value == nil || value[0] != '{' && value[0] != '[' {
 			return
@@ -313,10 +324,10 @@ func inside(value []byte) iter.Seq2[[]byte, []byte] {
 		for rest := value[1:]; len(rest) > 1; {
 			var name []byte
 			if value[0] == '{' {
-				n := length(rest)
+				n := valueLength(rest)
 				name, rest = rest[:n], rest[n+1:]
 			}
-			n := length(rest)
+			n := valueLength(rest)
 			if !yield(name, rest[:n]) {
 				return
 			}
@@ -325,8 +336,8 @@ func inside(value []byte) iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// length returns how long the value is that JSON in canonical form begins with.
-func length(text []byte) int {
+// valueLength returns the length of the first value or name in text, which is canonical JSON.
+func valueLength(text []byte) int {
 	depth, quoted := 0, false
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {

@@ -193,7 +193,7 @@ var ofKeys = []mutant{{
 }, {
 	name: "element-leaves-no-place", broken: "An element of JSON that is left out lets the next one take its place.",
 	file: "fingerprint/pointer.go",
-	from: "		if gone && name != nil {\n",
-	to:   "		if gone {\n",
+	from: "		if isRemoved && name != nil {\n",
+	to:   "		if isRemoved {\n",
 	test: "TestSelectionsOfJSON",
 }}

@@ -136,8 +136,8 @@ var ofMiddleware = []mutant{{
 }, {
 	name: "parts-told-twice", broken: "A part that has a name also counts as the rest of the body, so that both are told.",
 	file: "fingerprint/parts.go",
-	from: "value, rest = v, without(nil, v, []*selection{p.pointers})",
-	to:   "value, rest = v, v",
+	from: "value, remainder = canonical, appendWithout(nil, canonical, []*pointerTree{p.allPointers})",
+	to:   "value, remainder = canonical, canonical",
 	test: "TestDifferences",
 }, {
 	name: "reuse-without-fingerprints", broken: "The event of a reused key does not have the fingerprint of the request before.",
