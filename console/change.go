@@ -16,15 +16,15 @@ import (
 	"github.com/idempotency-go/idempotency/resolve"
 )
 
-// confirm returns what is said after a change. The record says whether the change was made, because anybody can make an
-// address of this console.
-func confirm(asked string, e idempotency.Entry) string {
+// describeDone returns the sentence that confirms a resolution. describeDone trusts the record instead of doneParam, the query
+// parameter, because anybody can write an address of this console.
+func describeDone(doneParam string, e idempotency.Entry) string {
 	switch r := e.Resolved; {
-	case asked != "resolved" || r == nil:
+	case doneParam != "resolved" || r == nil:
 		return ""
 	case !r.Happened && e.State == idempotency.StateReleased:
 		return "Resolved: it has not happened, and the next request runs it."
-	case !r.Happened: // it runs, or has run, since
+	case !r.Happened: // another attempt has begun since the resolution
 		return ""
 	case e.Response != nil && e.Response.Omitted:
 		return "Resolved: it has happened, and retries are refused with 409 not-replayable."
@@ -33,46 +33,47 @@ func confirm(asked string, e idempotency.Entry) string {
 	}
 }
 
-// change makes one change to the operation of a form, if that is still what the page has shown.
-func (c *Console) change(v *visit) {
-	form, ok := v.form()
+// applyChange makes the change that a form asks for, unless the record has changed since the page with the form was made.
+func (c *Console) applyChange(req *request) {
+	form, ok := req.parseForm()
 	if !ok {
 		return
 	}
 	digest, err := parseDigest(form.Get("digest"))
 	if err != nil {
-		v.refuse(http.StatusBadRequest, "Not readable", "The form is not one of this console. Nothing was changed.", "./")
+		req.writeRefusal(http.StatusBadRequest, "Not readable", "The form is not one of this console. Nothing was changed.", "./")
 		return
 	}
-	back := addressOf(digest)
-	entry, damage := c.inspect(v.r.Context(), digest)
+	backAddress := operationAddress(digest)
+	entry, readErr := c.inspectDigest(req.r.Context(), digest)
 	switch {
-	case damage != nil && !errors.Is(damage, idempotency.ErrRecordInvalid):
-		c.refuseChange(v, damage, back)
+	case readErr != nil && !errors.Is(readErr, idempotency.ErrRecordInvalid):
+		c.refuseChange(req, readErr, backAddress)
 		return
-	case version(entry) != form.Get("seen"):
-		c.refuseChange(v, idempotency.ErrEntryChanged, back)
+	case recordVersion(entry) != form.Get("seen"):
+		c.refuseChange(req, idempotency.ErrEntryChanged, backAddress)
 		return
 	}
-	change, err := c.read(form, v.operator)
+	apply, err := c.parseChange(form, req.operator)
 	if err != nil {
-		s := c.tell(v, entry, damage != nil)
-		s.Typed = form
-		v.write(http.StatusUnprocessableEntity, page{Title: s.title(), Story: s, Fault: "Nothing was changed: " + err.Error()})
+		story := c.newStory(req, entry, readErr != nil)
+		story.Typed = form
+		fault := "Nothing was changed: " + err.Error()
+		req.writePage(http.StatusUnprocessableEntity, pageData{Title: story.pageTitle(), Story: story, Fault: fault})
 		return
 	}
-	// A browser that leaves does not break it off: then nobody would know whether it was made.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), patience)
+	// The change continues after the browser has disconnected. A canceled change might or might not be in the store.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.r.Context()), storeTimeout)
 	defer cancel()
-	if err := change(ctx, entry); err != nil {
-		c.refuseChange(v, err, back)
+	if err := apply(ctx, entry); err != nil {
+		c.refuseChange(req, err, backAddress)
 		return
 	}
-	v.see(back + "&done=resolved")
+	req.redirectTo(backAddress + "&done=resolved")
 }
 
-// refusals are the errors by which a store says that it has changed nothing.
-var refusals = map[error]string{
+// reasonsUnchanged explains the errors with which a store rejects a change and leaves the record as before.
+var reasonsUnchanged = map[error]string{
 	idempotency.ErrEntryChanged:  "The operation has changed since the page was made.",
 	idempotency.ErrInProgress:    "The operation is running by now.",
 	idempotency.ErrNoRecord:      "There is no record any more.",
@@ -81,25 +82,26 @@ var refusals = map[error]string{
 	idempotency.ErrUserQuota:     "The user's share of the store has no room for it.",
 }
 
-// refuseChange says why the store has made no change.
-func (c *Console) refuseChange(v *visit, err error, back string) {
-	for reason, why := range refusals {
-		if errors.Is(err, reason) {
-			v.refuse(http.StatusConflict, "Not changed", why+" Nothing was changed.", back)
+// refuseChange answers a change that the store rejected. Any other error means that the change may have been made.
+func (c *Console) refuseChange(req *request, err error, backAddress string) {
+	for known, why := range reasonsUnchanged {
+		if errors.Is(err, known) {
+			req.writeRefusal(http.StatusConflict, "Not changed", why+" Nothing was changed.", backAddress)
 			return
 		}
 	}
-	c.fail(v, err, back)
+	c.reportStoreError(req, err, backAddress)
 }
 
-// read returns the change that a form asks for. The error says what is wrong with the form.
-func (c *Console) read(form url.Values, operator string) (func(context.Context, idempotency.Entry) error, error) {
+// parseChange returns a function that makes the change of form on behalf of operator. The error describes the fault of the form
+// to the operator.
+func (c *Console) parseChange(form url.Values, operator string) (func(context.Context, idempotency.Entry) error, error) {
 	by, err := resolve.By{Operator: operator, Reason: form.Get("reason")}.Clean()
 	if err != nil {
 		return nil, fmt.Errorf("a reason is needed, of at most %d bytes", idempotency.MaxReason)
 	}
 	if form.Get("do") == "forget" {
-		return func(ctx context.Context, e idempotency.Entry) error { return c.forget(ctx, e, by) }, nil
+		return func(ctx context.Context, e idempotency.Entry) error { return c.forgetRecord(ctx, e, by) }, nil
 	}
 	if c.resolver == nil {
 		return nil, errors.New("this store cannot resolve operations")
@@ -109,26 +111,26 @@ func (c *Console) read(form url.Values, operator string) (func(context.Context, 
 	case "not-happened":
 		return func(ctx context.Context, e idempotency.Entry) error { return c.resolver.NotHappened(ctx, e, by) }, nil
 	case "tombstone":
-		resp, err = tombstone(form)
+		resp, err = parseTombstone(form)
 	case "answer":
-		resp, err = c.answer(form)
+		resp, err = c.parseAnswer(form)
 	default:
 		err = errors.New("the form does not say what to do")
 	}
 	return func(ctx context.Context, e idempotency.Entry) error { return c.resolver.Happened(ctx, e, resp, by) }, err
 }
 
-func (c *Console) forget(ctx context.Context, e idempotency.Entry, by resolve.By) error {
+func (c *Console) forgetRecord(ctx context.Context, e idempotency.Entry, by resolve.By) error {
 	if err := c.store.Forget(ctx, e); err != nil {
 		return err
 	}
-	c.log(ctx, slog.LevelInfo, "idempotency: forgotten", slog.String("operation", e.OperationID().String()),
+	c.logMessage(ctx, slog.LevelInfo, "idempotency: forgotten", slog.String("operation", e.OperationID().String()),
 		slog.Int("attempt", e.Attempt), slog.String("state", string(e.State)),
 		slog.String("operator", by.Operator), slog.String("reason", by.Reason))
 	return nil
 }
 
-func tombstone(form url.Values) (idempotency.Response, error) {
+func parseTombstone(form url.Values) (idempotency.Response, error) {
 	status, err := strconv.Atoi(form.Get("status"))
 	if err != nil || status < 200 || status > 599 {
 		return idempotency.Response{}, errors.New("the status is a number from 200 to 599")
@@ -136,9 +138,10 @@ func tombstone(form url.Values) (idempotency.Response, error) {
 	return idempotency.Response{Status: status, Omitted: true}, nil
 }
 
-// answer returns the answer that a person has typed in. Browsers end lines with CR LF, whatever was typed.
-func (c *Console) answer(form url.Values) (idempotency.Response, error) {
-	resp, err := tombstone(form)
+// parseAnswer returns the response that the operator has typed into form. parseAnswer turns CR LF into LF, because
+// browsers send every line break of a form as CR LF.
+func (c *Console) parseAnswer(form url.Values) (idempotency.Response, error) {
+	resp, err := parseTombstone(form)
 	if err != nil {
 		return resp, err
 	}
@@ -163,8 +166,8 @@ func (c *Console) answer(form url.Values) (idempotency.Response, error) {
 	return resp, nil
 }
 
-// headerLine is a line such as "Content-Type: text/plain".
-var headerLine = regexp.MustCompile("^([0-9A-Za-z!#$%&'*+.^_`|~-]+):([ -~]*)$")
+// headerLinePattern matches a line such as "Content-Type: text/plain".
+var headerLinePattern = regexp.MustCompile("^([0-9A-Za-z!#$%&'*+.^_`|~-]+):([ -~]*)$")
 
 func parseHeader(text string) (idempotency.Fields, error) {
 	header := make(http.Header)
@@ -172,7 +175,7 @@ func parseHeader(text string) (idempotency.Fields, error) {
 		if line = strings.TrimSpace(line); line == "" {
 			continue
 		}
-		parts := headerLine.FindStringSubmatch(line)
+		parts := headerLinePattern.FindStringSubmatch(line)
 		if parts == nil {
 			return "", fmt.Errorf("%q is no line of a header: Name: value, in ASCII", line)
 		}

@@ -1,20 +1,23 @@
-// Package console is a web page on which operators find operations whose outcome is unknown, and end them.
+// Package console serves web pages on which operators find operations with an unknown outcome, and resolve them.
 //
 //	admin, err := console.New(store, console.Options{Operator: operatorOf})
 //	mux.Handle("/admin/idempotency/", admin)
 //
-// Give it the store that the service itself uses. If that is one of package seal, it opens answers, and seals those that an
-// operator gives. Options.Show decides who may read them. Do not give it the inner store: the service refuses
-// what was put there in the clear. The pages need no JavaScript.
+// Give the console the same store as the service. A store of package seal decrypts the answers for the console, and encrypts the
+// answers that operators type in. Options.Show decides who may read answers. A console on the inner store of package seal would
+// store answers in plain text, and the service would refuse them. The pages need no JavaScript.
 //
-// A [Console] belongs on the listener for administration, over https. It asks Options.Operator who sends a request, and
-// does nothing for anybody else. Changes come by POST. A browser cannot send them from another site, see [http.CrossOriginProtection]. Each has
-// a reason, and is made only if the operation is still what the page has shown. A resolution leaves operator and reason in
-// the record, see package resolve; that a record was forgotten is logged.
+// Serve the [Console] on the listener for administration, over https. The console asks Options.Operator for the sender of each
+// request, and refuses all other requests. Changes are protected as follows:
 //
-// A customer may be told that a key was reused. If [Console.Observe] is an Observer of the service, the operation's page shows
-// how often and when. With Options.Differences, it also shows which parts of the request differed, see the example of type
-// Parts in package fingerprint.
+//   - A change is a POST, and a browser cannot send a change from another site (see [http.CrossOriginProtection]).
+//   - A change requires a reason. The record keeps operator and reason of a resolution (see package resolve). The log has
+//     operator and reason of a forgotten record.
+//   - A change is made only if the record is still in the state that the page has shown.
+//
+// A service refuses a key that a client has reused for a different request. If [Console.Observe] is an Observer of the service,
+// the page of an operation shows the number and the times of such requests. With Options.Differences, the page also shows
+// which parts of the request differed (see the example of type Parts in package fingerprint).
 package console
 
 import (
@@ -40,40 +43,41 @@ import (
 
 // Options are the settings of a [Console]. Only Operator is required.
 type Options struct {
-	// Operator returns the name of the person who sends a request, such as an account that a proxy or a session vouches
-	// for. It is written into every change. If it returns an error, or no name, the request is refused with 403. Whoever has
-	// a name may resolve and forget.
+	// Operator returns the name of the person who sends a request, for example the account that a proxy or a session has
+	// authenticated. Every change records the name. If Operator returns an error or an empty name, the console refuses the
+	// request with 403. Every operator with a name may resolve and forget operations.
 	Operator func(*http.Request) (string, error)
 
-	// Show reports whether the operator who sends a request may see what belongs to users: user, endpoint and key of
-	// operations, header and body of answers. Nil means that nobody may. Everybody sees the rest: states, times, sizes,
-	// status codes, the names of steps, and notes, which services write for operators.
+	// Show reports whether the sender of a request may see the data of users: user, endpoint and key of operations, header and
+	// body of answers. Nil hides the data of users from all operators. All operators see states, times, sizes, status codes, the
+	// names of steps, and the notes that services write for operators.
 	Show func(*http.Request) bool
 
-	// Differences returns the names of what differs in a request that [Console.Observe] is told of, such as
-	// the method Differences of Parts in package fingerprint. Everybody sees them. Nil means that the names are not known.
+	// Differences returns the names of the parts that differ in a request with a reused key, for example the method Differences
+	// of Parts in package fingerprint. [Console.Observe] calls Differences. All operators see the names. If Differences is nil,
+	// the pages say "not known".
 	Differences func(idempotency.Event) []string
 
-	// Resolve are the settings of resolutions. Its Logger is told of records that are forgotten, too, and of errors of the
-	// store.
+	// Resolve has the settings of resolutions. The console also logs forgotten records and errors of the store to
+	// Resolve.Logger.
 	Resolve resolve.Options
 }
 
-// Console is an [http.Handler] that serves the console. Mount it at any path that ends with a slash, with or without
-// [http.StripPrefix]: all links are relative, and only the last element of the path counts. It is safe for concurrent
-// use.
+// Console is an [http.Handler] that serves the pages. Mount a Console at any path with a trailing slash, with or without
+// [http.StripPrefix], because all links are relative and the console looks only at the last element of the path. A Console is
+// safe for concurrent use.
 type Console struct {
-	store    idempotency.Inspector
-	resolver *resolve.Resolver // nil: the store is none
-	opts     Options
-	origins  *http.CrossOriginProtection
+	store       idempotency.Inspector
+	resolver    *resolve.Resolver // nil if the store cannot resolve operations
+	opts        Options
+	originCheck *http.CrossOriginProtection
 
-	mu     sync.Mutex
-	reuses []reuse // the newest one last
+	mu           sync.Mutex
+	recentReuses []reusedRequest // the oldest first, at most maxReuses
 }
 
-// New returns a console for the operations of a store. It reports every fault at once. If the store is no
-// [idempotency.Resolver], operations can be looked at and forgotten, and not resolved.
+// New returns a console for the operations in store. The error reports all faults of store and opts. If store is only an
+// Inspector and no [idempotency.Resolver], operators can look at operations and forget them, but cannot resolve them.
 func New(store idempotency.Inspector, opts Options) (*Console, error) {
 	var faults []error
 	if store == nil {
@@ -91,74 +95,74 @@ func New(store idempotency.Inspector, opts Options) (*Console, error) {
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	return &Console{store: store, resolver: resolver, opts: opts, origins: http.NewCrossOriginProtection()}, nil
+	return &Console{store: store, resolver: resolver, opts: opts, originCheck: http.NewCrossOriginProtection()}, nil
 }
 
 const (
-	patience = 30 * time.Second // for the store, with each request
-	maxForm  = 4 << 20          // bytes; an answer of 1 MiB fits, however it is escaped
+	storeTimeout = 30 * time.Second // for all calls of the store during a request
+	maxFormBytes = 4 << 20          // room for an answer of 1 MiB with every byte escaped as %XX
 )
 
-// visit is a request, and who has sent it.
-type visit struct {
+// request is a request by an operator. mayShow permits the data of users.
+type request struct {
 	w        http.ResponseWriter
 	r        *http.Request
 	operator string
-	shows    bool
+	mayShow  bool
 }
 
-// route is what the last element of a path leads to.
-type route struct {
+// pageRoute serves the paths with the same last element.
+type pageRoute struct {
 	methods []string
-	serve   func(*Console, *visit)
+	serve   func(*Console, *request)
 }
 
 var (
-	reading = []string{http.MethodGet, http.MethodHead}
-	posting = []string{http.MethodPost}
-	routes  = map[string]route{
-		"":          {reading, (*Console).list},
-		"operation": {reading, (*Console).story},
-		"style.css": {reading, (*Console).style},
-		"search":    {posting, (*Console).search},
-		"change":    {posting, (*Console).change},
+	readMethods  = []string{http.MethodGet, http.MethodHead}
+	postMethods  = []string{http.MethodPost}
+	routesByName = map[string]pageRoute{
+		"":          {readMethods, (*Console).serveList},
+		"operation": {readMethods, (*Console).serveStory},
+		"style.css": {readMethods, (*Console).serveStyle},
+		"search":    {postMethods, (*Console).serveSearch},
+		"change":    {postMethods, (*Console).applyChange},
 	}
 )
 
 // ServeHTTP implements [http.Handler].
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	protect(w.Header())
+	setSecurityHeaders(w.Header())
 	operator, err := c.opts.Operator(r)
-	v := &visit{w: w, r: r, operator: strings.TrimSpace(operator)}
-	if err != nil || v.operator == "" {
-		v.operator = ""
-		v.refuse(http.StatusForbidden, "Not allowed", "This console does not know you as an operator.", "")
+	req := &request{w: w, r: r, operator: strings.TrimSpace(operator)}
+	if err != nil || req.operator == "" {
+		req.operator = ""
+		req.writeRefusal(http.StatusForbidden, "Not allowed", "This console does not know you as an operator.", "")
 		return
 	}
-	v.shows = c.opts.Show != nil && c.opts.Show(r)
+	req.mayShow = c.opts.Show != nil && c.opts.Show(r)
 	_, name := path.Split(r.URL.Path)
-	route, ok := routes[name]
+	route, ok := routesByName[name]
 	switch {
 	case !ok:
-		v.refuse(http.StatusNotFound, "No such page", "The console has no page of this name.", "")
+		req.writeRefusal(http.StatusNotFound, "No such page", "The console has no page of this name.", "")
 		return
 	case !slices.Contains(route.methods, r.Method):
 		w.Header().Set("Allow", strings.Join(route.methods, ", "))
-		v.refuse(http.StatusMethodNotAllowed, "Not possible", "This page cannot be asked for in this way.", "")
+		req.writeRefusal(http.StatusMethodNotAllowed, "Not possible", "This page cannot be asked for in this way.", "")
 		return
-	case c.origins.Check(r) != nil:
-		v.refuse(http.StatusForbidden, "Not allowed", "The form was not sent by this console. Nothing was changed.", "")
+	case c.originCheck.Check(r) != nil:
+		req.writeRefusal(http.StatusForbidden, "Not allowed", "The form was not sent by this console. Nothing was changed.", "")
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
 	defer cancel()
-	v.r = r.WithContext(ctx)
-	route.serve(c, v)
+	req.r = r.WithContext(ctx)
+	route.serve(c, req)
 }
 
-// protect sets what keeps other sites, caches and stored script away from the pages. The referrer is there for the
-// console itself: with none, some browsers send a form without its origin, and it would be refused.
-func protect(h http.Header) {
+// setSecurityHeaders protects the pages from other sites, from caches, and from scripts in stored data. Referrer-Policy is
+// same-origin because some browsers omit Origin from a form under no-referrer, and the console would refuse the form.
+func setSecurityHeaders(h http.Header) {
 	h.Set("Content-Security-Policy",
 		"default-src 'none'; style-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -169,57 +173,57 @@ func protect(h http.Header) {
 }
 
 //go:embed page.html style.css
-var files embed.FS
+var assets embed.FS
 
-var templates = template.Must(template.New("page.html").Funcs(template.FuncMap{
-	"visible": visible.Text, "span": visible.Duration, "ago": ago, "statusText": http.StatusText,
-}).ParseFS(files, "page.html"))
+var pageTemplate = template.Must(template.New("page.html").Funcs(template.FuncMap{
+	"visible": visible.Text, "span": visible.Duration, "ago": formatAge, "statusText": http.StatusText,
+}).ParseFS(assets, "page.html"))
 
-func (c *Console) style(v *visit) { http.ServeFileFS(v.w, v.r, files, "style.css") }
+func (c *Console) serveStyle(req *request) { http.ServeFileFS(req.w, req.r, assets, "style.css") }
 
-// page is what the template shows.
-type page struct {
+// pageData is the data of the template, which leaves out the parts that are nil.
+type pageData struct {
 	Title    string
 	Operator string
 	Shows    bool
-	Done     string // what was changed
-	Fault    string // what was not, and why
-	Back     string // where to go after a refusal
-	List     *list
-	Find     *find
-	Story    *story
+	Done     string // the sentence that confirms a change
+	Fault    string // the reason for a refusal
+	Back     string // the address of the page before a refusal
+	List     *listPage
+	Find     *searchForm
+	Story    *storyPage
 }
 
-func (v *visit) write(status int, p page) {
-	p.Operator, p.Shows = v.operator, v.shows
+func (req *request) writePage(status int, p pageData) {
+	p.Operator, p.Shows = req.operator, req.mayShow
 	var b bytes.Buffer
-	if err := templates.Execute(&b, p); err != nil {
-		http.Error(v.w, "the page cannot be made", http.StatusInternalServerError)
+	if err := pageTemplate.Execute(&b, p); err != nil {
+		http.Error(req.w, "the page cannot be made", http.StatusInternalServerError)
 		return
 	}
-	v.w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	v.w.WriteHeader(status)
-	_, _ = b.WriteTo(v.w)
+	req.w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	req.w.WriteHeader(status)
+	_, _ = b.WriteTo(req.w)
 }
 
-// refuse writes a page that says why there is no other.
-func (v *visit) refuse(status int, title, why, back string) {
-	v.write(status, page{Title: title, Fault: why, Back: back})
+// writeRefusal writes a page with the reason for a refusal and a link to backAddress, unless backAddress is empty.
+func (req *request) writeRefusal(status int, title, why, backAddress string) {
+	req.writePage(status, pageData{Title: title, Fault: why, Back: backAddress})
 }
 
-// fail writes a page about an error of the store, which is for the log.
-func (c *Console) fail(v *visit, err error, back string) {
+// reportStoreError logs err and writes a page about the failure of the store. The page leaves out the text of err.
+func (c *Console) reportStoreError(req *request, err error, back string) {
 	if errors.Is(err, errors.ErrUnsupported) {
-		v.refuse(http.StatusNotImplemented, "Not possible", "This store cannot do that.", back)
+		req.writeRefusal(http.StatusNotImplemented, "Not possible", "This store cannot do that.", back)
 		return
 	}
-	c.log(v.r.Context(), slog.LevelError, "idempotency: console", slog.String("error", err.Error()))
-	v.refuse(http.StatusServiceUnavailable, "The store has not answered",
+	c.logMessage(req.r.Context(), slog.LevelError, "idempotency: console", slog.String("error", err.Error()))
+	req.writeRefusal(http.StatusServiceUnavailable, "The store has not answered",
 		"The store has failed, or was too slow: the log of the service says why. A change that you have asked for may have "+
 			"been made.", back)
 }
 
-func (c *Console) log(ctx context.Context, level slog.Level, message string, attributes ...slog.Attr) {
+func (c *Console) logMessage(ctx context.Context, level slog.Level, message string, attributes ...slog.Attr) {
 	log := c.opts.Resolve.Logger
 	if log == nil {
 		log = slog.Default()
@@ -227,24 +231,26 @@ func (c *Console) log(ctx context.Context, level slog.Level, message string, att
 	log.LogAttrs(ctx, level, message, attributes...)
 }
 
-// see leads to another page. The address is relative, because nobody here knows the path that the browser has asked for.
-func (v *visit) see(address string) {
-	v.w.Header().Set("Location", address)
-	v.w.WriteHeader(http.StatusSeeOther)
+// redirectTo sends the browser to a relative address. An absolute address is impossible because a proxy or StripPrefix may have
+// changed the path.
+func (req *request) redirectTo(address string) {
+	req.w.Header().Set("Location", address)
+	req.w.WriteHeader(http.StatusSeeOther)
 }
 
-// form returns what a form has sent. If that cannot be read, it says so to the browser.
-func (v *visit) form() (form url.Values, ok bool) {
-	v.r.Body = http.MaxBytesReader(v.w, v.r.Body, maxForm)
-	err := v.r.ParseForm()
+// parseForm returns the values of a posted form. If the form is too large or malformed, parseForm answers the request and returns
+// ok = false.
+func (req *request) parseForm() (form url.Values, ok bool) {
+	req.r.Body = http.MaxBytesReader(req.w, req.r.Body, maxFormBytes)
+	err := req.r.ParseForm()
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-		v.refuse(http.StatusRequestEntityTooLarge, "Too large",
-			fmt.Sprintf("A form has at most %d bytes. Nothing was changed.", maxForm), "./")
+		req.writeRefusal(http.StatusRequestEntityTooLarge, "Too large",
+			fmt.Sprintf("A form has at most %d bytes. Nothing was changed.", maxFormBytes), "./")
 		return nil, false
 	}
 	if err != nil {
-		v.refuse(http.StatusBadRequest, "Not readable", "The form cannot be read. Nothing was changed.", "./")
+		req.writeRefusal(http.StatusBadRequest, "Not readable", "The form cannot be read. Nothing was changed.", "./")
 		return nil, false
 	}
-	return v.r.PostForm, true
+	return req.r.PostForm, true
 }

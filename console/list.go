@@ -14,109 +14,111 @@ import (
 	"github.com/idempotency-go/idempotency/internal/visible"
 )
 
-// perPage is how many operations a page lists.
-const perPage = 50
+// operationsPerPage is the number of operations on a page of the list.
+const operationsPerPage = 50
 
-// list is a page of operations.
-type list struct {
+// listPage is the data of a page with a list of operations.
+type listPage struct {
 	State      string
 	User       string
-	Filters    []filter
-	Rows       []row
+	Filters    []stateFilter
+	Rows       []listRow
 	More       string // the address of the next page
-	Later      bool   // this is not the first page
+	Later      bool   // the page is the second or a later page of the list
 	Partial    bool
 	Unreadable int
 }
 
-// filter leads to the operations of a state.
-type filter struct {
+// stateFilter is a link to the operations in a state, with their number.
+type stateFilter struct {
 	Name    string
 	Address string
 	Count   string
 	Current bool
 }
 
-// row is an operation in a list.
-type row struct {
+// listRow is an operation in the list.
+type listRow struct {
 	idempotency.Entry
 	Address string
-	Parts   []string // of the key, as far as they are shown
+	Parts   []string // user, endpoint and ID of the key, if the operator may see them
 }
 
-const everything = "all"
+const allStates = "all"
 
-var states = []string{
+var listStates = []string{
 	string(idempotency.StateAbandoned), string(idempotency.StateReleased), string(idempotency.StateRunning),
-	string(idempotency.StateCompleted), everything,
+	string(idempotency.StateCompleted), allStates,
 }
 
-// list lists operations: those first of which nobody knows what they have done.
-func (c *Console) list(v *visit) {
-	asked := v.r.URL.Query()
-	l := &list{State: asked.Get("state"), User: asked.Get("user")}
-	if l.State == "" {
-		l.State = states[0]
+// serveList lists the operations in a state. The default is abandoned operations, because their outcome is unknown and they wait
+// for an operator.
+func (c *Console) serveList(req *request) {
+	query := req.r.URL.Query()
+	list := &listPage{State: query.Get("state"), User: query.Get("user")}
+	if list.State == "" {
+		list.State = listStates[0]
 	}
-	after, err := parseBehind(asked)
-	if err != nil || !slices.Contains(states, l.State) {
-		v.refuse(http.StatusBadRequest, "Not readable", "The console has not made this address.", "./")
+	after, err := parsePageStart(query)
+	if err != nil || !slices.Contains(listStates, list.State) {
+		req.writeRefusal(http.StatusBadRequest, "Not readable", "The console has not made this address.", "./")
 		return
 	}
-	l.Later = after != nil
-	err = c.fill(v, l, after)
+	list.Later = after != nil
+	err = c.fillList(req, list, after)
 	switch {
 	case errors.Is(err, errors.ErrUnsupported):
-		(&find{}).fail(v, http.StatusNotImplemented,
+		(&searchForm{}).refuseSearch(req, http.StatusNotImplemented,
 			"This store cannot list these operations. Search by user, endpoint and key together.")
 	case err != nil:
-		c.fail(v, err, "./")
+		c.reportStoreError(req, err, "./")
 	default:
-		v.write(http.StatusOK, page{Title: l.title(), List: l, Find: &find{}})
+		req.writePage(http.StatusOK, pageData{Title: list.pageTitle(), List: list, Find: &searchForm{}})
 	}
 }
 
-// fill asks the store for a page of the list. The first page has totals of all states, which may take another question.
-func (c *Console) fill(v *visit, l *list, after *idempotency.Entry) error {
-	request := idempotency.ListRequest{User: l.User, Limit: perPage + 1, After: after}
-	if l.State != everything {
-		request.States = []idempotency.State{idempotency.State(l.State)}
+// fillList loads a page of the list from the store. The first page also shows the totals of all states, which need a second
+// call of List unless the list is of all states.
+func (c *Console) fillList(req *request, list *listPage, after *idempotency.Entry) error {
+	listRequest := idempotency.ListRequest{User: list.User, Limit: operationsPerPage + 1, After: after}
+	if list.State != allStates {
+		listRequest.States = []idempotency.State{idempotency.State(list.State)}
 	}
-	listing, err := c.store.List(v.r.Context(), request)
+	listing, err := c.store.List(req.r.Context(), listRequest)
 	if err != nil {
 		return err
 	}
-	l.Partial, l.Unreadable = listing.Partial, listing.Unreadable
-	if entries := listing.Entries; len(entries) > perPage {
-		listing.Entries = entries[:perPage]
-		l.More = l.address(l.State) + behind(entries[perPage-1])
+	list.Partial, list.Unreadable = listing.Partial, listing.Unreadable
+	if entries := listing.Entries; len(entries) > operationsPerPage {
+		listing.Entries = entries[:operationsPerPage]
+		list.More = list.firstPageAddress(list.State) + nextPageParams(entries[operationsPerPage-1])
 	}
 	for _, e := range listing.Entries {
-		r := row{Entry: e, Address: addressOf(e.Digest)}
-		if v.shows && e.Key != (idempotency.Key{}) {
-			r.Parts = []string{e.Key.User, e.Key.Endpoint, e.Key.ID}
+		row := listRow{Entry: e, Address: operationAddress(e.Digest)}
+		if req.mayShow && e.Key != (idempotency.Key{}) {
+			row.Parts = []string{e.Key.User, e.Key.Endpoint, e.Key.ID}
 		}
-		l.Rows = append(l.Rows, r)
+		list.Rows = append(list.Rows, row)
 	}
-	if l.State != everything && !l.Later {
-		listing, err = c.store.List(v.r.Context(), idempotency.ListRequest{User: l.User, Limit: 1})
+	if list.State != allStates && !list.Later {
+		listing, err = c.store.List(req.r.Context(), idempotency.ListRequest{User: list.User, Limit: 1})
 	}
-	l.filter(listing.Totals)
+	list.addFilters(listing.Totals)
 	return err
 }
 
-// filter adds the links to all states.
-func (l *list) filter(totals map[idempotency.State]idempotency.Total) {
+// addFilters adds the links to all states. Only the first page has totals.
+func (l *listPage) addFilters(totals map[idempotency.State]idempotency.Total) {
 	all := 0
 	for _, total := range totals {
 		all += total.Records
 	}
-	for _, state := range states {
+	for _, state := range listStates {
 		records := totals[idempotency.State(state)].Records
-		if state == everything {
+		if state == allStates {
 			records = all
 		}
-		f := filter{Name: state, Address: l.address(state), Current: state == l.State}
+		f := stateFilter{Name: state, Address: l.firstPageAddress(state), Current: state == l.State}
 		if !l.Later {
 			f.Count = fmt.Sprint(records)
 		}
@@ -124,9 +126,9 @@ func (l *list) filter(totals map[idempotency.State]idempotency.Total) {
 	}
 }
 
-func (l *list) title() string {
+func (l *listPage) pageTitle() string {
 	title := "Operations: " + l.State
-	if l.State == states[0] {
+	if l.State == listStates[0] {
 		title = "Uncertain operations"
 	}
 	if l.User != "" {
@@ -135,8 +137,8 @@ func (l *list) title() string {
 	return title
 }
 
-// address leads to the first page of a state.
-func (l *list) address(state string) string {
+// firstPageAddress returns the address of the first page with the operations in state.
+func (l *listPage) firstPageAddress(state string) string {
 	values := url.Values{"state": {state}}
 	if l.User != "" {
 		values.Set("user", l.User)
@@ -144,17 +146,18 @@ func (l *list) address(state string) string {
 	return "?" + values.Encode()
 }
 
-// behind is where a page begins: behind the last entry of the page before. A listing needs no more of it than this.
-func behind(e idempotency.Entry) string {
+// nextPageParams returns the parameters of the page after e. Digest and creation time of the last entry are enough for List to
+// continue.
+func nextPageParams(e idempotency.Entry) string {
 	return "&after=" + hex.EncodeToString(e.Digest[:]) + "&created=" + url.QueryEscape(e.Created.UTC().Format(time.RFC3339Nano))
 }
 
-// parseBehind reads what behind has made. It returns nil for the first page.
-func parseBehind(asked url.Values) (*idempotency.Entry, error) {
-	if !asked.Has("after") {
+// parsePageStart parses the parameters by nextPageParams. parsePageStart returns nil for the first page.
+func parsePageStart(query url.Values) (*idempotency.Entry, error) {
+	if !query.Has("after") {
 		return nil, nil
 	}
-	digest, malformed := parseDigest(asked.Get("after"))
-	created, err := time.Parse(time.RFC3339Nano, asked.Get("created"))
+	digest, malformed := parseDigest(query.Get("after"))
+	created, err := time.Parse(time.RFC3339Nano, query.Get("created"))
 	return &idempotency.Entry{Digest: digest, Created: created}, cmp.Or(malformed, err)
 }

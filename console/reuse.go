@@ -9,44 +9,44 @@ import (
 )
 
 const (
-	mostReuses  = 1000 // that a console remembers
-	reusesShown = 5    // at an operation
+	maxReuses      = 1000 // remembered by a console
+	maxShownReuses = 5    // on the page of an operation
 )
 
-// reuse is a request that was refused, because its key came with another one before.
-type reuse struct {
+// reusedRequest is a request that was refused because its key belongs to a different request.
+type reusedRequest struct {
 	digest [32]byte
 	At     time.Time
-	Names  []string // of what differs
+	Names  []string // of the parts that differ, by Options.Differences
 }
 
-// Observe is an [idempotency.Observer]: give it to Options.Observer of the service, or call it from yours. The console
-// remembers the newest 1,000 requests that were refused with OutcomeKeyReused, in memory, and shows at an operation how many
-// there were. It does not know those that other processes have refused, and a client that is refused 1,000 times displaces
-// all others.
+// Observe is an [idempotency.Observer]. Give Observe to Options.Observer of the service, or call Observe from the observer of the
+// service. The console keeps the newest 1,000 requests with OutcomeKeyReused in memory, and shows their number on the page of
+// the operation. Requests that other processes refused are missing, and a client that is refused 1,000 times displaces the
+// requests of all other clients.
 func (c *Console) Observe(_ context.Context, e idempotency.Event) {
 	if e.Outcome != idempotency.OutcomeKeyReused {
 		return
 	}
-	one := reuse{digest: e.Key.Digest(), At: time.Now()}
+	reused := reusedRequest{digest: e.Key.Digest(), At: time.Now()}
 	if c.opts.Differences != nil {
-		one.Names = c.opts.Differences(e)
+		reused.Names = c.opts.Differences(e)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.reuses) == mostReuses {
-		c.reuses = slices.Delete(c.reuses, 0, 1)
+	if len(c.recentReuses) == maxReuses {
+		c.recentReuses = slices.Delete(c.recentReuses, 0, 1)
 	}
-	c.reuses = append(c.reuses, one)
+	c.recentReuses = append(c.recentReuses, reused)
 }
 
-// reusesOf returns the requests that were refused with the key of an operation, the newest one first.
-func (c *Console) reusesOf(digest [32]byte) (all []reuse) {
+// listReuses returns the requests that were refused with the key of the operation with digest, the newest first.
+func (c *Console) listReuses(digest [32]byte) (all []reusedRequest) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, one := range slices.Backward(c.reuses) {
-		if one.digest == digest {
-			all = append(all, one)
+	for _, reused := range slices.Backward(c.recentReuses) {
+		if reused.digest == digest {
+			all = append(all, reused)
 		}
 	}
 	return all

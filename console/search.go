@@ -15,38 +15,40 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// find is the form that searches, with what was typed in.
-type find struct{ url.Values }
+// searchForm has the values of the form for searches.
+type searchForm struct{ url.Values }
 
-// mostLookedAt is among how many records an operation is looked for of which only the ID is known.
-const mostLookedAt = 50_000
+// maxScanned bounds how many records a search by operation ID reads, because stores find records only by key or digest.
+const maxScanned = 50_000
 
-// Most is for the page.
-func (find) Most() int { return mostLookedAt }
+// Most returns maxScanned to the template.
+func (searchForm) Most() int { return maxScanned }
 
-// search leads to what a form asks for. It is posted for keys to stay out of addresses, which are logged and remembered.
-func (c *Console) search(v *visit) {
-	form, ok := v.form()
+// serveSearch redirects to the operation or the list that a form describes. The form is posted because servers log addresses and
+// browsers remember them, and a key must not appear there.
+func (c *Console) serveSearch(req *request) {
+	form, ok := req.parseForm()
 	if !ok {
 		return
 	}
-	f := &find{form}
+	searched := &searchForm{form}
 	user, endpoint, key := form.Get("user"), form.Get("endpoint"), form.Get("key")
 	switch {
 	case form.Get("operation") != "":
-		c.searchOperation(v, f)
+		c.searchOperation(req, searched)
 	case user != "" && endpoint != "" && key != "":
-		v.see(addressOf(keyOf(user, endpoint, key).Digest()))
+		req.redirectTo(operationAddress(clientKey(user, endpoint, key).Digest()))
 	case user != "" && endpoint == "" && key == "":
-		v.see("./" + (&list{User: user}).address(everything))
+		req.redirectTo("./" + (&listPage{User: user}).firstPageAddress(allStates))
 	default:
-		f.fail(v, http.StatusUnprocessableEntity, "A key is found by user, endpoint and key together. A user alone is "+
+		searched.refuseSearch(req, http.StatusUnprocessableEntity, "A key is found by user, endpoint and key together. A user alone is "+
 			"enough for all operations of that user.")
 	}
 }
 
-// keyOf returns the key that a client has sent, in quotes or bare. The work of a Runner may have any other.
-func keyOf(user, endpoint, sent string) idempotency.Key {
+// clientKey returns the key of an operation from the Idempotency-Key that a client has sent, in quotes or bare. Any other text is
+// taken as the ID itself, because a Runner accepts any ID.
+func clientKey(user, endpoint, sent string) idempotency.Key {
 	id, err := idempotency.ParseKey([]string{sent})
 	if err != nil {
 		id = sent
@@ -54,50 +56,51 @@ func keyOf(user, endpoint, sent string) idempotency.Key {
 	return idempotency.Key{User: user, Endpoint: endpoint, ID: id}.Bounded()
 }
 
-func (f *find) fail(v *visit, status int, why string) {
-	v.write(status, page{Title: "Search", Fault: why, Find: f, Back: "./"})
+func (f *searchForm) refuseSearch(req *request, status int, why string) {
+	req.writePage(status, pageData{Title: "Search", Fault: why, Find: f, Back: "./"})
 }
 
-// searchOperation leads to the operation with a digest, or with the ID that logs and traces have.
-func (c *Console) searchOperation(v *visit, f *find) {
-	text := strings.TrimSpace(f.Get("operation"))
+// searchOperation redirects to the operation with a digest, or with the operation ID that logs and traces show.
+func (c *Console) searchOperation(req *request, searched *searchForm) {
+	text := strings.TrimSpace(searched.Get("operation"))
 	if digest, err := parseDigest(text); err == nil {
-		v.see(addressOf(digest))
+		req.redirectTo(operationAddress(digest))
 		return
 	}
 	id, err := uuid.Parse(text)
 	if err != nil {
-		f.fail(v, http.StatusUnprocessableEntity, "An operation ID is a UUID. A digest has 64 hexadecimal digits.")
+		searched.refuseSearch(req, http.StatusUnprocessableEntity, "An operation ID is a UUID. A digest has 64 hexadecimal digits.")
 		return
 	}
-	entry, err := c.lookFor(v.r.Context(), func(e idempotency.Entry) bool { return e.OperationID() == id })
+	entry, err := c.findEntry(req.r.Context(), func(e idempotency.Entry) bool { return e.OperationID() == id })
 	switch {
 	case errors.Is(err, idempotency.ErrNoRecord):
-		f.fail(v, http.StatusNotFound, fmt.Sprintf("The operation is not among the abandoned ones, and not among the %d "+
-			"oldest records. Search by user, endpoint and key, or by digest.", mostLookedAt))
+		searched.refuseSearch(req, http.StatusNotFound, fmt.Sprintf("The operation is not among the abandoned ones, and not among the %d "+
+			"oldest records. Search by user, endpoint and key, or by digest.", maxScanned))
 	case err != nil:
-		c.fail(v, err, "./")
+		c.reportStoreError(req, err, "./")
 	default:
-		v.see(addressOf(entry.Digest))
+		req.redirectTo(operationAddress(entry.Digest))
 	}
 }
 
-// lookFor goes through the store: abandoned operations first, and then the oldest records.
-func (c *Console) lookFor(ctx context.Context, is func(idempotency.Entry) bool) (idempotency.Entry, error) {
+// findEntry returns the first entry that matches, among the abandoned operations and then among the oldest records.
+func (c *Console) findEntry(ctx context.Context, matches func(idempotency.Entry) bool) (idempotency.Entry, error) {
 	for _, states := range [][]idempotency.State{{idempotency.StateAbandoned}, nil} {
-		listing, err := c.store.List(ctx, idempotency.ListRequest{States: states, Limit: mostLookedAt})
+		listing, err := c.store.List(ctx, idempotency.ListRequest{States: states, Limit: maxScanned})
 		if err != nil {
 			return idempotency.Entry{}, err
 		}
-		if i := slices.IndexFunc(listing.Entries, is); i >= 0 {
+		if i := slices.IndexFunc(listing.Entries, matches); i >= 0 {
 			return listing.Entries[i], nil
 		}
 	}
 	return idempotency.Entry{}, idempotency.ErrNoRecord
 }
 
-// inspect returns what the store has of an operation. A store that is no Resolver finds it by its key, if it has that.
-func (c *Console) inspect(ctx context.Context, digest [32]byte) (idempotency.Entry, error) {
+// inspectDigest returns the entry of the operation with digest. In a store without InspectDigest, inspectDigest scans the
+// records for digest, and inspects the record by key if the store knows the key.
+func (c *Console) inspectDigest(ctx context.Context, digest [32]byte) (idempotency.Entry, error) {
 	if store, ok := c.store.(interface {
 		InspectDigest(context.Context, [32]byte) (idempotency.Entry, error)
 	}); ok {
@@ -106,14 +109,16 @@ func (c *Console) inspect(ctx context.Context, digest [32]byte) (idempotency.Ent
 			return entry, err
 		}
 	}
-	entry, err := c.lookFor(ctx, func(e idempotency.Entry) bool { return e.Digest == digest })
+	entry, err := c.findEntry(ctx, func(e idempotency.Entry) bool { return e.Digest == digest })
 	if err != nil || entry.Key == (idempotency.Key{}) {
 		return entry, err
 	}
 	return c.store.Inspect(ctx, entry.Key)
 }
 
-func addressOf(digest [32]byte) string { return "operation?digest=" + hex.EncodeToString(digest[:]) }
+func operationAddress(digest [32]byte) string {
+	return "operation?digest=" + hex.EncodeToString(digest[:])
+}
 
 func parseDigest(text string) (digest [32]byte, err error) {
 	raw, err := hex.DecodeString(text)

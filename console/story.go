@@ -13,116 +13,117 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// story is what the page of one operation shows.
-type story struct {
+// storyPage is the data of the page of an operation.
+type storyPage struct {
 	idempotency.Entry
 	Damaged     bool
-	Seen        string // the version of the record that the page shows
-	Steps       []step
-	Reused      int     // requests that were refused with its key
-	Reuses      []reuse // the newest of them
+	Seen        string // recordVersion of the record on the page
+	Steps       []stepRow
+	Reused      int             // number of requests that were refused with the key
+	Reuses      []reusedRequest // the newest of these requests
 	Header      string
 	Trailer     string
 	Body        string
-	Cut         bool // the body is longer
+	Cut         bool // Body is only the beginning of the body
 	Sealed      bool
-	Name        string // of a downstream key
+	Name        string // the name for DownstreamKey, typed in by the operator
 	Downstream  string
 	Resolvable  bool
 	Forgettable bool
-	Typed       url.Values // what a person has filled in
+	Typed       url.Values // the form of a change that was refused
 }
 
-// step is a checkpoint, for people.
-type step struct {
+// stepRow describes a step of the operation by its checkpoints.
+type stepRow struct {
 	Name, Result string
 }
 
-// story shows the operation that the address names.
-func (c *Console) story(v *visit) {
-	asked := v.r.URL.Query()
-	digest, err := parseDigest(asked.Get("digest"))
+// serveStory shows the operation whose digest is in the address.
+func (c *Console) serveStory(req *request) {
+	query := req.r.URL.Query()
+	digest, err := parseDigest(query.Get("digest"))
 	if err != nil {
-		v.refuse(http.StatusBadRequest, "Not readable", "The console has not made this address.", "./")
+		req.writeRefusal(http.StatusBadRequest, "Not readable", "The console has not made this address.", "./")
 		return
 	}
-	entry, err := c.inspect(v.r.Context(), digest)
+	entry, err := c.inspectDigest(req.r.Context(), digest)
 	switch {
 	case errors.Is(err, idempotency.ErrNoRecord):
-		v.write(http.StatusNotFound, page{Title: "No record", Back: "./", Fault: "No record of this " +
+		req.writePage(http.StatusNotFound, pageData{Title: "No record", Back: "./", Fault: "No record of this " +
 			"operation was found: it has expired, was forgotten, or never was. The next request with its key is executed."})
 	case err != nil && !errors.Is(err, idempotency.ErrRecordInvalid):
-		c.fail(v, err, "./")
+		c.reportStoreError(req, err, "./")
 	default:
-		s := c.tell(v, entry, err != nil)
-		s.Name = asked.Get("name")
-		if s.Name != "" {
-			s.Downstream = idempotency.Operation{ID: entry.OperationID()}.DownstreamKey(s.Name)
+		story := c.newStory(req, entry, err != nil)
+		story.Name = query.Get("name")
+		if story.Name != "" {
+			story.Downstream = idempotency.Operation{ID: entry.OperationID()}.DownstreamKey(story.Name)
 		}
-		v.write(http.StatusOK, page{Title: s.title(), Done: confirm(asked.Get("done"), entry), Story: s})
+		req.writePage(http.StatusOK, pageData{Title: story.pageTitle(), Done: describeDone(query.Get("done"), entry), Story: story})
 	}
 }
 
-// tell makes the story of an entry.
-func (c *Console) tell(v *visit, e idempotency.Entry, damaged bool) *story {
-	s := &story{Entry: e, Damaged: damaged, Seen: version(e), Steps: stepsOf(e.Steps)}
-	reuses := c.reusesOf(e.Digest)
-	s.Reused, s.Reuses = len(reuses), reuses[:min(len(reuses), reusesShown)]
-	s.Resolvable = c.resolver != nil && !damaged && e.State == idempotency.StateAbandoned
-	s.Forgettable = e.State != "" && e.State != idempotency.StateRunning
-	if r := e.Resolved; r != nil && strings.HasPrefix(r.Operator, sealMark) {
+// newStory returns the page of an entry. damaged means that the record cannot be decoded.
+func (c *Console) newStory(req *request, e idempotency.Entry, damaged bool) *storyPage {
+	story := &storyPage{Entry: e, Damaged: damaged, Seen: recordVersion(e), Steps: describeSteps(e.Steps)}
+	reuses := c.listReuses(e.Digest)
+	story.Reused, story.Reuses = len(reuses), reuses[:min(len(reuses), maxShownReuses)]
+	story.Resolvable = c.resolver != nil && !damaged && e.State == idempotency.StateAbandoned
+	story.Forgettable = e.State != "" && e.State != idempotency.StateRunning
+	if r := e.Resolved; r != nil && strings.HasPrefix(r.Operator, sealedPrefix) {
 		hidden := *r
 		hidden.Operator, hidden.Reason = "sealed: only the service can open the name and the reason", ""
-		s.Resolved = &hidden
+		story.Resolved = &hidden
 	}
 	resp := e.Response
 	if resp == nil {
-		return s
+		return story
 	}
-	s.Sealed = strings.HasPrefix(string(resp.Header), sealMark)
-	if v.shows {
-		s.Header, s.Trailer = linesOf(resp.Header), linesOf(resp.Trailer)
-		s.Cut = len(resp.Body) > mostBody
-		s.Body = visibleLines(string(resp.Body[:min(len(resp.Body), mostBody)]))
+	story.Sealed = strings.HasPrefix(string(resp.Header), sealedPrefix)
+	if req.mayShow {
+		story.Header, story.Trailer = headerLines(resp.Header), headerLines(resp.Trailer)
+		story.Cut = len(resp.Body) > maxShownBody
+		story.Body = escapeLines(string(resp.Body[:min(len(resp.Body), maxShownBody)]))
 	}
-	return s
+	return story
 }
 
-// sealMark begins what a store of package seal has stored: the header of an answer, and the operator of a resolution.
-const sealMark = ":sealed/"
+// sealedPrefix begins the header of an answer and the operator of a resolution that a store of package seal has encrypted.
+const sealedPrefix = ":sealed/"
 
-// linesOf returns the lines of a header, which are visible as they are stored, unless somebody else has stored them.
-func linesOf(fields idempotency.Fields) string {
+// headerLines returns fields as lines of text. Valid fields contain printable characters only. Other fields, which a program
+// other than this library has stored, are escaped.
+func headerLines(fields idempotency.Fields) string {
 	if _, err := idempotency.ParseFields(string(fields)); err != nil {
-		return visibleLines(string(fields))
+		return escapeLines(string(fields))
 	}
 	return string(fields)
 }
 
-const mostBody = 64 << 10 // bytes of a body that are shown
+const maxShownBody = 64 << 10 // bytes
 
-func (s *story) title() string {
+func (s *storyPage) pageTitle() string {
 	return fmt.Sprintf("Operation %s, %s", s.OperationID().String()[:8], cmp.Or(string(s.State), "not readable"))
 }
 
-// version tells one state of a record from others. Stores compare the same.
-func version(e idempotency.Entry) string {
+// recordVersion identifies a state of a record by the same values that stores compare before a change.
+func recordVersion(e idempotency.Entry) string {
 	return fmt.Sprintf("%s %d %s", e.State, e.Attempt, e.Created.UTC().Format(time.RFC3339Nano))
 }
 
-// stepsOf says of each step whether it is done. One that is done at most once has an entry of its own for its beginning,
-// whose name ends in a question mark.
-func stepsOf(all []idempotency.StepSize) (steps []step) {
+// describeSteps returns the state of each step. A step that runs at most once has two checkpoints: the name with a question mark
+// when the step begins, and the name itself when the step is done.
+func describeSteps(all []idempotency.StepSize) (steps []stepRow) {
 	for _, s := range all {
-		name, begun := strings.CutSuffix(s.Name, "?")
-		done := func(other idempotency.StepSize) bool { return other.Name == name }
+		name, hasBegun := strings.CutSuffix(s.Name, "?")
+		isDone := func(other idempotency.StepSize) bool { return other.Name == name }
 		switch {
 		case s.Name == idempotency.RecordLost:
-			steps = append(steps, step{"?", "the store has lost the record once, so further steps may have begun"})
-		case !begun:
-			steps = append(steps, step{name, fmt.Sprintf("done, %d B", s.Bytes)})
-		case !slices.ContainsFunc(all, done):
-			steps = append(steps, step{name, "begun, its outcome is not known"})
+			steps = append(steps, stepRow{"?", "the store has lost the record once, so further steps may have begun"})
+		case !hasBegun:
+			steps = append(steps, stepRow{name, fmt.Sprintf("done, %d B", s.Bytes)})
+		case !slices.ContainsFunc(all, isDone):
+			steps = append(steps, stepRow{name, "begun, its outcome is not known"})
 		}
 	}
 	return steps

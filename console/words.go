@@ -7,8 +7,8 @@ import (
 	"github.com/idempotency-go/idempotency/internal/visible"
 )
 
-// visibleLines is visible.Text for text of several lines. The template escapes the rest.
-func visibleLines(text string) string {
+// escapeLines escapes invisible characters in each line of text. The template escapes HTML.
+func escapeLines(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
 		lines[i] = visible.Line(line)
@@ -16,10 +16,10 @@ func visibleLines(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// ago says how long something is ago.
-func ago(t time.Time) string {
+// formatAge returns the time since t for people.
+func formatAge(t time.Time) string {
 	if d := time.Since(t); d >= time.Second {
 		return visible.Duration(d) + " ago"
 	}
-	return "just now" // or by another clock
+	return "just now" // t is also in the future if the clock of the store is ahead
 }
