@@ -13,6 +13,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/proof/servertest"
+	"github.com/idempotency-go/idempotency/stores/internal/rowtest"
 )
 
 // checkpointed claims a key, and stores a step.
@@ -90,21 +91,9 @@ func TestStepsGoWithTheAnswer(t *testing.T) {
 // Steps that no store has written are neither found nor added to. The operation can be completed.
 func TestTamperedSteps(t *testing.T) {
 	t.Parallel()
-	store, table := newStore(t, pool(t, server(t).DSN()))
-	for _, set := range []string{"x'05'", "x'0161'", "x'016105'", "x'ffffffffffffffffffff01'", "REPEAT(x'00', 7)"} {
-		t.Run(set, func(t *testing.T) {
-			t.Parallel()
-			db := pool(t, server(t).DSN())
-			claim := checkpointed(t, store, set)
-			execute(t, db, "UPDATE "+table+" SET steps = "+set+" WHERE `key` = ?", set)
-			_, err := claim.Checkpoint(t.Context(), "ship", []byte("2"))
-			require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
-			_, err = claim.Checkpoints(t.Context())
-			require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
-			require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
-			requireReplay(t, store, set)
-		})
-	}
+	rowtest.TamperedSteps(t, newSubject(t), []string{
+		"x'05'", "x'0161'", "x'016105'", "x'ffffffffffffffffffff01'", "REPEAT(x'00', 7)",
+	})
 }
 
 // Steps that the server does not take in one piece are refused. Those that are stored stay.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/stores/internal/rowtest"
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
@@ -78,21 +79,9 @@ func TestForgottenSteps(t *testing.T) {
 // Steps that no store has written are neither found nor added to. The operation can be completed.
 func TestTamperedSteps(t *testing.T) {
 	t.Parallel()
-	for _, set := range []string{"x'05'", "x'0161'", "x'016105'", "x'ffffffffffffffffffff01'", "zeroblob(7)"} {
-		t.Run(set, func(t *testing.T) {
-			t.Parallel()
-			path := newPath(t)
-			store := open(t, path, sqlitestore.Options{})
-			claim := checkpointed(t, store, "key")
-			execute(t, foreign(t, path), "UPDATE idempotency_records SET steps = "+set)
-			_, err := claim.Checkpoint(t.Context(), "ship", []byte("2"))
-			require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
-			_, err = claim.Checkpoints(t.Context())
-			require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
-			require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
-			requireReplay(t, store, "key")
-		})
-	}
+	rowtest.TamperedSteps(t, newSubject(t), []string{
+		"x'05'", "x'0161'", "x'016105'", "x'ffffffffffffffffffff01'", "zeroblob(7)",
+	})
 }
 
 // Above seven eighths of MaxBytes there is no room for steps, as for answers. Those that are stored are found.

@@ -67,3 +67,22 @@ func TamperedTimes(t *testing.T, newSubject func(t testing.TB) Subject) {
 		})
 	}
 }
+
+// TamperedSteps checks that steps that no store has written are neither shown nor kept, and that their operation can be
+// completed nevertheless. The sets are SQL, for the column of the steps.
+func TamperedSteps(t *testing.T, s Subject, sets []string) {
+	t.Helper()
+	for _, set := range sets {
+		_, claim := Begun(t, s.Store, set)
+		steps := claim.(idempotency.Checkpointer)
+		_, err := steps.Checkpoint(t.Context(), "charge", []byte("1"))
+		require.NoError(t, err, set)
+		s.Set(t, set, "steps = "+set)
+		_, err = steps.Checkpoint(t.Context(), "ship", []byte("2"))
+		require.ErrorIs(t, err, idempotency.ErrRecordInvalid, set)
+		_, err = steps.Checkpoints(t.Context())
+		require.ErrorIs(t, err, idempotency.ErrRecordInvalid, set)
+		require.NoError(t, claim.Complete(t.Context(), Answer, time.Hour), set)
+		RequireReplay(t, s.Store, set)
+	}
+}
