@@ -1570,7 +1570,7 @@ func ExampleParseFields() {
 	fmt.Println(err)
 	// Output:
 	// map[Content-Type:[text/plain]] <nil>
-	// idempotency: the stored record cannot be read: lines of the header
+	// idempotency: the stored record cannot be read: the stored header has an empty or unfinished line
 }
 
 // A store of your own keeps an answer as bytes.

@@ -11,27 +11,27 @@ import (
 	"strings"
 )
 
-// Fields are the fields of a header, or changes to a header, as text. They are stored and compared as that text:
+// Fields are the fields of a header, or changes to a header, as text. Stores keep and compare the text:
 //
 //	Content-Type: application/json
 //	Link: </a>
 //	Link: </b>
 //	X-Suppressed
 //
-// Each value stands on one line, which ends with a newline. A field without a value stands as a line with its name
-// only: it deletes the field of outer middleware, or keeps net/http from adding one. The lines are sorted by name. The
-// values of a name keep their order. Visible ASCII characters and spaces stand for themselves. Other bytes, the
-// backslash, and a colon in a name are written as \xHH. [NewFields] makes Fields, and [ParseFields] reads what was
-// stored.
+// Each line has one value and ends with a newline. The line of a field without a value has only the name: the handler
+// has deleted this field of outer middleware, or prevents net/http from adding the field. The lines are sorted by
+// name. The values of a field keep their order. Visible ASCII characters and spaces stand for themselves. Other
+// bytes, backslashes, and colons in a name are written as \xHH. [NewFields] makes Fields from a header, and
+// [ParseFields] checks stored text.
 type Fields string
 
-// field is a field on its way into Fields.
+// headerField is a field of a header before encodeFields encodes the field.
 type headerField struct {
 	name   string
 	values []string
 }
 
-// NewFields returns the fields of h. It leaves out a field without a name, which no header can have.
+// NewFields returns the fields of h. A field without a name is left out, because no header can have such a field.
 func NewFields(h http.Header) Fields {
 	var space [16]headerField
 	list := space[:0]
@@ -41,7 +41,7 @@ func NewFields(h http.Header) Fields {
 	return encodeFields(list)
 }
 
-// newFields returns the fields of list, which it sorts.
+// encodeFields encodes the fields in list, and sorts list.
 func encodeFields(list []headerField) Fields {
 	slices.SortFunc(list, func(a, b headerField) int { return strings.Compare(a.name, b.name) })
 	var space [512]byte // on the stack, and enough for most headers
@@ -52,7 +52,7 @@ func encodeFields(list []headerField) Fields {
 	return Fields(b)
 }
 
-// append appends the lines of f to b.
+// appendLines appends the lines of f to b.
 func (f headerField) appendLines(b []byte) []byte {
 	if f.name == "" {
 		return b
@@ -67,7 +67,7 @@ func (f headerField) appendLines(b []byte) []byte {
 	return b
 }
 
-// appendEscaped appends s as it stands in a line. The byte also is escaped too.
+// appendEscaped appends s with escapes to b. The byte also is escaped as well.
 func appendEscaped(b []byte, s string, also byte) []byte {
 	const digits = "0123456789abcdef"
 	done := 0
@@ -82,7 +82,7 @@ func appendEscaped(b []byte, s string, also byte) []byte {
 
 var escapeSequence = regexp.MustCompile(`\\x[0-9a-f]{2}`)
 
-// unescape is total: what is no escape stands for itself.
+// unescapeText replaces the escapes in s, and leaves all other text unchanged.
 func unescapeText(s string) string {
 	return escapeSequence.ReplaceAllStringFunc(s, func(sequence string) string {
 		b, _ := hex.DecodeString(sequence[2:]) // always two digits
@@ -90,21 +90,21 @@ func unescapeText(s string) string {
 	})
 }
 
-// ParseFields checks that text has the form in which Fields are stored, and returns it as Fields. The error wraps
+// ParseFields checks that text has the stored form of Fields, and returns text as Fields. The error wraps
 // [ErrRecordInvalid].
 func ParseFields(text string) (Fields, error) {
 	for i := 0; i < len(text); i++ {
 		if c := text[i]; c != '\n' && (c < ' ' || c > '~') {
-			return "", fmt.Errorf("%w: byte %#x in the header", ErrRecordInvalid, c)
+			return "", fmt.Errorf("%w: the stored header has the byte %#x", ErrRecordInvalid, c)
 		}
 	}
 	if text != "" && !strings.HasSuffix(text, "\n") || strings.HasPrefix(text, "\n") || strings.Contains(text, "\n\n") {
-		return "", fmt.Errorf("%w: lines of the header", ErrRecordInvalid)
+		return "", fmt.Errorf("%w: the stored header has an empty or unfinished line", ErrRecordInvalid)
 	}
 	return Fields(text), nil
 }
 
-// Header returns the fields as a new header. It is nil if there are no fields.
+// Header returns the fields as a new header, or nil if there are no fields.
 func (f Fields) Header() http.Header {
 	if f == "" {
 		return nil
@@ -114,7 +114,7 @@ func (f Fields) Header() http.Header {
 	return h
 }
 
-// Get returns the first value of a field, or the empty string. The name may be written in any case.
+// Get returns the first value of a field, or the empty string. The name may have any case.
 func (f Fields) Get(name string) string {
 	for rest := f; rest != ""; {
 		var field, value string
@@ -126,13 +126,14 @@ func (f Fields) Get(name string) string {
 	return ""
 }
 
-// lines returns the number of lines.
+// countLines returns the number of lines.
 func (f Fields) countLines() int { return strings.Count(string(f), "\n") }
 
-// noValues returns an empty slice with room for the values of all lines.
+// makeValues returns an empty slice with room for the values of all lines.
 func (f Fields) makeValues() []string { return make([]string, 0, f.countLines()) }
 
-// next returns the first line, whether it has a value, and the other lines.
+// cutLine returns the name and the value in the first line, and the other lines as rest. The result ok is false if
+// the line has no value.
 func (f Fields) cutLine() (name, value string, ok bool, rest Fields) {
 	line, others, _ := strings.Cut(string(f), "\n")
 	name, value, ok = strings.Cut(line, ":")
@@ -143,8 +144,9 @@ func (f Fields) cutLine() (name, value string, ok bool, rest Fields) {
 	return name, value, ok, Fields(others)
 }
 
-// set sets the fields in h. Their values are appended to values, which it returns: slices of it that cannot grow into
-// one another.
+// setFields sets the fields in h. The values of all fields share the array of values, which setFields returns with
+// the new values. Each slice in h has the capacity of its length, so an append to a field of h does not overwrite
+// another field.
 func (f Fields) setFields(h http.Header, values []string) []string {
 	last, first := "", 0
 	for rest := f; rest != ""; {
@@ -164,21 +166,21 @@ func (f Fields) setFields(h http.Header, values []string) []string {
 	return values
 }
 
-// prefixed returns the fields that have http.TrailerPrefix.
+// prefixedTrailers returns the fields whose names begin with http.TrailerPrefix.
 func (f Fields) prefixedTrailers() Fields {
-	const prefix = `Trailer\x3a` // as it is escaped
+	const prefix = `Trailer\x3a` // the escaped form of http.TrailerPrefix
 	start := strings.Index("\n"+string(f), "\n"+prefix)
 	if start < 0 {
 		return ""
 	}
-	end := start // the lines are in the order of the names
+	end := start // the lines are sorted by name, so those with the prefix are adjacent
 	for strings.HasPrefix(string(f[end:]), prefix) {
 		end += strings.IndexByte(string(f[end:]), '\n') + 1
 	}
 	return f[start:end]
 }
 
-// with returns the fields with that one in place of what they have under its name.
+// withField returns the fields with values as the only values of name.
 func (f Fields) withField(name string, values []string) Fields {
 	h := f.Header()
 	if h == nil {
@@ -188,8 +190,9 @@ func (f Fields) withField(name string, values []string) Fields {
 	return NewFields(h)
 }
 
-// unstoredFields tells the fields of an answer that only its first client gets: those that belong to one connection or
-// one moment (RFC 9110, sections 6.6.1 and 7.6.1), and those in Options.OmitHeaders, by their canonical names.
+// unstoredFields are the canonical names in Options.OmitHeaders. Its methods find the fields of an answer that only
+// the first client gets: the fields in OmitHeaders, and those that belong to one connection or one moment (RFC 9110,
+// sections 6.6.1 and 7.6.1).
 type unstoredFields map[string]bool
 
 func newUnstoredFields(omit []string) unstoredFields {
@@ -200,19 +203,20 @@ func newUnstoredFields(omit []string) unstoredFields {
 	return u
 }
 
-// has reports whether the field is left out of the record. A field without a value is kept: all that it says is that
-// net/http shall not add the field by itself. Listed are the fields that the Connection field beside it names.
+// isUnstored reports whether the record leaves out a field. A field without a value is kept, because such a field
+// only prevents net/http from adding the field. Listed are the fields that the Connection field in the same header
+// names.
 func (u unstoredFields) isUnstored(name, canonical string, values []string, listed map[string]bool) bool {
 	return len(values) > 0 && (isConnectionField(name, canonical) || u[canonical] || listed[canonical])
 }
 
-// fieldName returns the canonical name of a field of a header or a trailer.
+// canonicalFieldName returns the canonical name of a field in a header or a trailer.
 func canonicalFieldName(name string) string {
 	return textproto.CanonicalMIMEHeaderKey(strings.TrimPrefix(name, http.TrailerPrefix))
 }
 
-// ofConnection reports whether a field belongs to one connection or one moment. So does a length that is spelled in
-// another way than net/http's own, which would be sent beside that.
+// isConnectionField reports whether a field belongs to one connection or one moment. A Content-Length in an unusual
+// spelling counts as well, because net/http would send its own Content-Length beside it.
 func isConnectionField(name, canonical string) bool {
 	switch canonical {
 	case "Connection", "Keep-Alive", "Proxy-Connection", "Te", "Transfer-Encoding", "Upgrade", "Date":
@@ -223,7 +227,7 @@ func isConnectionField(name, canonical string) bool {
 	return false
 }
 
-// listedIn returns the canonical names in the comma-separated lists of a Connection field.
+// parseConnectionList returns the canonical names in the comma-separated lists of a Connection field.
 func parseConnectionList(connection []string) map[string]bool {
 	var listed map[string]bool
 	for _, line := range connection {
@@ -237,9 +241,9 @@ func parseConnectionList(connection []string) map[string]bool {
 	return listed
 }
 
-// difference returns what made after out of before: a field that was added or changed has its values, a field that was
-// deleted has none. Fields that only the first client gets are apart from it. The mark of a replay is nowhere: nobody but
-// this package sets it.
+// diffHeaders returns the changes that turn before into after. In diff, a field that was added or changed has its
+// values, and a deleted field has no values. Fields that only the first client gets are in unstored instead. The
+// field replayMarker is in neither, because only this package may set it.
 func (u unstoredFields) diffHeaders(before, after http.Header) (diff Fields, unstored http.Header) {
 	var space [16]headerField
 	list := space[:0]
@@ -267,7 +271,7 @@ func (u unstoredFields) diffHeaders(before, after http.Header) (diff Fields, uns
 	return encodeFields(list), unstored
 }
 
-// strip returns f without the fields that only the first client gets.
+// stripFields returns f without the fields that only the first client gets.
 func (u unstoredFields) stripFields(f Fields) Fields {
 	if f == "" {
 		return ""
@@ -276,8 +280,8 @@ func (u unstoredFields) stripFields(f Fields) Fields {
 	return diff
 }
 
-// filter returns the response as it is replayed: without the fields that are not to be stored now, whatever the options
-// were when it was.
+// filterResponse returns the response for a replay: without the fields that the present options leave out, even if
+// the options were different when the response was stored.
 func (u unstoredFields) filterResponse(resp *Response) *Response {
 	if !u.hasOmittedField(resp.Header) && !u.hasOmittedField(resp.Trailer) {
 		return resp
@@ -287,7 +291,7 @@ func (u unstoredFields) filterResponse(resp *Response) *Response {
 	return &filtered
 }
 
-// in reports whether f has a field of Options.OmitHeaders.
+// hasOmittedField reports whether f has a field in Options.OmitHeaders.
 func (u unstoredFields) hasOmittedField(f Fields) bool {
 	for rest := f; rest != "" && len(u) > 0; {
 		var name string
@@ -299,8 +303,8 @@ func (u unstoredFields) hasOmittedField(f Fields) bool {
 	return false
 }
 
-// checkStorable refuses a response that could not be read any more once it is stored. Work without HTTP has no status, and
-// an answer whose body is not kept may have switched the protocol.
+// checkStorable refuses a response that could not be read again from a store. Status 0 is accepted, because work
+// without HTTP has no status, and status 101 is accepted for an answer that is kept without its body.
 func (resp *Response) checkStorable() error {
 	if s := resp.Status; s != 0 && s != http.StatusSwitchingProtocols && (s < 200 || s > 999) {
 		return fmt.Errorf("status %d", s)
@@ -313,7 +317,7 @@ func (resp *Response) checkStorable() error {
 	return nil
 }
 
-// checkAnswer refuses a response that no handler can have given over HTTP, whatever the method of its request was. Any
+// checkHTTPAnswer refuses a response that no handler can have sent over HTTP, for any method of the request. Any
 // other response can be stored and replayed.
 func (resp *Response) checkHTTPAnswer() error {
 	if err := resp.checkSendable(""); err != nil {
@@ -322,32 +326,32 @@ func (resp *Response) checkHTTPAnswer() error {
 	for _, fields := range [...]Fields{resp.Header, resp.Trailer} {
 		header := fields.Header()
 		if NewFields(header) != fields {
-			return fmt.Errorf("idempotency: the fields %.256q are not as NewFields returns them", string(fields))
+			return fmt.Errorf("idempotency: the fields %.256q do not have the form that NewFields returns", string(fields))
 		}
 		for name, values := range header {
 			if !isToken(strings.TrimPrefix(name, http.TrailerPrefix)) || slices.ContainsFunc(values, cannotBeSent) {
-				return fmt.Errorf("idempotency: field %q cannot be sent as it is", name)
+				return fmt.Errorf("idempotency: field %q has a name or a value that HTTP cannot send", name)
 			}
 		}
 	}
 	if len(resp.Body) > 0 && !bodyAllowed(resp.Status) {
-		return fmt.Errorf("idempotency: a body with status %d, which has none", resp.Status)
+		return fmt.Errorf("idempotency: the response has a body, but status %d allows none", resp.Status)
 	}
 	return nil
 }
 
-// cannotBeSent reports whether the value of a field has characters that no field has, or spaces around it, which do not
-// belong to the value (RFC 9110, section 5.5).
+// cannotBeSent reports whether the value has characters that no field may have, or surrounding spaces, which do not
+// belong to a value (RFC 9110, section 5.5).
 func cannotBeSent(value string) bool {
 	return strings.Trim(value, " \t") != value ||
 		strings.ContainsFunc(value, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7F })
 }
 
-// check refuses a response that this package has not stored: one that net/http cannot send, or that would be taken for
-// two responses. Method is that of the request.
+// checkSendable refuses a response that this package has not stored: a response that net/http cannot send, or that a
+// client could read as two responses. The method is the method of the request.
 func (resp *Response) checkSendable(method string) error {
 	if resp.Status < 200 || resp.Status > 999 {
-		return fmt.Errorf("idempotency: status %d is not one from 200 to 999", resp.Status)
+		return fmt.Errorf("idempotency: status %d is not between 200 and 999", resp.Status)
 	}
 	for _, fields := range [...]Fields{resp.Header, resp.Trailer} {
 		for rest := fields; rest != ""; {
@@ -355,14 +359,14 @@ func (resp *Response) checkSendable(method string) error {
 			var ok bool
 			name, value, ok, rest = rest.cutLine()
 			if ok && !resp.mayHaveField(name, value, method) {
-				return fmt.Errorf("idempotency: field %q is not one that a response has", name)
+				return fmt.Errorf("idempotency: field %q is not allowed in a stored response", name)
 			}
 		}
 	}
 	return nil
 }
 
-// mayHave reports whether a field can be one of the stored response.
+// mayHaveField reports whether a stored response may have the field.
 func (resp *Response) mayHaveField(name, value, method string) bool {
 	canonical := canonicalFieldName(name)
 	if isConnectionField(name, canonical) || canonical == replayMarker {
@@ -371,9 +375,9 @@ func (resp *Response) mayHaveField(name, value, method string) bool {
 	if canonical != "Content-Length" || !bodyAllowed(resp.Status) || method == http.MethodHead {
 		return true
 	}
-	n, err := strconv.ParseUint(value, 10, 63) // digits only, unlike ParseInt: clients refuse a sign
+	n, err := strconv.ParseUint(value, 10, 63) // ParseInt would accept a sign, which clients refuse
 	return err == nil && n == uint64(len(resp.Body))
 }
 
-// replayMarker is the field that tells a replay from a first answer. Only this package sets it.
+// replayMarker is the field that distinguishes a replay from a first answer. Only this package sets replayMarker.
 const replayMarker = "Idempotent-Replayed"

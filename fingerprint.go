@@ -13,22 +13,26 @@ import (
 	"github.com/idempotency-go/idempotency/internal/bounds"
 )
 
-// Fingerprint is a digest of what a request asks for. It detects a key reused for a different request.
+// Fingerprint is a digest of the content of a request. A different fingerprint shows that a client has reused a key
+// for a different request.
 type Fingerprint [sha256.Size]byte
 
 // String returns f in hexadecimal.
 func (f Fingerprint) String() string { return hex.EncodeToString(f[:]) }
 
-// FingerprintFunc computes the fingerprint of a request. Body is the whole body. The function must neither keep nor
-// change it. An error refuses the request with 400 body-invalid. Many goroutines call the function at once.
+// FingerprintFunc computes the fingerprint of a request. Body is the whole body. The function must not modify body,
+// or keep body after returning. An error refuses the request with 400 body-invalid. Several goroutines call the
+// function at the same time.
 //
-// It may leave out the method, the path and the user, which are parts of the [Key]. It may also leave out the fields in
-// Options.FingerprintHeaders, Content-Encoding, and the fields that override the method: the [Middleware] adds these to
-// every fingerprint. It must leave out fields that change from one attempt to the next, such as trace headers.
+// The function may omit the method, the path and the user, which are parts of the [Key]. It may also omit the fields
+// in Options.FingerprintHeaders, Content-Encoding, and the fields that override the method, because the [Middleware]
+// adds these fields to every fingerprint. It must omit fields that change from one attempt to the next, such as trace
+// headers.
 type FingerprintFunc func(r *http.Request, body []byte) (Fingerprint, error)
 
-// FingerprintRaw is the default: a SHA-256 of query, media type and body, as sent. No other field of the header is a part
-// of it. The media type is without parameters, except that of a multipart body: its parameters say how to read it.
+// FingerprintRaw is the default FingerprintFunc: a SHA-256 of query, media type and body, as sent. FingerprintRaw
+// ignores all other fields of the header. It also ignores the parameters of the media type, except for a multipart
+// body, whose parameters are necessary to read the body.
 func FingerprintRaw(r *http.Request, body []byte) (Fingerprint, error) {
 	media := mediaType(r)
 	if strings.HasPrefix(media, "multipart/") {
@@ -42,15 +46,15 @@ func FingerprintRaw(r *http.Request, body []byte) (Fingerprint, error) {
 	return sha256.Sum256(b), nil
 }
 
-// appendPart appends a part of what is hashed. Its length precedes it, so that no byte can move from one part to the
-// next.
+// appendPart appends part to b, the data for a digest. The length precedes the part, so that two different lists of
+// parts never produce the same data.
 func appendPart(b []byte, part string) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(len(part)))
 	return append(b, part...)
 }
 
-// mediaType returns the type and subtype in lower case, without the parameters: a charset that a client writes differently
-// the second time does not make another request.
+// mediaType returns the media type of the request in lower case, without parameters. A client may write the charset
+// differently in a retry, and still send the same request.
 func mediaType(r *http.Request) string {
 	values := r.Header["Content-Type"]
 	if len(values) == 0 {
@@ -60,11 +64,11 @@ func mediaType(r *http.Request) string {
 	return strings.ToLower(strings.TrimSpace(media))
 }
 
-// alwaysSelect are request fields that select what a request does, whatever the service: the coding of the body, and
-// the fields by which frameworks let a POST stand for another method. The names are in canonical form.
+// alwaysSelectors are the request fields that change the meaning of a request in every service: the coding of the
+// body, and the fields by which frameworks let a POST replace another method. The names are in canonical form.
 var alwaysSelectors = []string{"Content-Encoding", "X-Http-Method", "X-Http-Method-Override", "X-Method-Override"}
 
-// selectors returns names and alwaysSelect in canonical form, sorted, each once.
+// mergeSelectors returns names and alwaysSelectors in canonical form, sorted and without duplicates.
 func mergeSelectors(names []string) []string {
 	all := slices.Clone(alwaysSelectors)
 	for _, name := range names {
@@ -74,10 +78,11 @@ func mergeSelectors(names []string) []string {
 	return slices.Compact(all)
 }
 
-// withSelectors returns the fingerprint of a request with header h: fp itself if h has none of the fields, else a digest
-// of fp and of every line of theirs, as sent. A field that the request does not have leaves no trace, so that requests
-// without it keep their fingerprint when a name is added. Two lines differ from one line that joins them with a comma,
-// because they differ to a handler that reads the first line only.
+// withSelectors returns the fingerprint of a request with header h. The result is fp if h has none of the fields in
+// names. Otherwise the result is a digest of fp and of every line of these fields, as sent. An absent field does not
+// change the result, so adding a name to names keeps the fingerprints of requests without this field. Two lines give
+// another result than one line that joins them with a comma, because a handler that reads only the first line treats
+// the two requests differently.
 func (fp Fingerprint) withSelectors(h http.Header, names []string) Fingerprint {
 	var space [512]byte // on the stack, and enough for all but the longest values
 	b := append(space[:0], "idempotency/selectors/1"...)
@@ -100,8 +105,8 @@ func (fp Fingerprint) withSelectors(h http.Header, names []string) Fingerprint {
 	return sha256.Sum256(b)
 }
 
-// readBody reads the whole body of a request. The capacity of the buffer is taken from the budget, also if there is an error
-// besides. A body of more than limit bytes is refused, if possible before it is read.
+// readBody reads the whole body of a request into a buffer, and takes the capacity of the buffer from the budget,
+// also after an error. A body of more than limit bytes is refused, without reading if the request announces its size.
 func readBody(r *http.Request, limit int64, budget *bounds.Shares, user string) (*bounds.Buffer, error) {
 	body, err := bounds.ReadBody(r, limit, budget, user)
 	switch {
@@ -115,8 +120,8 @@ func readBody(r *http.Request, limit int64, budget *bounds.Shares, user string) 
 	return body, err
 }
 
-// consumed reports whether somebody else has read the body of r before, of which read bytes were left: then nothing
-// tells this request from another one with its key.
-func isBodyConsumed(r *http.Request, read int) bool {
-	return read == 0 && (r.ContentLength > 0 || len(r.PostForm) > 0 || r.MultipartForm != nil)
+// isBodyConsumed reports whether other code has read the body of r before the middleware: the request announces a
+// body or has a parsed form, but bytesRead is zero. Such a request looks the same as any other request with its key.
+func isBodyConsumed(r *http.Request, bytesRead int) bool {
+	return bytesRead == 0 && (r.ContentLength > 0 || len(r.PostForm) > 0 || r.MultipartForm != nil)
 }

@@ -22,81 +22,87 @@ import (
 	"github.com/idempotency-go/idempotency/internal/recordline"
 )
 
-// Errors of an [Inspector].
+// These are errors of an [Inspector].
 var (
 	ErrNoRecord     = errors.New("idempotency: no record of the key")
 	ErrEntryChanged = errors.New("idempotency: the record has changed")
 )
 
-// State says what a record means for a request that comes now.
+// State is the state of a record at the time of a request.
 type State string
 
 // The states of a record.
 const (
 	StateRunning   State = "running"   // an attempt holds the key
-	StateAbandoned State = "abandoned" // the lease of its attempt has lapsed: nobody knows what the attempt has done
-	StateReleased  State = "released"  // the same request may try again
-	StateCompleted State = "completed" // its response is replayed
+	StateAbandoned State = "abandoned" // the lease of the attempt has lapsed, so the effects of the attempt are unknown
+	StateReleased  State = "released"  // a repetition of the request runs the next attempt
+	StateCompleted State = "completed" // a repetition of the request gets the stored response
 )
 
-// Entry is what a store tells people about one operation.
+// Entry describes the record of one operation for operators.
 type Entry struct {
-	// Key has the parts that the store keeps. The others are empty. A [RedisStore] keeps none of them.
+	// Key has the parts of the key that the store keeps. The other parts are empty. A [RedisStore] keeps none of
+	// them.
 	Key Key
 
-	// Digest is that of the key, see [Key.Digest]. It identifies the record even if the store keeps no part of the key.
+	// Digest is the digest of the key, see [Key.Digest]. The digest identifies the record even if the store keeps no
+	// part of the key.
 	Digest [sha256.Size]byte
 
-	// State is the present one, by the clock of the store.
+	// State is the present state, by the clock of the store.
 	State State
 
-	// Attempt and Created are those of the [Record].
+	// Attempt and Created have the values in the [Record].
 	Attempt int
 	Created time.Time
 
-	// Fingerprint is that of the [Record]. A store may keep it secret, as in a Record. In a [Listing] it may be zero.
+	// Fingerprint is the fingerprint in the [Record]. A store may keep fingerprints secret, as in a Record. In a
+	// [Listing], Fingerprint may be zero.
 	Fingerprint Fingerprint
 
-	// Completed is when the response was stored. It is zero if there is no response, or if the store does not know when.
+	// Completed is the time at which the response was stored. Zero means that the record has no response, or that the
+	// store does not know the time.
 	Completed time.Time
 
-	// LeaseLeft is how long the lease of a running attempt still lasts.
+	// LeaseLeft is the rest of the lease of a running attempt.
 	LeaseLeft time.Duration
 
-	// Remaining is how long the record is still kept. It is zero if the store does not know.
+	// Remaining is how long the store still keeps the record. Zero means that the store does not know.
 	Remaining time.Duration
 
-	// Size is how many bytes the store counts for the record, without its own overhead. For a sealed answer, see
-	// package seal, the sealed bytes are counted.
+	// Size is the size of the record in bytes as the store counts them, without the overhead of the store. For a
+	// sealed answer (see package seal), the sealed bytes count.
 	Size int64
 
-	// Status is that of the response. It is zero if there is no response yet, or if nothing vouches for the status, as
-	// package seal says.
+	// Status is the status of the response. Status is zero if the record has no response, or if the status cannot be
+	// trusted, as package seal describes.
 	Status int
 
-	// Response is what is replayed, with its body. It is nil until the operation is completed, and always in a [Listing].
-	// It is shared: nobody modifies it.
+	// Response is the stored response with its body. Response is nil until the operation is completed, and always nil
+	// in a [Listing]. The Response may be shared, so the caller must not modify the Response.
 	Response *Response
 
-	// Note is that of the Response. It may be empty in a [Listing], because a sealed note is not opened for it.
+	// Note is the note in the response. In a [Listing], Note may be empty, because a store does not decrypt sealed
+	// notes for a Listing.
 	Note string
 
-	// Resolved is the last resolution of the operation. It stays when later attempts run, and when they complete the
-	// operation. Nil means that nobody has resolved the operation. It is always nil in a [Listing].
+	// Resolved is the last resolution of the operation. Resolved stays when later attempts run, and when a later
+	// attempt completes the operation. Nil means that the operation was never resolved. In a [Listing], Resolved is
+	// always nil.
 	Resolved *Resolved
 
-	// Steps are the checkpoints of the operation, see [Checkpointer], in the order of their names. There are none in a
-	// [Listing], and none once the operation is completed.
+	// Steps are the checkpoints of the operation (see [Checkpointer]), sorted by name. A completed operation has no
+	// Steps, and a [Listing] shows none.
 	Steps []StepSize
 }
 
-// StepSize is what a store tells people about a checkpoint. For a sealed one, the sealed bytes are counted.
+// StepSize is the name and the size of a checkpoint. For a sealed checkpoint, the sealed bytes count.
 type StepSize struct {
 	Name  string
 	Bytes int
 }
 
-// addSteps adds what is told of checkpoints, and returns how many bytes they have with their names.
+// addSteps adds the names and sizes of the checkpoints in data to e, and returns the size of all names and data.
 func (e *Entry) addSteps(data map[string][]byte) (size int64) {
 	for _, name := range slices.Sorted(maps.Keys(data)) {
 		size += int64(len(name) + len(data[name]))
@@ -105,8 +111,9 @@ func (e *Entry) addSteps(data map[string][]byte) (size int64) {
 	return size
 }
 
-// OpenMarks returns the names of the checkpoints which mark that a step has begun (see AtMostOnce of package step), if no
-// result of that step is among Steps: nobody knows what these steps have done.
+// OpenMarks returns the names of the marks of open steps. A mark is a checkpoint that a step stores when it begins
+// (see AtMostOnce in package step). A step is open if Steps has its mark, but no result: the effects of the step are
+// unknown.
 func (e Entry) OpenMarks() (names []string) {
 	for _, step := range e.Steps {
 		name, isMark := strings.CutSuffix(step.Name, checkpoint.Mark)
@@ -120,60 +127,67 @@ func (e Entry) OpenMarks() (names []string) {
 // OperationID returns the ID of the operation, see [Key.OperationID].
 func (e Entry) OperationID() uuid.UUID { return operationID(e.Digest) }
 
-// Inspector is what a [Store] offers to people who ask what has happened. A [MemoryStore], a [RedisStore] and the stores of
-// the other modules are Inspectors, and so is a store of package cache or seal in front of one of them. No request needs it,
-// and some of its methods are slow. It is safe for concurrent use.
+// Inspector shows and forgets records for operators. A [MemoryStore], a [RedisStore] and the stores in the other
+// modules implement Inspector. A store of package cache or seal implements Inspector in front of an Inspector.
+// Requests never use an Inspector, and some methods are slow. An Inspector is safe for concurrent use.
 //
-// The error of a method wraps [errors.ErrUnsupported] if the store, or the one behind it, cannot do this.
+// The error of a method wraps [errors.ErrUnsupported] if the store, or the store that it wraps, does not support the
+// method.
 type Inspector interface {
-	// Inspect returns what the store holds of a key, and changes nothing. The error is [ErrNoRecord] if there is nothing:
-	// the key was never used, has expired, or was forgotten. The error wraps [ErrRecordInvalid] if the record cannot be
-	// read. The entry then has what is known of the record. If the parts of the key come from a person, [Key.Bounded]
-	// shortens them as stores do.
+	// Inspect returns the entry for key, and changes nothing. If the parts of key come from a person, shorten them by
+	// [Key.Bounded], as stores do.
+	//
+	//   - [ErrNoRecord]: the store has no record. The key was never used, or its record has expired or was forgotten.
+	//   - [ErrRecordInvalid], wrapped: the record cannot be read. The entry has the readable part of the record.
 	Inspect(ctx context.Context, key Key) (Entry, error)
 
-	// Forget removes the record of an entry that Inspect or List has returned. The next request with its key is executed
-	// as if it were the first. If the operation was completed, its effects then happen twice. If it was abandoned, they
-	// may happen twice.
+	// Forget removes the record of an entry that Inspect or List has returned. The next request with the key runs the
+	// operation as a new operation. The effects of a completed operation then happen twice, and the effects of an
+	// abandoned operation may happen twice.
 	//
-	// The store finds the record by Key or by Digest, whichever it keeps. With each of these errors nothing is removed:
+	// The store finds the record by Key or by Digest, whichever the store keeps. Forget removes nothing if it returns
+	// one of these errors:
 	//
 	//   - [ErrInProgress]: the operation is running, whatever the entry says. Its owner would store the record again.
-	//   - [ErrNoRecord]: there is no record any more.
-	//   - [ErrEntryChanged]: the record was created at another time than the entry says, or has another attempt or state.
-	//   - [ErrRecordInvalid]: too little of the record can be read to compare it with the entry.
+	//   - [ErrNoRecord]: the record is gone.
+	//   - [ErrEntryChanged]: the record has another time of creation, attempt or state than the entry.
+	//   - [ErrRecordInvalid]: too little of the record can be read to compare the record with the entry.
 	Forget(ctx context.Context, entry Entry) error
 
-	// List returns the records that request asks for. It looks at the store while others change it. So the result is no
-	// snapshot, and may be out of date.
+	// List returns the records that match request. List reads the store while requests change it, so the result is no
+	// consistent snapshot and may be out of date.
 	List(ctx context.Context, request ListRequest) (Listing, error)
 }
 
-// Resolver is an [Inspector] that can end abandoned operations: those whose outcome is unknown. Package resolve uses it.
+// Resolver is an [Inspector] that can end abandoned operations, whose outcome is unknown. Package resolve uses a
+// Resolver.
 type Resolver interface {
 	Inspector
 
-	// InspectDigest is Inspect for a key of which only the digest is known, as in a [Listing]. It may be unable to tell whether
-	// the record was made for that key.
+	// InspectDigest is like Inspect for a caller who knows only the digest of the key, for example from a [Listing].
+	// InspectDigest may be unable to tell whether the record was made for the key.
 	InspectDigest(ctx context.Context, digest [sha256.Size]byte) (Entry, error)
 
-	// Resolve ends the operation of an entry that Inspect or InspectDigest has returned, in one atomic step. Attempt,
-	// fingerprint and creation of the record stay. If its owner still lives, it has lost the claim. The record keeps
-	// resolution.Resolved(entry), in the place of an earlier one, for as long as the record lives.
+	// Resolve ends the operation of an entry that Inspect or InspectDigest has returned, in one atomic step. The
+	// record keeps its attempt, fingerprint and time of creation. If the owner of the claim is still alive, the owner
+	// loses the claim. The record keeps resolution.Resolved(entry) until the record expires, in place of an earlier
+	// resolution.
 	//
-	// The store finds the record by Key or by Digest, whichever it keeps. With each of these errors nothing is changed:
+	// The store finds the record by Key or by Digest, whichever the store keeps. Resolve changes nothing if it
+	// returns one of these errors:
 	//
-	//   - [ErrInProgress]: the operation is running by now.
-	//   - [ErrNoRecord]: there is no record any more.
-	//   - [ErrEntryChanged]: the record was created at another time than the entry says, has another attempt, or is not
-	//     abandoned: it was completed, released or resolved in the meantime.
-	//   - [ErrRecordInvalid]: too little of the record can be read to compare it with the entry.
-	//   - [ErrStoreFull], [ErrUserQuota]: there is no room for the resolution.
+	//   - [ErrInProgress]: the operation is running.
+	//   - [ErrNoRecord]: the record is gone.
+	//   - [ErrEntryChanged]: the record has another time of creation or attempt than the entry, or is not abandoned
+	//     because the operation was completed, released or resolved in the meantime.
+	//   - [ErrRecordInvalid]: too little of the record can be read to compare the record with the entry.
+	//   - [ErrStoreFull], [ErrUserQuota]: the store has no room for the resolution.
 	Resolve(ctx context.Context, entry Entry, resolution Resolution) error
 }
 
-// resolverOf returns the Resolver of a store. The error wraps [errors.ErrUnsupported] if there is none: neither the store
-// nor any behind it is one, or one stands in front of a store that has none.
+// findResolver returns the Resolver for store: store itself, or a store behind it. The error wraps
+// [errors.ErrUnsupported] if no such store is a Resolver, or if a wrapper that implements Resolver stands in front of
+// a store that does not.
 func findResolver(store Store) (Resolver, error) {
 	resolver, ok := As[Resolver](store)
 	for behind := resolver; ok; {
@@ -186,35 +200,41 @@ func findResolver(store Store) (Resolver, error) {
 	return nil, fmt.Errorf("idempotency: Reconcile with a %T, which is no Resolver: %w", store, errors.ErrUnsupported)
 }
 
-// Resolution says how an abandoned operation ends.
+// Resolution describes how an abandoned operation ends.
 type Resolution struct {
-	// Response says that the operation has happened. It is completed with this response, which its retries get. Its
-	// checkpoints are removed. If the response is Omitted, retries get not-replayable with its status.
+	// A non-nil Response means that the operation has happened. Resolve completes the operation with this response,
+	// which later requests get, and removes all checkpoints. If Response is Omitted, later requests get the error
+	// not-replayable with its status.
 	//
-	// Nil says that the operation has not happened. It is released: the next request with the key runs it, if it is the
-	// same request. Its checkpoints are kept, except those that [Entry.OpenMarks] names: what these steps have begun has not
-	// happened. A mark that the owner has stored since the entry was made is kept.
+	// Nil means that the operation has not happened. Resolve releases the operation, so the next repetition of the
+	// request runs the operation. Its checkpoints stay, except those named by [Entry.OpenMarks], because their steps
+	// have not happened either. A mark that the owner has stored after the entry was read stays as well.
 	Response *Response
 
-	// Operator and Reason say who resolves the operation, and why. Both are empty if Options.Reconcile does.
+	// Operator and Reason state who resolves the operation, and why. Both are empty if Options.Reconcile resolves the
+	// operation.
 	Operator, Reason string
 
-	// At is when the operation is resolved, by the clock of the caller. The zero time means now.
+	// At is the time of the resolution, by the clock of the caller. Zero means now.
 	At time.Time
 
-	// TTL is how long the record is kept from now. It is positive.
+	// TTL is how long the store keeps the record from now. TTL is positive.
 	TTL time.Duration
 }
 
-// The most bytes that the parts of a [Resolution] may have.
+// MaxOperator and MaxReason are the maximum sizes of an operator and a reason, in bytes.
 const (
 	MaxOperator = 255
 	MaxReason   = 1000
 )
 
-// Validate reports every fault of a resolution: a Response that no handler could have given, or with a note that
-// [Annotate] would refuse; an operator or a reason that is too long, or is not visible text; or a TTL out of range. A store
-// does not call it, because package seal gives it what is encrypted.
+// Validate reports every fault of a resolution:
+//
+//   - a Response that no handler could have sent, or with a note that [Annotate] would refuse;
+//   - an operator or a reason that is too long, or has invisible characters;
+//   - a TTL out of range.
+//
+// Stores do not call Validate, because package seal passes encrypted values to the store that it wraps.
 func (r Resolution) Validate() error {
 	var faults faults
 	note := ""
@@ -230,13 +250,14 @@ func (r Resolution) Validate() error {
 	return errors.Join(faults...)
 }
 
-// isVisible reports whether text has at most so many bytes, all of which a person sees.
-func isVisible(text string, most int) bool {
-	return len(text) <= most && utf8.ValidString(text) && strings.TrimSpace(text) == text &&
+// isVisible reports whether text has at most maxBytes bytes, and only characters that a person can see, with spaces
+// only between them.
+func isVisible(text string, maxBytes int) bool {
+	return len(text) <= maxBytes && utf8.ValidString(text) && strings.TrimSpace(text) == text &&
 		!strings.ContainsFunc(text, func(c rune) bool { return !unicode.IsPrint(c) })
 }
 
-// Resolved returns what stays in the record of the operation of entry when r has resolved it.
+// Resolved returns the part of r that stays in the record after r has resolved the operation of entry.
 func (r Resolution) Resolved(entry Entry) Resolved {
 	at := r.At
 	if at.IsZero() {
@@ -248,19 +269,20 @@ func (r Resolution) Resolved(entry Entry) Resolved {
 	}
 }
 
-// Resolved says how an abandoned operation was ended, by a [Resolution].
+// Resolved describes how an abandoned operation was ended by a [Resolution].
 type Resolved struct {
-	// Happened says that the operation had happened. Otherwise it had not, and was released.
+	// Happened reports that the operation had happened. If Happened is false, the operation had not happened and was
+	// released.
 	Happened bool
 
-	// Attempt is the one that was abandoned.
+	// Attempt is the number of the abandoned attempt.
 	Attempt int
 
-	// At is when the operation was resolved, by the clock of who resolved it, in microseconds.
+	// At is the time of the resolution in microseconds, by the clock of the caller of Resolve.
 	At time.Time
 
-	// Operator and Reason say who resolved the operation, and why. No Operator means Options.Reconcile: package resolve
-	// takes no resolution without one.
+	// Operator and Reason state who resolved the operation, and why. Operator is empty if Options.Reconcile resolved
+	// the operation, because package resolve requires an operator.
 	Operator, Reason string
 }
 
@@ -270,12 +292,13 @@ type Resolved struct {
 //	bob
 //	no charge at the provider
 //
-// The first line says how many bytes the operator has. Operator and reason may have any bytes, as those of package seal do.
+// The first line has the size of the operator in bytes. Operator and reason may contain any bytes, for example
+// encrypted text of package seal.
 const (
 	resolvedMagic       = "resolved/1"
 	resolvedHappened    = "happened"
 	resolvedNotHappened = "not-happened"
-	resolvedTime        = "2006-01-02T15:04:05.000000Z" // of one length, so that records of one kind have one size
+	resolvedTime        = "2006-01-02T15:04:05.000000Z" // of constant length, so that similar records have the same size
 )
 
 // MarshalBinary returns the stored form of r. It never fails.
@@ -288,8 +311,8 @@ func (r Resolved) MarshalBinary() ([]byte, error) {
 		r.At.UTC().Format(resolvedTime), len(r.Operator), r.Operator, r.Reason), nil
 }
 
-// UnmarshalBinary sets r to what has the stored form data. The error wraps [ErrRecordInvalid] if data is damaged, or was
-// written by a version of this package that this one does not know.
+// UnmarshalBinary sets r to the Resolved with the stored form data. The error wraps [ErrRecordInvalid] if data is
+// damaged, or was written by an unknown version of this package.
 func (r *Resolved) UnmarshalBinary(data []byte) error {
 	first, rest, _ := bytes.Cut(data, []byte("\n"))
 	line := recordline.Reader{Rest: first, OK: true}
@@ -300,7 +323,7 @@ func (r *Resolved) UnmarshalBinary(data []byte) error {
 	ok := line.OK && err == nil && len(line.Rest) == 0 && magic == resolvedMagic && attempt <= math.MaxInt32 &&
 		(what == resolvedHappened || what == resolvedNotHappened) && operator < int64(len(rest)) && rest[operator] == '\n'
 	if !ok {
-		return fmt.Errorf("%w: resolution of the operation", ErrRecordInvalid)
+		return fmt.Errorf("%w: the stored resolution is malformed", ErrRecordInvalid)
 	}
 	*r = Resolved{
 		Happened: what == resolvedHappened, Attempt: int(attempt), At: when.UTC(),
@@ -309,51 +332,54 @@ func (r *Resolved) UnmarshalBinary(data []byte) error {
 	return nil
 }
 
-// ListRequest says which records [Inspector.List] returns. The zero value of each field is its default.
+// ListRequest selects the records that [Inspector.List] returns. The zero value of each field is its default.
 type ListRequest struct {
-	// States are the states of the records to list. None means all.
+	// States are the states of the records to list. An empty slice means all states.
 	States []State
 
-	// User is the user of the records to list, see [Key]. Empty means all users. A store that does not keep users returns
-	// [errors.ErrUnsupported].
+	// User is the user of the records to list, see [Key]. Empty means all users. A store that does not keep users
+	// returns [errors.ErrUnsupported].
 	User string
 
-	// Largest orders the records by Size, the largest first. The default is by Created, the oldest first.
+	// Largest sorts the records by Size, the largest first. By default, the records are sorted by Created, the oldest
+	// first.
 	Largest bool
 
 	// Limit is the maximum number of records to return. Zero means 100.
 	Limit int
 
-	// After is the last entry of the page before. If it is set, the listing begins behind it.
+	// After is the last entry of the previous page. If After is set, the listing begins after this entry.
 	After *Entry
 
-	// Scan is the maximum number of records to look at. It applies to stores that must fetch each of them, as Redis must.
-	// Zero means 100,000.
+	// Scan is the maximum number of records to read, in stores that read each record separately, such as Redis. Zero
+	// means 100,000.
 	Scan int
 }
 
-// Listing is what [Inspector.List] returns.
+// Listing is the result of [Inspector.List].
 type Listing struct {
-	// Entries have no Response.
+	// Entries are the records of the page, without Response.
 	Entries []Entry
 
-	// Totals counts all records that were looked at and that match States and User, also those on other pages.
+	// Totals counts all records that List has read and that match States and User, including the records on other
+	// pages.
 	Totals map[State]Total
 
-	// Partial says that the store has more records than Scan.
+	// Partial reports that the store has more records than Scan.
 	Partial bool
 
-	// Unreadable counts the records that could not be read. They are neither in Entries nor in Totals.
+	// Unreadable counts the records that could not be read. Entries and Totals do not include them.
 	Unreadable int
 }
 
-// Total is the sum over some records.
+// Total is the number and the size of some records.
 type Total struct {
 	Records int
-	Bytes   int64 // of Entry.Size
+	Bytes   int64 // the sum of Entry.Size
 }
 
-// mayChange returns why the record that e describes is left alone when somebody asks to forget or resolve an entry.
+// checkUnchanged returns the reason why Forget and Resolve must leave the record of e alone: the operation is
+// running, or the record has changed since the operator got the entry inspected.
 func (e Entry) checkUnchanged(inspected Entry) error {
 	switch {
 	case e.State == StateRunning:
@@ -370,7 +396,7 @@ func (r ListRequest) withDefaults() ListRequest {
 	return r
 }
 
-// order returns the order in which entries are listed. The last words make it the same each time.
+// entryOrder returns the comparison that sorts entries. The digest comes last and makes the order unambiguous.
 func (r ListRequest) entryOrder() func(a, b Entry) int {
 	return func(a, b Entry) int {
 		bySize := 0
@@ -381,7 +407,7 @@ func (r ListRequest) entryOrder() func(a, b Entry) int {
 	}
 }
 
-// collector makes a [Listing] of entries that come one by one.
+// collector collects entries one by one into a [Listing].
 type collector struct {
 	request      ListRequest
 	listing      Listing
@@ -399,7 +425,7 @@ func newCollector(request ListRequest) (*collector, error) {
 	return &collector{request, Listing{Totals: make(map[State]Total)}, firsts.New(request.Limit, request.entryOrder())}, nil
 }
 
-// add counts an entry if it is asked for, and keeps it if it is among the first ones.
+// addEntry counts an entry that matches the request, and keeps the entry if it belongs to the page.
 func (c *collector) addEntry(e Entry) {
 	if states := c.request.States; len(states) > 0 && !slices.Contains(states, e.State) {
 		return

@@ -16,40 +16,43 @@ import (
 	"github.com/google/uuid"
 )
 
-// Key identifies an operation by three parts. Requests whose keys are equal in all three belong to one operation. The
-// same ID from another user, or for another endpoint, belongs to another operation.
+// Key identifies an operation by three parts. Requests with three equal parts belong to one operation. A request from
+// another user, or for another endpoint, belongs to another operation even if its ID is the same.
 //
-// A Key does not print its parts, because they may be personal: it formats and logs as the ID of its operation, see
-// [Key.OperationID]. There are two exceptions, in which fmt does not ask the Key and shows the parts: the verbs %p and
-// %w, which are not meant for a Key, and a Key in an unexported field of a struct.
+// The parts of a Key may be personal, so a Key formats and logs as the ID of its operation (see [Key.OperationID])
+// instead of its parts. In two cases, package fmt shows the parts without asking the Key: the verbs %p and %w, which
+// are not meant for a Key, and a Key in an unexported field of a struct.
 //
-// A part of more than 255 bytes is replaced by one of 257 bytes: its first 192 bytes, a tilde, and its SHA-256 in
-// hexadecimal. If the 192 bytes would end within a UTF-8 character, that character is left out, and more tildes take
-// its place. A [Store], an [Operation] and an [Event] have the Key in this form, so its parts are not always those that
-// the service has named.
+// A part of more than 255 bytes is replaced by a part of 257 bytes: the first 192 bytes, a tilde, and the SHA-256 of
+// the part in hexadecimal. If byte 192 is in the middle of a UTF-8 character, tildes replace the bytes of this
+// character. A [Store], an [Operation] and an [Event] have the Key in this form, so a part may differ from the part
+// that the service has returned.
 type Key struct {
-	User     string // as the [UserFunc] names the caller
-	Endpoint string // as Options.Endpoint names it: "POST /payments"
-	ID       string // what the client sent
+	User     string // the caller, as returned by the [UserFunc]
+	Endpoint string // the endpoint, as returned by Options.Endpoint: "POST /payments"
+	ID       string // the key that the client sent
 }
 
-// A longer part of a key keeps its beginning, for people to read, and its digest, which tells it from others. It is longer
-// than any part that is kept whole, so that no two different parts become the same. Text stays text: no character is cut.
+// A part of more than maxPartSize bytes keeps its beginning, which people can read, and gets its digest, which
+// distinguishes the part from other parts. The result is longer than maxPartSize, so it cannot equal a part that was
+// kept whole.
 const (
 	maxPartSize    = 255
 	keptPrefixSize = 192
 )
 
-// Bounded returns the key as a [Store] has it: with parts of at most 257 bytes. Use it to ask an [Inspector] for a key
-// whose parts you have from the service or from the client. A key that a store has returned is bounded already.
+// Bounded returns the key in the form in which a [Store] has the key: with parts of at most 257 bytes. Use Bounded to
+// ask an [Inspector] for a key whose parts come from the service or from the client. A key that a store has returned
+// is bounded already.
 func (k Key) Bounded() Key { return k.boundParts() }
 
-// bounded returns the key with parts that have a limited length, whatever their source allows.
+// boundParts returns the key with each part shortened by boundPart.
 func (k Key) boundParts() Key {
 	return Key{User: boundPart(k.User), Endpoint: boundPart(k.Endpoint), ID: boundPart(k.ID)}
 }
 
-// clone returns the key without the memory that its parts may be cut out of.
+// cloneParts returns the key with copies of its parts. The parts may be substrings of a larger string, which can then
+// be garbage-collected.
 func (k Key) cloneParts() Key {
 	return Key{User: strings.Clone(k.User), Endpoint: strings.Clone(k.Endpoint), ID: strings.Clone(k.ID)}
 }
@@ -66,8 +69,9 @@ func boundPart(s string) string {
 	return s[:end] + strings.Repeat("~", keptPrefixSize+1-end) + hex.EncodeToString(digest[:])
 }
 
-// Digest returns the SHA-256 of the three parts. Each is preceded by its length, so that two keys with the same text in
-// different parts differ. Stores use the digest as their key: its size is fixed, and no client can choose its bytes.
+// Digest returns the SHA-256 of the three parts. The length of each part precedes the part, so keys with the same
+// text in different parts have different digests. Stores use the digest as their key, because the digest has a fixed
+// size and clients cannot choose its bytes.
 func (k Key) Digest() [sha256.Size]byte {
 	var space [512]byte // on the stack, and enough for all but the longest keys
 	b := append(space[:0], "idempotency/key/1"...)
@@ -80,18 +84,18 @@ func (k Key) Digest() [sha256.Size]byte {
 // String returns [Key.OperationID].
 func (k Key) String() string { return k.OperationID().String() }
 
-// Format implements [fmt.Formatter]: it writes String, whatever the verb.
+// Format implements [fmt.Formatter], and writes String for every verb.
 func (k Key) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, k.String()) }
 
-// MarshalText keeps the parts of the key out of JSON: it returns String. The key cannot be read back from it.
+// MarshalText returns String, so that JSON does not contain the parts of the key. A Key cannot be unmarshalled.
 func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// LogValue keeps the parts of the key out of structured logs: it returns String.
+// LogValue returns String, so that structured logs do not contain the parts of the key.
 func (k Key) LogValue() slog.Value { return slog.StringValue(k.String()) }
 
 const maxKeyLength = maxPartSize
 
-// keyError is [ErrKeyInvalid] with a reason that the client is told.
+// keyError is [ErrKeyInvalid] with a reason for the client.
 type keyError struct{ clientReason error }
 
 func newKeyError(format string, args ...any) error { return &keyError{fmt.Errorf(format, args...)} }
@@ -104,7 +108,8 @@ func hasKey(h http.Header, names []string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return len(h[name]) > 0 })
 }
 
-// findKey returns the key in the fields of h with one of the names. If several were sent, they must have the same key.
+// findKey returns the key in the fields of h with one of the names. All fields that the client has sent must have the
+// same key.
 func findKey(h http.Header, names []string) (string, error) {
 	key, from := "", ""
 	for _, name := range names {
@@ -126,9 +131,10 @@ func findKey(h http.Header, names []string) (string, error) {
 	return key, nil
 }
 
-// ParseKey returns the key in the values of the header Idempotency-Key, by the rules of [Middleware]: one value, bare
-// or as an RFC 9651 string, of 1 to 255 visible ASCII characters. It is for services that use a [Runner] behind another
-// protocol. The error is an [*Error]. It wraps [ErrKeyMissing] if there is no value, and otherwise [ErrKeyInvalid].
+// ParseKey returns the key in the values of the header Idempotency-Key, by the rules of [Middleware]: exactly one
+// value, bare or as an RFC 9651 string, with 1 to 255 visible ASCII characters. Use ParseKey with a [Runner] behind a
+// protocol other than HTTP. The error is an [*Error]. It wraps [ErrKeyMissing] if values is empty, and
+// [ErrKeyInvalid] otherwise.
 func ParseKey(values []string) (string, error) {
 	id, err := parseKeyValues("Idempotency-Key", values)
 	if err != nil {
@@ -137,7 +143,7 @@ func ParseKey(values []string) (string, error) {
 	return id, nil
 }
 
-// keyIn returns the key in the values of a field.
+// parseKeyValues returns the key in the values of the field with the given name.
 func parseKeyValues(name string, values []string) (string, error) {
 	switch len(values) {
 	case 0:
@@ -149,8 +155,8 @@ func parseKeyValues(name string, values []string) (string, error) {
 	}
 }
 
-// parseKey returns the key in a value of the header. One key is written in either of two forms: bare, as the SDKs of
-// payment providers send it, or as an RFC 9651 string, as draft-ietf-httpapi-idempotency-key-header asks.
+// parseKeyValue returns the key in a field value. A client may write the same key in two forms: bare, as the SDKs of
+// payment providers do, or as an RFC 9651 string, as draft-ietf-httpapi-idempotency-key-header requires.
 func parseKeyValue(value string) (id string, err error) {
 	id, quoted := value, strings.HasPrefix(value, `"`)
 	if quoted {
@@ -170,7 +176,8 @@ var (
 	removeEscapes = strings.NewReplacer(`\\`, "", `\"`, "")
 )
 
-// unquoteKey decodes a string of RFC 9651, section 3.3.3. The draft defines no parameters, so none are accepted.
+// unquoteKey decodes a string of RFC 9651, section 3.3.3. The draft defines no parameters, so unquoteKey accepts
+// none.
 func unquoteKey(s string) (string, error) {
 	content, closed := strings.CutSuffix(s[1:], `"`)
 	if !closed || strings.ContainsAny(removeEscapes.Replace(content), `"\`) {
@@ -179,8 +186,8 @@ func unquoteKey(s string) (string, error) {
 	return unescapeKey.Replace(content), nil
 }
 
-// checkKey reports what a key cannot have. In a bare one these are also the characters by which the two forms, or two
-// header lines that a proxy has joined, could be mistaken for one another.
+// checkKey refuses keys with invalid characters or lengths. A bare key must not have the characters `",;\`, because a
+// bare key could then be confused with a quoted key, or with two header lines that a proxy has joined.
 func checkKey(id string, quoted bool) error {
 	switch {
 	case id == "":
@@ -195,10 +202,11 @@ func checkKey(id string, quoted bool) error {
 	return nil
 }
 
-// ValidateUUID accepts only UUIDs in their usual form of 36 characters, in lower case. It is meant for Options.ValidateKey.
+// ValidateUUID accepts only UUIDs in the usual form of 36 characters, in lower case. Use ValidateUUID as
+// Options.ValidateKey.
 //
-// RFC 9562, section 4, allows both cases. But keys are compared byte by byte, so a UUID in both cases would be two keys, and
-// a client that changes the case between two attempts would carry out its operation twice.
+// RFC 9562, section 4, allows both cases. Keys are compared byte by byte, so a client that changed the case between
+// two attempts would send two keys and execute its operation twice.
 func ValidateUUID(id string) error {
 	if len(id) != 36 {
 		return fmt.Errorf("a UUID has 36 characters, not %d", len(id))
@@ -209,15 +217,15 @@ func ValidateUUID(id string) error {
 	return uuid.Validate(id)
 }
 
-// DefaultEndpoint is the default of Options.Endpoint: the method and the escaped path of a request, as in
-// "POST /payments". The method is r.Method. The path is the one that the client asked for, before any StripPrefix. The
-// host is not a part of it. To add the host, or the name of the service, set an Endpoint that puts it in front of
-// DefaultEndpoint.
+// DefaultEndpoint is the default of Options.Endpoint. It returns the method and the escaped path of a request, such
+// as "POST /payments". The method is r.Method. The path is the path that the client has sent, before any StripPrefix.
+// The host is not included. To include the host, or the name of the service, set an Endpoint that returns it in front
+// of DefaultEndpoint.
 func DefaultEndpoint(r *http.Request) string { return r.Method + " " + requestPath(r) }
 
-// newKey returns the key of a request, in a string of its own: its parts may be cut out of something much larger, such as
-// the request line, which nobody is to keep because of them. Without a function for it, the endpoint is DefaultEndpoint,
-// whose parts are joined here to save an allocation.
+// newKey returns the key of a request. The parts are substrings of one new string, because the arguments may be
+// substrings of larger strings such as the request line, which would stay in memory as long as the key. If endpoint
+// is nil, newKey uses the parts of DefaultEndpoint and joins them here, which saves an allocation.
 func newKey(r *http.Request, user, id string, endpoint func(*http.Request) string) Key {
 	method, space, path := r.Method, " ", requestPath(r)
 	if endpoint != nil {
@@ -231,7 +239,7 @@ func newKey(r *http.Request, user, id string, endpoint func(*http.Request) strin
 	return Key{User: all[:len(user)], Endpoint: all[len(user):end], ID: all[end:]}
 }
 
-// requestPath reads the path from the request line, which StripPrefix and rewriting middleware leave alone.
+// requestPath returns the path in the request line, because StripPrefix and rewriting middleware change r.URL only.
 func requestPath(r *http.Request) string {
 	if strings.HasPrefix(r.RequestURI, "/") {
 		path, _, _ := strings.Cut(r.RequestURI, "?")
@@ -243,7 +251,8 @@ func requestPath(r *http.Request) string {
 	return escapedPath(r.URL)
 }
 
-// pathOf returns the escaped path of a URL. One like mailto:somebody has none, but what stands for it.
+// escapedPath returns the escaped path of a URL. For a URL without a path, such as mailto:user@host, the result is
+// scheme and opaque part.
 func escapedPath(u *url.URL) string {
 	if u.Opaque != "" {
 		return u.Scheme + ":" + u.Opaque

@@ -19,19 +19,21 @@ import (
 
 // MemoryOptions are the settings of a [MemoryStore]. The zero value of each field is its default.
 type MemoryOptions struct {
-	// MaxBytes bounds the memory of all records together, estimated with their overhead. At the limit, new claims are
-	// refused with [ErrStoreFull]. No record is removed before it expires. The last eighth is reserved for claims: an
-	// answer that does not fit into the rest is stored with Omitted set. Zero means 256 MiB.
+	// MaxBytes bounds the estimated memory of all records, including overhead. At the limit, the store refuses new
+	// claims with [ErrStoreFull]. The store never removes a record before the record expires. The last eighth of
+	// MaxBytes is reserved for claims: if an answer does not fit into the rest, the store keeps the answer with
+	// Omitted set. Zero means 256 MiB.
 	MaxBytes int64
 
-	// MaxUserBytes bounds the records of one [Key.User] in the same way. At the limit, new claims of this user are refused
-	// with [ErrUserQuota]. The last eighth is reserved for claims here too: so a step whose result does not fit into the
-	// rest fails with the same error. Zero means half of MaxBytes. A value of MaxBytes or more means no limit, which suits
-	// a service with one user.
+	// MaxUserBytes bounds the records of one [Key.User] in the same way. At the limit, the store refuses new claims
+	// of this user with [ErrUserQuota]. The last eighth is reserved for claims here as well, so a step with a result
+	// that does not fit into the rest fails with the same error. Zero means half of MaxBytes. A value of MaxBytes or
+	// more means no limit, which suits a service with one user.
 	//
-	// The half keeps one user from filling the store, by mistake or on purpose, and leaves room to a user who has most of
-	// the work, as is usual in a service that is one process. But two users together can fill the store. If somebody can
-	// have several accounts, set less: with MaxBytes/N, it takes N accounts.
+	// The default of one half prevents a single user from filling the store, by mistake or on purpose, and leaves
+	// room for a user with most of the work, as is usual in a service that is one process. Two users together can
+	// still fill the store. If one person can have several accounts, set a smaller limit: with MaxBytes/N, filling
+	// the store takes N accounts.
 	MaxUserBytes int64
 }
 
@@ -39,7 +41,7 @@ func (o MemoryOptions) withDefaults() MemoryOptions {
 	o.MaxBytes = cmp.Or(o.MaxBytes, 256<<20)
 	o.MaxUserBytes = cmp.Or(o.MaxUserBytes, o.MaxBytes/2)
 	if o.MaxUserBytes >= o.MaxBytes {
-		o.MaxUserBytes = math.MaxInt64 // then a full store is always ErrStoreFull
+		o.MaxUserBytes = math.MaxInt64 // without a limit for users, a full store always returns ErrStoreFull
 	}
 	return o
 }
@@ -56,9 +58,9 @@ func (o MemoryOptions) checkOptions() error {
 	return errors.Join(faults...)
 }
 
-// MemoryStore keeps records in the memory of the process. It is for tests, and for services that run as one process and
-// may lose their records when it ends. It has no goroutine and nothing to close: each claim removes a few expired
-// records. It is safe for concurrent use.
+// MemoryStore keeps records in the memory of the process. Use a MemoryStore for tests, and for services that run as
+// one process and may lose their records when the process ends. A MemoryStore has no goroutine and needs no Close:
+// each claim removes a few expired records. A MemoryStore is safe for concurrent use.
 type MemoryStore struct {
 	hashKey                   func(Key) uint64
 	startTime                 time.Time
@@ -88,18 +90,18 @@ func NewMemoryStore(opts MemoryOptions) *MemoryStore {
 // Validate implements [Validator].
 func (s *MemoryStore) Validate(RunnerOptions) error { return s.optionFaults }
 
-// Immediate implements [Immediate]: all records are in memory.
+// Immediate implements [Immediate]. It returns true, because all records are in memory.
 func (s *MemoryStore) Immediate() bool { return true }
 
-// lessReserve returns the limits without the reserve for claims. A claim takes about 400 bytes and an answer may take
-// 1 MiB, so an eighth leaves room for many claims and costs few answers.
+// subtractReserve returns the limits without the reserve for claims. A claim takes about 400 bytes, and an answer may
+// take 1 MiB, so an eighth of the limits has room for many claims and costs few answers.
 func subtractReserve(l bounds.Limits) bounds.Limits {
 	const part = 8
 	return bounds.Limits{Total: l.Total - l.Total/part, User: l.User - l.User/part}
 }
 
-// shard holds the records of a part of the keys, by the hash of the key: a map with the keys themselves would be three
-// times as large. The few records whose hashes are equal are a chain.
+// shard holds the records of a part of the keys, by the hash of the key. A map with the keys themselves would take
+// three times as much memory. Records whose keys have the same hash form a chain.
 type shard struct {
 	store         *MemoryStore
 	mu            sync.Mutex
@@ -108,11 +110,12 @@ type shard struct {
 	extrasByEntry map[*entry]extras
 }
 
-// extras are what the shard keeps for a record beside its entry. Few records have any, so no entry has a place for them.
+// extras is the data that the shard keeps beside an entry. Few records have extras, so an entry has no field for
+// them.
 type extras struct {
 	checkpoints map[string][]byte
 	resolved    *Resolved
-	byteCount   int64 // of all, see add and resolve
+	byteCount   int64 // estimated by addCheckpoint and addResolved
 }
 
 func (sh *shard) findEntry(hash uint64, key Key) *entry {
@@ -145,8 +148,9 @@ func (sh *shard) unlinkEntry(hash uint64, e *entry) {
 	e.nextInChain = nil
 }
 
-// entry is one attempt at an operation, and the record of it; the next attempt has an entry of its own. So its address
-// tells whose a claim is. Times are counted from the start of the store: a monotonic clock, in a third of the space.
+// entry is one attempt at an operation, and the record of the attempt. The next attempt gets a new entry, so the
+// address of an entry identifies the claim. Times are durations since the start of the store: they are monotonic, and
+// take a third of the space of a time.Time.
 type entry struct {
 	shard       *shard
 	key         Key
@@ -157,24 +161,24 @@ type entry struct {
 	response Response
 
 	nextInChain *entry
-	heapPlace   int // among those that expire, from 1; 0: removed
+	heapPlace   int // the index in byExpiry plus 1, or 0 after the entry was removed
 }
 
-// entryEnding says how an attempt has ended.
+// entryEnding is the way in which an attempt has ended.
 type entryEnding uint8
 
 const (
 	notEnded  entryEnding = iota
-	released              // by Release, or because the record was gone then
-	freed                 // by Release: the entry is the record of no key
+	released              // by Release, also if the record was gone at that time
+	freed                 // by Release with a ttl of zero, which has removed the record
 	completed             // by Complete
 )
 
-// times of an entry.
+// entryTimes are the times of an entry, as durations since the start of the store.
 type entryTimes struct {
 	createdAt time.Duration
-	leaseEnd  time.Duration // when it ends
-	expiresAt time.Duration // not before the lease
+	leaseEnd  time.Duration // after Complete: the time of the completion
+	expiresAt time.Duration // never before leaseEnd
 }
 
 func (e *entry) makeRecord(now time.Duration) Record {
@@ -190,7 +194,7 @@ func (e *entry) makeRecord(now time.Duration) Record {
 	return r
 }
 
-// entryOverhead estimates what a record takes beyond its bytes.
+// entryOverhead estimates the memory of a record in addition to its text.
 const entryOverhead = 320
 
 func (e *entry) countBytes() int64 {
@@ -225,7 +229,7 @@ func (s *MemoryStore) Begin(_ context.Context, key Key, request ClaimRequest) (R
 	} else {
 		e.createdAt, e.attempt = stored.createdAt, stored.attempt+1
 		remaining = stored.expiresAt - now
-		sh.replaceEntry(hash, stored, e) // which is of the same size
+		sh.replaceEntry(hash, stored, e) // of the same size, so byteUsage stays
 	}
 	sh.expireAfter(e, now, max(request.TTL, request.Lease))
 	record := e.makeRecord(now)
@@ -248,7 +252,7 @@ func (s *MemoryStore) lockShard(hash uint64) *shard {
 	return sh
 }
 
-// find returns the record of key, unless it has expired.
+// findLive returns the record of key. An expired record is removed, and counts as missing.
 func (s *MemoryStore) findLive(sh *shard, hash uint64, key Key, now time.Duration) *entry {
 	e := sh.findEntry(hash, key)
 	if e != nil && e.expiresAt <= now {
@@ -258,7 +262,7 @@ func (s *MemoryStore) findLive(sh *shard, hash uint64, key Key, now time.Duratio
 	return e
 }
 
-// insert adds a record, if there is room for it. The caller lets it expire.
+// insertEntry adds a record if the limits allow. The caller sets the expiry by expireAfter.
 func (s *MemoryStore) insertEntry(sh *shard, hash uint64, e *entry, now time.Duration) error {
 	if err := s.reserveBytes(sh, e.key.User, e.countBytes(), s.claimLimits, now); err != nil {
 		return err
@@ -274,7 +278,8 @@ func (s *MemoryStore) removeEntry(sh *shard, hash uint64, e *entry) {
 	delete(sh.extrasByEntry, e)
 }
 
-// take reserves n bytes for user, if need be in the place of expired records. The caller holds sh.
+// reserveBytes reserves n bytes for user, and removes expired records if the limits are reached. The caller holds the
+// lock of sh.
 func (s *MemoryStore) reserveBytes(sh *shard, user string, n int64, within bounds.Limits, now time.Duration) error {
 	for {
 		err := s.byteUsage.Add(user, n, within)
@@ -284,7 +289,7 @@ func (s *MemoryStore) reserveBytes(sh *shard, user string, n int64, within bound
 	}
 }
 
-// trim removes up to n expired records, and reports whether there were any.
+// removeExpired removes up to n expired records of sh, and reports whether there were any.
 func (s *MemoryStore) removeExpired(sh *shard, now time.Duration, n int) (trimmed bool) {
 	for ; n > 0 && len(sh.byExpiry) > 0 && sh.byExpiry[0].expiresAt <= now; n-- {
 		e := sh.byExpiry[0]
@@ -294,7 +299,8 @@ func (s *MemoryStore) removeExpired(sh *shard, now time.Duration, n int) (trimme
 	return trimmed
 }
 
-// makeRoom trims every shard that nobody is using, and reports whether there was anything to trim; the caller holds held.
+// makeRoom removes some expired records of every shard whose lock is free, and reports whether there were any. The
+// caller holds the lock of locked.
 func (s *MemoryStore) makeRoom(locked *shard, now time.Duration) (made bool) {
 	const each = 16
 	for i := range s.shards {
@@ -309,8 +315,8 @@ func (s *MemoryStore) makeRoom(locked *shard, now time.Duration) (made bool) {
 	return made
 }
 
-// expiring is a heap of records: the first one expires before all others. How long a record is kept differs from record to
-// record, so they do not expire in the order in which they come.
+// expiryHeap is a heap of records in the order of their expiry. A heap is necessary because records have different
+// TTLs.
 type expiryHeap []*entry
 
 func (x expiryHeap) Len() int           { return len(x) }
@@ -321,13 +327,13 @@ func (x expiryHeap) Swap(i, j int) {
 	x[i].heapPlace, x[j].heapPlace = i+1, j+1
 }
 
-// Push is for [heap.Push].
+// Push implements [heap.Interface].
 func (x *expiryHeap) Push(e any) {
 	*x = append(*x, e.(*entry))
 	e.(*entry).heapPlace = len(*x)
 }
 
-// Pop is for [heap.Remove].
+// Pop implements [heap.Interface].
 func (x *expiryHeap) Pop() any {
 	last := len(*x) - 1
 	e := (*x)[last]
@@ -336,7 +342,7 @@ func (x *expiryHeap) Pop() any {
 	return e
 }
 
-// expireAfter lets e expire after ttl.
+// expireAfter sets the expiry of e to ttl from now.
 func (sh *shard) expireAfter(e *entry, now, ttl time.Duration) {
 	e.expiresAt = now + ttl
 	if e.heapPlace == 0 {
@@ -346,7 +352,7 @@ func (sh *shard) expireAfter(e *entry, now, ttl time.Duration) {
 	heap.Fix(&sh.byExpiry, e.heapPlace-1)
 }
 
-// forget takes e out of the heap.
+// removeFromHeap removes e from the heap.
 func (sh *shard) removeFromHeap(e *entry) { heap.Remove(&sh.byExpiry, e.heapPlace-1) }
 
 // Extend implements [Claim].
@@ -375,7 +381,7 @@ func (e *entry) Complete(_ context.Context, resp Response, ttl time.Duration) er
 	defer e.shard.mu.Unlock()
 	switch e.endedBy {
 	case completed:
-		return nil // this is a repetition, even if the record has expired since
+		return nil // a repetition, even if the record has expired since the first call
 	case released, freed:
 		return ErrClaimLost
 	}
@@ -391,7 +397,7 @@ func (e *entry) Complete(_ context.Context, resp Response, ttl time.Duration) er
 	return err
 }
 
-// future says whether an attempt goes on after a call of its claim.
+// attemptFuture tells restoreEntry whether the attempt goes on after the present call.
 type attemptFuture bool
 
 const (
@@ -399,8 +405,9 @@ const (
 	attemptGoesOn attemptFuture = true
 )
 
-// restore adds the entry again if it has expired, and returns [ErrRestored] then. The caller lets it expire. Any other
-// error says why the entry is not the record of its key. If the attempt goes on, the entry gets the checkpoint [RecordLost].
+// restoreEntry checks that the entry is the record of its key. If the record has expired, restoreEntry adds the entry
+// again and returns [ErrRestored]; the caller sets the expiry. If the attempt goes on, a restored entry gets the
+// checkpoint [RecordLost]. Other errors are [ErrClaimLost], if the key has another record, and those of the limits.
 func (e *entry) restoreEntry(now time.Duration, attempt attemptFuture) error {
 	if e.isLive(now) {
 		return nil
@@ -422,7 +429,8 @@ func (e *entry) restoreEntry(now time.Duration, attempt attemptFuture) error {
 	return ErrRestored
 }
 
-// respond takes as much of the response as there is room for. The room for its status is there from the start.
+// storeResponse stores the response, or its status alone if the body exceeds the limits. The claim has already
+// reserved the bytes for the status.
 func (e *entry) storeResponse(resp Response, now time.Duration) {
 	s, before := e.shard.store, e.countBytes()
 	e.endedBy, e.response = completed, resp
@@ -432,7 +440,7 @@ func (e *entry) storeResponse(resp Response, now time.Duration) {
 	}
 }
 
-// live reports whether the entry is the record of its key.
+// isLive reports whether the entry is the record of its key.
 func (e *entry) isLive(now time.Duration) bool { return e.heapPlace != 0 && e.expiresAt > now }
 
 // Release implements [Claim].
@@ -447,7 +455,7 @@ func (e *entry) Release(_ context.Context, ttl time.Duration) error {
 	case freed:
 		return e.checkStillFree(now)
 	}
-	// A record that is gone is marked as released too, so that Extend does not restore it.
+	// A record that is gone is marked as released too, so that Extend does not restore the record.
 	e.endedBy, e.leaseEnd = released, now
 	switch {
 	case !e.isLive(now):
@@ -462,7 +470,8 @@ func (e *entry) Release(_ context.Context, ttl time.Duration) error {
 	return nil
 }
 
-// stillFree returns what a repeated Release says of a key that it has freed.
+// checkStillFree returns the result of a repeated Release with a ttl of zero: [ErrClaimLost] if the key has a record
+// again.
 func (e *entry) checkStillFree(now time.Duration) error {
 	if e.shard.store.findLive(e.shard, e.shard.store.hashKey(e.key), e.key, now) != nil {
 		return ErrClaimLost
@@ -471,8 +480,8 @@ func (e *entry) checkStillFree(now time.Duration) error {
 }
 
 const (
-	extraOverhead = 100         // estimates what a checkpoint, or a Resolved, takes beyond its bytes
-	restoredTTL   = time.Minute // how long a record is kept that Checkpoint has made again, unless Extend keeps it longer
+	extraOverhead = 100         // estimates the memory of a checkpoint or a Resolved in addition to its text
+	restoredTTL   = time.Minute // the TTL of a record that Checkpoint has restored; the next Extend prolongs the TTL
 )
 
 // Checkpoint implements [Checkpointer].
@@ -506,7 +515,7 @@ func (e *entry) Checkpoint(_ context.Context, name string, data []byte) (stored 
 	return data, restored
 }
 
-// add adds a checkpoint.
+// addCheckpoint adds a checkpoint and its size.
 func (x *extras) addCheckpoint(name string, data []byte) {
 	if x.checkpoints == nil {
 		x.checkpoints = make(map[string][]byte)
@@ -515,7 +524,7 @@ func (x *extras) addCheckpoint(name string, data []byte) {
 	x.byteCount += int64(extraOverhead + len(name) + len(data))
 }
 
-// resolve adds how the operation was resolved.
+// addResolved adds the resolution of the operation and its size.
 func (x *extras) addResolved(how *Resolved) {
 	x.resolved = how
 	x.byteCount += int64(extraOverhead + len(how.Operator) + len(how.Reason))
@@ -532,7 +541,7 @@ func (sh *shard) setExtras(e *entry, extra extras) {
 	sh.extrasByEntry[e] = extra
 }
 
-// replace puts an entry in the place of another one, with the extras of that one. The caller lets it expire.
+// replaceEntry replaces stored by next, and moves the extras to next. The caller sets the expiry.
 func (sh *shard) replaceEntry(hash uint64, stored, next *entry) {
 	sh.removeFromHeap(stored)
 	sh.unlinkEntry(hash, stored)
@@ -543,7 +552,7 @@ func (sh *shard) replaceEntry(hash uint64, stored, next *entry) {
 	}
 }
 
-// dropCheckpoints removes the checkpoints of an operation that is completed.
+// dropCheckpoints removes the checkpoints of a completed operation, and keeps its resolution.
 func (sh *shard) dropCheckpoints(e *entry) {
 	before, ok := sh.extrasByEntry[e]
 	if !ok {
@@ -574,7 +583,7 @@ func (e *entry) Checkpoints(context.Context) (map[string][]byte, error) {
 
 var _ Resolver = (*MemoryStore)(nil)
 
-// Inspect implements [Inspector]. It fills every field of an [Entry].
+// Inspect implements [Inspector], and sets every field of an [Entry].
 func (s *MemoryStore) Inspect(_ context.Context, key Key) (Entry, error) {
 	if s.optionFaults != nil {
 		return Entry{}, s.optionFaults
@@ -596,7 +605,7 @@ func (s *MemoryStore) Inspect(_ context.Context, key Key) (Entry, error) {
 	return described, nil
 }
 
-// InspectDigest implements [Resolver]. It looks at all records.
+// InspectDigest implements [Resolver]. It searches all records.
 func (s *MemoryStore) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (Entry, error) {
 	for i := range s.shards {
 		if key, ok := s.shards[i].findKeyByDigest(digest); ok {
@@ -617,7 +626,8 @@ func (sh *shard) findKeyByDigest(digest [sha256.Size]byte) (Key, bool) {
 	return Key{}, false
 }
 
-// shown returns what people are told of the record, but for the digest and the response. The caller holds the shard.
+// describeEntry returns the [Entry] for the record, without digest and response. The caller holds the lock of the
+// shard.
 func (e *entry) describeEntry(now time.Duration) Entry {
 	described := Entry{
 		Key: e.key, State: e.stateAt(now),
@@ -634,7 +644,7 @@ func (e *entry) describeEntry(now time.Duration) Entry {
 	return described
 }
 
-// state says what the record means for a request that comes now.
+// stateAt returns the state of the record at the time now.
 func (e *entry) stateAt(now time.Duration) State {
 	switch {
 	case e.endedBy == completed:
@@ -663,7 +673,8 @@ func (s *MemoryStore) Resolve(_ context.Context, inspected Entry, r Resolution) 
 	})
 }
 
-// change does what an operator asks for to the record of an entry, if it has not changed.
+// changeEntry calls do for the record of inspected, unless the record has changed since the operator inspected the
+// entry.
 func (s *MemoryStore) changeEntry(inspected Entry, do func(sh *shard, hash uint64, e *entry, now time.Duration) error) error {
 	if s.optionFaults != nil {
 		return s.optionFaults
@@ -682,8 +693,9 @@ func (s *MemoryStore) changeEntry(inspected Entry, do func(sh *shard, hash uint6
 	return do(sh, hash, e, now)
 }
 
-// resolve puts an entry that nobody owns in the place of an abandoned one, if there is room for it. There always is if the
-// record does not grow. What is as small as a claim may have the reserve for claims.
+// resolveEntry replaces an abandoned entry by an entry without an owner. If the new entry is larger, the additional
+// bytes must fit the limits. A response with a body must leave the reserve for claims untouched; a smaller entry may
+// use the reserve, as a claim may.
 func (s *MemoryStore) resolveEntry(
 	sh *shard, hash uint64, stored *entry, inspected Entry, r Resolution, now time.Duration,
 ) error {
@@ -721,8 +733,8 @@ func (s *MemoryStore) resolveEntry(
 	return nil
 }
 
-// List implements [Inspector]. It looks at all records, whatever ListRequest.Scan says. Claims in the part of the store
-// that it is looking at wait: some milliseconds if there are a million records.
+// List implements [Inspector]. It visits all records, and ignores ListRequest.Scan. While List visits a shard, claims
+// on the keys of this shard wait: some milliseconds in a store with a million records.
 func (s *MemoryStore) List(ctx context.Context, request ListRequest) (Listing, error) {
 	if s.optionFaults != nil {
 		return Listing{}, s.optionFaults
@@ -744,12 +756,12 @@ func (s *MemoryStore) List(ctx context.Context, request ListRequest) (Listing, e
 	return listing, nil
 }
 
-// list adds the records of a user, or of all users.
+// listEntries adds the records of user to collected, or all records if user is empty.
 func (sh *shard) listEntries(user string, collected *collector) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := sh.store.timeSinceStart()
-	for _, e := range sh.byExpiry { // which has all of them
+	for _, e := range sh.byExpiry { // contains every record of the shard
 		if e.isLive(now) && (user == "" || user == e.key.User) {
 			collected.addEntry(e.describeEntry(now))
 		}

@@ -1,5 +1,5 @@
-// Package bounds bounds what requests share. Buffers are reused, and Shares count the memory of requests. Usage counts the memory of
-// records. Crowd tells a crowded pool of connections from a server that is down.
+// Package bounds limits what requests share. Buffers are reused by later requests, Shares limit the memory of requests,
+// and Usage limits the memory of records. Crowd distinguishes a crowded pool of connections from a server that is down.
 package bounds
 
 import (
@@ -15,16 +15,16 @@ import (
 	"time"
 )
 
-// Buffer is a byte slice that one request after another uses. For a body of a megabyte, a new allocation would cost more
-// than all else that the middleware does.
+// Buffer is a byte slice that one request after another uses. Allocating a buffer for a body of a megabyte would cost
+// more than everything else in the middleware.
 type Buffer struct {
 	B    []byte
-	Next [1]byte // room for the byte behind a full B
+	Next [1]byte // space for the byte after a full B
 }
 
 const (
 	minCapacity = 512
-	MaxPooled   = 2 << 20 // the most that a buffer may keep for the next request
+	MaxPooled   = 2 << 20 // the capacity of the largest buffer that is kept for later requests
 )
 
 // Room returns the capacity of a new buffer for n bytes.
@@ -35,11 +35,11 @@ func Room(n int64) int64 {
 	return 1 << bits.Len64(uint64(max(n, minCapacity)-1))
 }
 
-// buffers has those that nobody uses, by the power of two that is their capacity. So nothing small is in a buffer that
-// was made for something large.
+// bufferPools has the unused buffers. The index is the power of two that is the capacity, so that a small body never
+// occupies a large buffer.
 var bufferPools [22]sync.Pool
 
-// unused returns where the buffers with a capacity are that nobody uses.
+// poolFor returns the pool for buffers with the given capacity.
 func poolFor(capacity int64) *sync.Pool { return &bufferPools[bits.Len64(uint64(capacity))-1] }
 
 // NewBuffer returns an empty buffer with room for n bytes.
@@ -53,7 +53,7 @@ func NewBuffer(n int) *Buffer {
 	return &Buffer{B: make([]byte, 0, capacity)}
 }
 
-// Free gives the buffer to the next request, and reports whether it did: a huge one is left to the garbage collector.
+// Free gives the buffer to later requests, and reports whether it did: huge buffers go to the garbage collector.
 func (b *Buffer) Free() bool {
 	capacity := int64(cap(b.B))
 	if capacity > MaxPooled || capacity != Room(capacity) {
@@ -74,26 +74,27 @@ func (b *Buffer) Grow(n int) {
 	larger.Free()
 }
 
-// Reasons for which ReadBody gives up. Any other error is that of the body.
+// These are errors of ReadBody. Any other error is an error of the body.
 var (
 	ErrTooLarge = errors.New("over the limit")
 	ErrNoRoom   = errors.New("no room for the body")
 )
 
-// largestRead bounds the room for a body at first, whatever the request announces: an announcement costs its sender
-// nothing.
+// maxFirstCapacity bounds the first buffer for a body, whatever size the request announces, because announcing a size
+// costs a client nothing.
 const maxFirstCapacity = 32 << 10
 
-// noBody is the buffer of requests without a body.
+// emptyBuffer is the buffer of requests without a body.
 var emptyBuffer = new(Buffer)
 
-// ReadBody reads the whole body of r, which must not have more than limit bytes. ReadBody takes the capacity of the buffer
-// from what user may hold of budget, and the caller gives that capacity back, also after an error. If r announces more
-// than limit bytes, ReadBody fails without reading.
+// ReadBody reads the whole body of r. ReadBody takes the capacity of the buffer from the share of user in budget, and
+// the caller must give the capacity back, also after an error. If r announces more than limit bytes, ReadBody fails
+// without reading.
 //
-//   - ErrTooLarge: the body has more than limit bytes, or more than an [http.MaxBytesReader] around it allows.
+//   - ErrTooLarge: the body has more than limit bytes, or more bytes than an [http.MaxBytesReader] around the body
+//     allows.
 //   - ErrNoRoom: the budget is used up.
-//   - Any other error: the body breaks off.
+//   - Any other error: the body could not be read to its end.
 func ReadBody(r *http.Request, limit int64, budget *Shares, user string) (*Buffer, error) {
 	if r.ContentLength > limit {
 		return emptyBuffer, fmt.Errorf("%w of %d bytes: %d are announced", ErrTooLarge, limit, r.ContentLength)
@@ -111,7 +112,7 @@ func ReadBody(r *http.Request, limit int64, budget *Shares, user string) (*Buffe
 		if err == io.EOF {
 			return b, nil
 		}
-		if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge { // for a limit of outer middleware
+		if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge { // the limit of an outer middleware
 			err = fmt.Errorf("%w: %w", ErrTooLarge, err)
 		}
 		if err != nil {
@@ -120,12 +121,12 @@ func ReadBody(r *http.Request, limit int64, budget *Shares, user string) (*Buffe
 	}
 }
 
-// readSome reads once from the body of r.
+// readSome reads once from the body of r, and grows a full buffer if the body goes on.
 func readSome(b *Buffer, r *http.Request, limit int64, budget *Shares, user string) error {
 	space := b.B[len(b.B):cap(b.B)]
 	full := len(space) == 0
 	if full {
-		space = b.Next[:] // so that a body that fits needs no growth to meet its end
+		space = b.Next[:] // reads io.EOF without growing a buffer that the body fits exactly
 	}
 	n, err := r.Body.Read(space)
 	if int64(len(b.B)+n) > limit {
@@ -145,7 +146,7 @@ func readSome(b *Buffer, r *http.Request, limit int64, budget *Shares, user stri
 	return err
 }
 
-// doubled returns the size to which a full buffer grows: twice as much, but not beyond what the request announces.
+// grownSize returns the new size of a full buffer: twice the capacity, but at most the announced size.
 func grownSize(b *Buffer, announced int64) int64 {
 	twice := 2 * int64(cap(b.B))
 	if announced > int64(cap(b.B)) {
@@ -154,18 +155,18 @@ func grownSize(b *Buffer, announced int64) int64 {
 	return twice
 }
 
-// Shares counts what all users hold of something, and what each of them holds, so that nobody takes all of it. The zero
-// value has no limits and counts nothing. It is safe for concurrent use.
+// Shares counts how much of a resource all users hold together, and how much each user holds, so that one user cannot
+// take everything. The zero value has no limits and counts nothing. Shares is safe for concurrent use.
 type Shares struct {
-	Total, Each int64 // the most that all users may hold together, and one of them
+	Total, Each int64 // the limits for all users together and for each user
 
 	mu         sync.Mutex
 	totalHeld  int64
-	heldByUser map[string]int64 // has no users who hold nothing
+	heldByUser map[string]int64 // without users who hold nothing
 }
 
-// Take reports whether user may hold n more; if so, they count until they are given back. A user who holds nothing may
-// take more than a share at once: else there would be things that nobody could ever hold.
+// Take adds n to what user holds and returns true, if the limits allow. A user who holds nothing may take more than
+// Each at once, because otherwise a request larger than Each could never run.
 func (s *Shares) Take(user string, n int64) bool {
 	if s.Each == 0 || n == 0 {
 		return true
@@ -184,7 +185,7 @@ func (s *Shares) Take(user string, n int64) bool {
 	return true
 }
 
-// GiveBack ends what a user holds of n.
+// GiveBack subtracts n from what user holds.
 func (s *Shares) GiveBack(user string, n int64) {
 	if s.Each == 0 || n == 0 {
 		return
@@ -197,18 +198,18 @@ func (s *Shares) GiveBack(user string, n int64) {
 	}
 }
 
-// Users returns how many users hold something.
+// Users returns the number of users who hold something.
 func (s *Shares) Users() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.heldByUser)
 }
 
-// Limits are the most bytes that all users may have together, and one of them.
+// Limits are the maximum bytes of all users together, and of each user.
 type Limits struct{ Total, User int64 }
 
-// Usage counts the bytes of all users, and those of each. Users are divided by their hash, so that few wait for the same
-// lock. It is safe for concurrent use.
+// Usage counts the bytes of all users together, and of each user. The users are divided by their hash into parts with
+// separate locks, so that goroutines seldom wait for each other. Usage is safe for concurrent use.
 type Usage struct {
 	errFull, errQuota error
 	hashSeed          maphash.Seed
@@ -216,13 +217,13 @@ type Usage struct {
 	userParts         [64]userBytes
 }
 
-// userBytes counts the bytes of some users. A user without any is not in the map.
+// userBytes counts the bytes of some users. The map leaves out users without bytes.
 type userBytes struct {
 	mu          sync.Mutex
 	bytesByUser map[string]int64
 }
 
-// Init makes the Usage ready. Full is what Add returns at the limit of all, and quota at that of a user.
+// Init prepares the Usage. Add returns full at the limit of all users together, and quota at the limit of one user.
 func (u *Usage) Init(full, quota error) {
 	u.errFull, u.errQuota = full, quota
 	u.hashSeed = maphash.MakeSeed()
@@ -235,7 +236,7 @@ func (u *Usage) partFor(user string) *userBytes {
 	return &u.userParts[maphash.String(u.hashSeed, user)%uint64(len(u.userParts))]
 }
 
-// Add counts n more bytes of user. It returns an error and counts nothing if that would exceed a limit.
+// Add counts n more bytes of user. If the sum would exceed a limit, Add returns an error and counts nothing.
 func (u *Usage) Add(user string, n int64, within Limits) error {
 	part := u.partFor(user)
 	part.mu.Lock()
@@ -251,7 +252,8 @@ func (u *Usage) Add(user string, n int64, within Limits) error {
 	return nil
 }
 
-// addTotal checks the limit before it adds. Much that has no room must not make little fail in the meantime.
+// addTotal adds n to the total if the limit allows. The limit is checked before the addition, so that a large n that
+// exceeds the limit does not make a concurrent small n fail.
 func (u *Usage) addTotal(n, limit int64) bool {
 	for {
 		total := u.totalBytes.Load()
@@ -276,7 +278,7 @@ func (u *Usage) Subtract(user string, n int64) {
 	}
 }
 
-// Counted returns what is counted now, in total and by user.
+// Counted returns the present counts, in total and by user.
 func (u *Usage) Counted() (total int64, users map[string]int64) {
 	users = make(map[string]int64)
 	for i := range u.userParts {
@@ -312,8 +314,8 @@ func (c *Crowd) IsCrowded() bool { return c.stepCount.Load() > c.poolSize }
 // Replied records a reply of the server.
 func (c *Crowd) Replied() { c.lastReply.Store(int64(time.Since(c.createdAt))) }
 
-// WasUp reports whether the server has replied within the last minute. The window is that long, because in a very crowded pool all
-// steps may time out for a while.
+// WasUp reports whether the server has replied within the last minute. A minute is long because, in a very crowded pool,
+// all steps may time out for a while.
 func (c *Crowd) WasUp() bool {
 	last := c.lastReply.Load()
 	return last > 0 && time.Since(c.createdAt)-time.Duration(last) < time.Minute

@@ -1,6 +1,6 @@
-// Package canonicaljson gives two texts of JSON one form if they have one meaning. The form is that of RFC 8785, except that
-// every digit of a number counts, a negative zero is not zero, and members keep their order if an object has two names that
-// differ in case only.
+// Package canonicaljson returns the same text for two JSON texts with the same meaning. The canonical form follows
+// RFC 8785, with three exceptions: every digit of a number counts, a negative zero differs from zero, and an object
+// with two names that differ only in case keeps the order of its members.
 package canonicaljson
 
 import (
@@ -15,8 +15,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Form returns the form of body. The error says why it has none: it is not JSON, has a name twice in one object, is nested
-// more than 100 deep, or has a number with a fraction or an exponent that is out of the range of 64-bit floats.
+// Form returns the canonical form of body. Form returns an error in these cases: body is not JSON, an object has the
+// same name twice, the nesting is deeper than 100, or a number with a fraction or an exponent is out of the range of
+// 64-bit floats.
 func Form(body []byte) ([]byte, error) {
 	if err := checkDepth(body); err != nil {
 		return nil, err
@@ -37,15 +38,16 @@ func Form(body []byte) ([]byte, error) {
 	return canonicalNumbers(value)
 }
 
-// hasLookAlikes reports whether an object in value has two names that differ in case only. The meaning of such an object
-// depends on the order of its members: encoding/json reads both names into one field, which keeps the value of the last.
-// Value is in canonical form. With all of its letters folded, value has a name twice, which jsontext refuses.
+// hasLookAlikes reports whether an object in value has two names that differ only in case. The meaning of such an
+// object depends on the order of its members: encoding/json reads both names into one field, and the last value wins.
+// Value must be in canonical form. After foldRune, the two names are equal, and jsontext refuses the object because
+// of the duplicate name.
 func hasLookAlikes(value jsontext.Value) bool {
 	return !jsontext.Value(bytes.Map(foldRune, value)).IsValid()
 }
 
-// fold returns the same rune for runes that differ in case only, as [bytes.EqualFold] and encoding/json see them. ASCII
-// becomes lower case, so that the words, escapes and numbers of JSON stay as they are.
+// foldRune returns the same rune for all runes that [bytes.EqualFold] and encoding/json treat as equal. ASCII letters
+// become lower case, so the words, escapes and numbers of JSON stay valid.
 func foldRune(r rune) rune {
 	if r < utf8.RuneSelf {
 		return unicode.ToLower(r)
@@ -60,10 +62,10 @@ func foldRune(r rune) rune {
 	return smallest
 }
 
-// maxDepth bounds how deep arrays and objects are nested.
+// maxDepth bounds the nesting of arrays and objects.
 const maxDepth = 100
 
-// checkDepth refuses JSON that takes too long to canonicalise. It may pass what is not well-formed.
+// checkDepth refuses deeply nested JSON, which would take too long to canonicalise. Malformed JSON may pass.
 func checkDepth(body []byte) error {
 	depth, quoted := 0, false
 	for i := 0; i < len(body); i++ {
@@ -108,8 +110,8 @@ func canonicalNumbers(value []byte) (all []byte, err error) {
 	return append(all, value[copied:]...), nil
 }
 
-// appendNumeral appends the canonical form of a number: its digits, without zeros at either end, and the power of ten that
-// they are multiplied by. A number with a fraction or an exponent is refused if it is out of the range of floats.
+// appendNumeral appends the canonical form of a number: its digits without zeros at either end, and a power of ten as
+// factor. A number with a fraction or an exponent is refused if it is out of the range of 64-bit floats.
 func appendNumeral(b []byte, number string) ([]byte, error) {
 	mantissa, exponent := number, "0"
 	if i := strings.IndexAny(number, "eE"); i >= 0 {
@@ -131,7 +133,7 @@ func appendNumeral(b []byte, number string) ([]byte, error) {
 	return strconv.AppendInt(append(append(b, significant...), 'e'), int64(power), 10), nil
 }
 
-// isFloat reports whether a number that is not zero is none as a 64-bit float either.
+// isFloat reports whether a 64-bit float can hold the non-zero number without overflow, and without becoming zero.
 func isFloat(number string) bool {
 	f, err := strconv.ParseFloat(number, 64)
 	return err == nil && f != 0

@@ -1,30 +1,31 @@
-// Package firsts keeps the first few of many values, in an order.
+// Package firsts keeps the first few of many values in a given order.
 package firsts
 
 import "slices"
 
-// List keeps the first values of those that are added. It holds hardly more of them than it is to keep.
+// List keeps the first values in the order of a comparison. A List holds at most a thousand values more than
+// requested.
 type List[T any] struct {
 	maxValues     int
 	compareValues func(a, b T) int
 	keptValues    []T
 }
 
-// New returns an empty list for up to most values.
-func New[T any](most int, compare func(a, b T) int) *List[T] {
-	return &List[T]{maxValues: most, compareValues: compare}
+// New returns an empty list that keeps the first maxValues values.
+func New[T any](maxValues int, compare func(a, b T) int) *List[T] {
+	return &List[T]{maxValues: maxValues, compareValues: compare}
 }
 
-// Add keeps a value if it is among the first ones.
+// Add adds a value to the list.
 func (l *List[T]) Add(value T) {
 	l.keptValues = append(l.keptValues, value)
-	const slack = 1000 // so that sorting is rare
+	const slack = 1000 // sorting after each value would be slow
 	if len(l.keptValues)-slack > l.maxValues {
 		l.Values()
 	}
 }
 
-// Values returns the values in their order.
+// Values returns the first values in order.
 func (l *List[T]) Values() []T {
 	slices.SortFunc(l.keptValues, l.compareValues)
 	if len(l.keptValues) > l.maxValues {

@@ -1,5 +1,5 @@
-// Package grpcstatus reads the status of a call in an answer of gRPC or gRPC-Web, or in a stream of Connect. The HTTP
-// status of such an answer is 200, however the call has ended.
+// Package grpcstatus reads the status of a call from an answer of gRPC or gRPC-Web, or from a stream of Connect. The
+// HTTP status of such an answer is 200, also if the call has failed.
 package grpcstatus
 
 import (
@@ -17,15 +17,16 @@ import (
 // Answer is an HTTP answer.
 type Answer struct {
 	Media   string                   // Content-Type
-	Header  func(name string) string // returns the value of a field
-	Trailer func(name string) string // the same
+	Header  func(name string) string // returns the value of a header field
+	Trailer func(name string) string // returns the value of a trailer field
 	Body    []byte
-	Omitted bool // trailer and body are missing: they were not kept
+	Omitted bool // the record has no trailer and no body
 }
 
-// MayPass reports whether the call may end otherwise if it is repeated. That is so after an error that may pass, and if
-// the answer is whole and has no status. It is not so if the status is compressed in a way that nobody here can read: to
-// run once more what succeeded is worse than to keep what failed. Other media types have no status that may pass.
+// MayPass reports whether a repetition of the call may end differently. The result is true for a transient error, and
+// for a complete answer without a status. The result is false for a status that is compressed in an unknown way,
+// because repeating a successful call is worse than keeping an error. Answers of other media types have no call
+// status, so MayPass returns false.
 func MayPass(a Answer) bool {
 	switch {
 	case strings.HasPrefix(a.Media, "application/grpc"):
@@ -36,7 +37,7 @@ func MayPass(a Answer) bool {
 	return false
 }
 
-// grpc reports what MayPass does, of an answer of gRPC or gRPC-Web.
+// mayPassGRPC is MayPass for an answer of gRPC or gRPC-Web.
 func mayPassGRPC(a Answer) bool {
 	switch findStatus(a) {
 	case "0", "3", "5", "6", "7", "9", "11":
@@ -45,12 +46,12 @@ func mayPassGRPC(a Answer) bool {
 	case statusUnreadable:
 		return false
 	case "":
-		return !a.Omitted // the status may be in what is missing
+		return !a.Omitted // an omitted trailer or body may have had the status
 	}
 	return true
 }
 
-// connect reports what MayPass does, of a stream of Connect.
+// mayPassConnect is MayPass for a stream of Connect.
 func mayPassConnect(a Answer) bool {
 	const end = 0x02
 	message, compressed, ended := endFrame(a.Body, end)
@@ -60,7 +61,7 @@ func mayPassConnect(a Answer) bool {
 	if compressed {
 		var err error
 		if message, err = decompressGzip(message); err != nil {
-			return false // as statusUnreadable
+			return false // the same as for statusUnreadable
 		}
 	}
 	var stream struct {
@@ -79,7 +80,7 @@ func mayPassConnect(a Answer) bool {
 	return true
 }
 
-// status returns the status code of an answer of gRPC, or nothing.
+// findStatus returns the status code in an answer of gRPC, or the empty string.
 func findStatus(a Answer) string {
 	const name = "Grpc-Status"
 	if code := cmp.Or(a.Header(name), a.Trailer(name), a.Trailer(http.TrailerPrefix+name)); code != "" {
@@ -94,7 +95,7 @@ func findStatus(a Answer) string {
 	return ""
 }
 
-// webStatus returns the status in the trailer frame that ends an answer of gRPC-Web.
+// trailerFrameStatus returns the status in the trailer frame at the end of an answer of gRPC-Web.
 func trailerFrameStatus(body []byte) string {
 	const trailer = 0x80
 	frame, compressed, _ := endFrame(body, trailer)
@@ -104,9 +105,9 @@ func trailerFrameStatus(body []byte) string {
 	return findField(frame, "grpc-status")
 }
 
-// endFrame returns the frame of an answer of gRPC-Web or Connect that has the bit end in its first byte.
+// endFrame returns the frame of an answer of gRPC-Web or Connect whose first byte has the bit end.
 func endFrame(body []byte, end byte) (frame []byte, compressed, found bool) {
-	const head, compression = 5, 0x01 // the size of a frame's head; a bit in its first byte
+	const head, compression = 5, 0x01 // the size of the head of a frame, and the bit for compression in its first byte
 	for len(body) >= head {
 		flags, frame := body[0], body[head:]
 		size := int64(binary.BigEndian.Uint32(body[1:head]))
@@ -121,7 +122,7 @@ func endFrame(body []byte, end byte) (frame []byte, compressed, found bool) {
 	return nil, false, false
 }
 
-// statusUnreadable stands for a status that is there, but compressed otherwise than by gzip.
+// statusUnreadable replaces a status in a frame with a compression other than gzip.
 const statusUnreadable = "unreadable"
 
 // compressedStatus returns the status in a trailer frame that is compressed by gzip, as connect-go sends it.
@@ -133,17 +134,17 @@ func compressedStatus(frame []byte) string {
 	return findField(lines, "grpc-status")
 }
 
-// gunzip decompresses the beginning of what is compressed by gzip.
+// decompressGzip decompresses the beginning of b, at most 64 KiB.
 func decompressGzip(b []byte) ([]byte, error) {
-	const most = 64 << 10
+	const maxSize = 64 << 10
 	z, err := gzip.NewReader(bytes.NewReader(b))
 	if err != nil {
 		return nil, err
 	}
-	return io.ReadAll(io.LimitReader(z, most))
+	return io.ReadAll(io.LimitReader(z, maxSize))
 }
 
-// fieldIn returns the value of a field in lines as HTTP/1 sends them.
+// findField returns the value of a field in lines of the form of HTTP/1.
 func findField(lines []byte, name string) string {
 	for line := range bytes.Lines(lines) {
 		key, value, _ := bytes.Cut(line, []byte(":"))
@@ -154,7 +155,7 @@ func findField(lines []byte, name string) string {
 	return ""
 }
 
-// decodeSegments decodes base64 in which padding may end a segment anywhere, as gRPC-Web sends it.
+// decodeSegments decodes base64 text in which padding may end a segment at any place, as in gRPC-Web.
 func decodeSegments(text []byte) []byte {
 	const quantum = 4
 	var decoded []byte

@@ -1,4 +1,4 @@
-// Package visible makes text and durations readable for people who look at the records of strangers.
+// Package visible formats text and durations for operators, who look at records with untrusted content.
 package visible
 
 import (
@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// Text returns text that does nothing to a terminal, and that nobody can mistake for other text: what is not printable is
-// written as in a string of Go, also a newline, and characters that change the direction of writing.
+// Text returns text in a form that is harmless to a terminal and unambiguous: unprintable characters, newlines and
+// characters that change the direction of writing are escaped as in a Go string.
 func Text(text string) string {
 	if !strings.ContainsFunc(text, func(c rune) bool { return c == '\\' || c == utf8.RuneError || !strconv.IsPrint(c) }) {
 		return text
@@ -19,10 +19,10 @@ func Text(text string) string {
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
 
-// Line is Text for a line without its end. Tabs stay.
+// Line is like Text for a line without its newline, and keeps tabs.
 func Line(line string) string { return strings.ReplaceAll(Text(line), `\t`, "\t") }
 
-// Duration returns a duration, in at most two units.
+// Duration formats a duration with at most two units.
 func Duration(d time.Duration) string {
 	switch {
 	case d < time.Second:
