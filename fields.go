@@ -148,7 +148,7 @@ func (f Fields) cutLine() (name, value string, ok bool, rest Fields) {
 // the new values. Each slice in h has the capacity of its length, so an append to a field of h does not overwrite
 // another field.
 func (f Fields) setFields(h http.Header, values []string) []string {
-	last, first := "", 0
+	lastName, firstValue := "", 0
 	for rest := f; rest != ""; {
 		var name, value string
 		var ok bool
@@ -157,11 +157,11 @@ func (f Fields) setFields(h http.Header, values []string) []string {
 			h[name] = nil
 			continue
 		}
-		if name != last {
-			last, first = name, len(values)
+		if name != lastName {
+			lastName, firstValue = name, len(values)
 		}
 		values = append(values, value)
-		h[name] = values[first:len(values):len(values)]
+		h[name] = values[firstValue:len(values):len(values)]
 	}
 	return values
 }

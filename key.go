@@ -38,7 +38,7 @@ type Key struct {
 // kept whole.
 const (
 	maxPartSize    = 255
-	keptPrefixSize = 192
+	keptPrefixSize = 192 // enough to recognise a part
 )
 
 // Bounded returns the key in the form in which a [Store] has the key: with parts of at most 257 bytes. Use Bounded to
@@ -111,7 +111,7 @@ func hasKey(h http.Header, names []string) bool {
 // findKey returns the key in the fields of h with one of the names. All fields that the client has sent must have the
 // same key.
 func findKey(h http.Header, names []string) (string, error) {
-	key, from := "", ""
+	key, keyField := "", ""
 	for _, name := range names {
 		id, err := parseKeyValues(name, h[name])
 		if err == ErrKeyMissing {
@@ -120,12 +120,12 @@ func findKey(h http.Header, names []string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if from != "" && id != key {
-			return "", newKeyError("%s and %s have different keys", from, name)
+		if keyField != "" && id != key {
+			return "", newKeyError("%s and %s have different keys", keyField, name)
 		}
-		key, from = id, name
+		key, keyField = id, name
 	}
-	if from == "" {
+	if keyField == "" {
 		return "", ErrKeyMissing
 	}
 	return key, nil

@@ -140,7 +140,7 @@ type Claim interface {
 //
 // If a Store forgets a record, the checkpoints are lost too, so a later attempt cannot know which steps earlier
 // attempts have done. The checkpoint [RecordLost] marks this case: Extend and Checkpoint store RecordLost when they
-// create a forgotten record again, unless the record cannot have had other checkpoints. Checkpoints returns
+// create a forgotten record again, unless the operation cannot have had a checkpoint. Checkpoints returns
 // RecordLost while the record is gone.
 //
 // Both methods may be called by several goroutines at any time, also during calls to all other methods of the Claim.
@@ -185,11 +185,11 @@ type TxCheckpointer interface {
 	// same transaction. The statement that stores the checkpoint compares the token of the claim, because another
 	// attempt may have claimed the key while Run was working. CheckpointTx returns the data of the stored checkpoint.
 	//
-	// If step.Var is set, CheckpointTx begins and commits the transaction, and holds a connection only in between. If
+	// If step.Var is set, CheckpointTx begins and commits the transaction, and holds a connection only between the two. If
 	// Run returns an error or panics, CheckpointTx rolls back. If the operation already has a checkpoint named
 	// step.Name, CheckpointTx rolls back the rows of Run and returns the data of the old checkpoint. If the reply to
 	// the commit is lost, CheckpointTx returns only after finding out whether the commit took effect. The end of ctx
-	// stops the beginning of the transaction, but not the commit.
+	// interrupts the beginning of the transaction, but never the commit.
 	//
 	// If step.Tx is set, the caller has begun the transaction and ends the transaction. CheckpointTx returns an error
 	// if the operation already has a checkpoint named step.Name.
@@ -251,7 +251,7 @@ type ClaimRequest struct {
 	TakeOver bool
 
 	// Remaining asks Begin to set [Record].Remaining of a completed record. Stores that read the remaining time
-	// anyway set Record.Remaining in any case. A [RedisStore] makes one more round trip for it.
+	// anyway set Record.Remaining in any case. A [RedisStore] makes one more round trip to read the time.
 	Remaining bool
 }
 

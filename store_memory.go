@@ -132,6 +132,7 @@ func (sh *shard) addEntry(hash uint64, e *entry) {
 	sh.entriesByHash[hash] = e
 }
 
+// unlinkEntry removes e from the chain of its hash.
 func (sh *shard) unlinkEntry(hash uint64, e *entry) {
 	first := sh.entriesByHash[hash]
 	switch {
@@ -237,6 +238,7 @@ func (s *MemoryStore) Begin(_ context.Context, key Key, request ClaimRequest) (R
 	return record, e, nil
 }
 
+// isClaimable reports whether Begin may grant request on the record, by the rules of [Store.Begin].
 func (e *entry) isClaimable(request ClaimRequest, now time.Duration) bool {
 	if e.endedBy == completed || e.fingerprint != request.Fingerprint {
 		return false
@@ -290,33 +292,33 @@ func (s *MemoryStore) reserveBytes(sh *shard, user string, n int64, within bound
 }
 
 // removeExpired removes up to n expired records of sh, and reports whether there were any.
-func (s *MemoryStore) removeExpired(sh *shard, now time.Duration, n int) (trimmed bool) {
+func (s *MemoryStore) removeExpired(sh *shard, now time.Duration, n int) (removedAny bool) {
 	for ; n > 0 && len(sh.byExpiry) > 0 && sh.byExpiry[0].expiresAt <= now; n-- {
 		e := sh.byExpiry[0]
 		s.removeEntry(sh, s.hashKey(e.key), e)
-		trimmed = true
+		removedAny = true
 	}
-	return trimmed
+	return removedAny
 }
 
 // makeRoom removes some expired records of every shard whose lock is free, and reports whether there were any. The
 // caller holds the lock of locked.
-func (s *MemoryStore) makeRoom(locked *shard, now time.Duration) (made bool) {
-	const each = 16
+func (s *MemoryStore) makeRoom(locked *shard, now time.Duration) (removedAny bool) {
+	const maxPerShard = 16
 	for i := range s.shards {
 		sh := &s.shards[i]
 		if sh == locked {
-			made = s.removeExpired(sh, now, each) || made
+			removedAny = s.removeExpired(sh, now, maxPerShard) || removedAny
 		} else if sh.mu.TryLock() {
-			made = s.removeExpired(sh, now, each) || made
+			removedAny = s.removeExpired(sh, now, maxPerShard) || removedAny
 			sh.mu.Unlock()
 		}
 	}
-	return made
+	return removedAny
 }
 
-// expiryHeap is a heap of records in the order of their expiry. A heap is necessary because records have different
-// TTLs.
+// expiryHeap is a heap of records in the order of their expiry. Records have different TTLs, so they
+// do not expire in the order in which they were added.
 type expiryHeap []*entry
 
 func (x expiryHeap) Len() int           { return len(x) }
@@ -675,7 +677,9 @@ func (s *MemoryStore) Resolve(_ context.Context, inspected Entry, r Resolution) 
 
 // changeEntry calls do for the record of inspected, unless the record has changed since the operator inspected the
 // entry.
-func (s *MemoryStore) changeEntry(inspected Entry, do func(sh *shard, hash uint64, e *entry, now time.Duration) error) error {
+func (s *MemoryStore) changeEntry(
+	inspected Entry, do func(sh *shard, hash uint64, e *entry, now time.Duration) error,
+) error {
 	if s.optionFaults != nil {
 		return s.optionFaults
 	}
@@ -694,8 +698,8 @@ func (s *MemoryStore) changeEntry(inspected Entry, do func(sh *shard, hash uint6
 }
 
 // resolveEntry replaces an abandoned entry by an entry without an owner. If the new entry is larger, the additional
-// bytes must fit the limits. A response with a body must leave the reserve for claims untouched; a smaller entry may
-// use the reserve, as a claim may.
+// bytes must fit the limits. A whole response must leave the reserve for claims untouched. A released entry or a
+// tombstone is as small as a claim, and may use the reserve.
 func (s *MemoryStore) resolveEntry(
 	sh *shard, hash uint64, stored *entry, inspected Entry, r Resolution, now time.Duration,
 ) error {
@@ -721,10 +725,10 @@ func (s *MemoryStore) resolveEntry(
 	}
 	resolved := r.Resolved(inspected)
 	extra.addResolved(&resolved)
-	grows := next.countBytes() + extra.byteCount - stored.countBytes()
-	if grows <= 0 {
-		s.byteUsage.Subtract(stored.key.User, -grows)
-	} else if err := s.reserveBytes(sh, stored.key.User, grows, within, now); err != nil {
+	addedBytes := next.countBytes() + extra.byteCount - stored.countBytes()
+	if addedBytes <= 0 {
+		s.byteUsage.Subtract(stored.key.User, -addedBytes)
+	} else if err := s.reserveBytes(sh, stored.key.User, addedBytes, within, now); err != nil {
 		return err
 	}
 	sh.replaceEntry(hash, stored, &next)

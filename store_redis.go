@@ -124,7 +124,8 @@ func (s *RedisStore) Validate(RunnerOptions) error { return s.optionsFault }
 // hash tags in a key name, so the record and its staging key would be in different slots.
 func checkPrefix(prefix string) error {
 	if _, tag, ok := strings.Cut(prefix, "{"); ok && strings.HasPrefix(tag, "}") {
-		return fmt.Errorf("idempotency: RedisOptions.Prefix %q begins its first hash tag with \"{}\": put text between the braces, or leave them out", prefix)
+		return fmt.Errorf("idempotency: RedisOptions.Prefix %q begins its first hash tag with \"{}\": "+
+			"put text between the braces, or leave them out", prefix)
 	}
 	return nil
 }
@@ -166,6 +167,7 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (
 		return Record{}, nil, err
 	}
 	if head.State == recordline.Running && bytes.Equal(head.Token, recordline.TokenOf(claim.runningRecord.Text)) {
+		// The claim script has granted a further attempt, or an earlier try of this call was granted.
 		record := recordFromHead(head)
 		record.LeaseLeft, record.Remaining = request.Lease, fromMilliseconds(head.AppendedNumber)
 		return record, claim.nextClaim(head.Line), nil
@@ -233,13 +235,13 @@ func (c *redisClaim) nextClaim(head []byte) *redisClaim {
 // has granted the claim, or else the record that holds the key. The result replyLost reports that the reply to a try was
 // lost, so Redis may have granted the claim although claimKey returns an error.
 func (c *redisClaim) claimKey(ctx context.Context, takeOver bool) (storedRecord []byte, replyLost bool, err error) {
-	isSet, storedRecord, setLost, err := c.store.conn.SetNX(ctx, c.keyName, &c.runningRecord, c.ttlMillis)
-	if err != nil || isSet || storedRecord != nil && !recordline.IsOpen(storedRecord) {
-		return storedRecord, setLost, err
+	set, err := c.store.conn.SetNX(ctx, c.keyName, &c.runningRecord, c.ttlMillis)
+	if err != nil || set.IsSet || set.Current != nil && !recordline.IsOpen(set.Current) {
+		return set.Current, set.Lost, err
 	}
 	reply, scriptLost, err := c.store.conn.Run(ctx, redisscript.Claim, c.keyName,
 		stepsName(c.keyName), &c.runningRecord, c.ttlMillis, takeOver)
-	return []byte(reply), setLost || scriptLost, err
+	return []byte(reply), set.Lost || scriptLost, err
 }
 
 func (c *redisClaim) Extend(ctx context.Context, lease time.Duration) error {

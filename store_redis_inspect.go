@@ -224,8 +224,8 @@ func (s *RedisStore) Resolve(ctx context.Context, inspected Entry, r Resolution)
 	}
 	resolved, _ := r.Resolved(inspected).MarshalBinary() // never fails
 	name := s.keyName(inspected.Digest)
-	args := []any{stepsName(name), s.digestHalf(name), inspected.Attempt, inspected.Created.UnixMilli(), recordline.AppendToken(nil),
-		toMilliseconds(r.TTL), response, resolved}
+	args := []any{stepsName(name), s.digestHalf(name), inspected.Attempt, inspected.Created.UnixMilli(),
+		recordline.AppendToken(nil), toMilliseconds(r.TTL), response, resolved}
 	for _, mark := range openMarks {
 		args = append(args, mark)
 	}

@@ -35,8 +35,8 @@ func Room(n int64) int64 {
 	return 1 << bits.Len64(uint64(max(n, minCapacity)-1))
 }
 
-// bufferPools has the unused buffers. The index is the power of two that is the capacity, so that a small body never
-// occupies a large buffer.
+// bufferPools[i] has the unused buffers with a capacity of 1<<i bytes. Pools by capacity keep large buffers for large
+// bodies.
 var bufferPools [22]sync.Pool
 
 // poolFor returns the pool for buffers with the given capacity.
@@ -166,22 +166,22 @@ type Shares struct {
 }
 
 // Take adds n to what user holds and returns true, if the limits allow. A user who holds nothing may take more than
-// Each at once, because otherwise a request larger than Each could never run.
+// Each at once: with a stricter limit, a request larger than Each could never run.
 func (s *Shares) Take(user string, n int64) bool {
 	if s.Each == 0 || n == 0 {
 		return true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	holds := s.heldByUser[user]
-	if s.totalHeld+n > s.Total || holds > 0 && holds+n > s.Each {
+	userHolds := s.heldByUser[user]
+	if s.totalHeld+n > s.Total || userHolds > 0 && userHolds+n > s.Each {
 		return false
 	}
 	if s.heldByUser == nil {
 		s.heldByUser = make(map[string]int64)
 	}
 	s.totalHeld += n
-	s.heldByUser[user] = holds + n
+	s.heldByUser[user] = userHolds + n
 	return true
 }
 

@@ -184,7 +184,8 @@ func (h Head) parseRest(rest []byte) (Head, error) {
 	return h, nil
 }
 
-// IsFree reports whether the key of the record was freed, so that the record only keeps a token.
+// IsFree reports whether the key of the record was freed by a Release with a ttl of zero. Such a record only keeps the
+// token of the freed claim.
 func (h Head) IsFree() bool { return h.Attempt == 0 }
 
 // parseState returns the state with the given name, or the empty string for an unknown name.

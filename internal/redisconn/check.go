@@ -96,6 +96,7 @@ func atLeast(value, bound string) bool {
 	return a >= b
 }
 
+// isEqual returns a function that accepts only the value safe.
 func isEqual(safe string) func(string, settings) bool {
 	return func(value string, _ settings) bool { return value == safe }
 }

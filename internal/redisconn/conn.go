@@ -35,17 +35,18 @@ type Conn struct {
 	poolCrowd      *bounds.Crowd
 }
 
-// New wraps client. Each step that the Conn sends by a method with Copied or Staged in its name, or by Swap, waits
-// until replicas replicas have acknowledged its writes (the WAIT command).
+// New wraps client. The steps of RunCopied, RunStaged and Swap wait until replicas replicas have acknowledged their
+// writes (the WAIT command). All other steps do not wait for replicas.
 //
 // New fails if client cannot keep records, or if client cannot send WAIT over the connection that made the write.
 func New(client redis.Cmdable, replicas int, kinds Errors) (*Conn, error) {
 	if err := errors.Join(checkClient(client), checkReplicas(client, replicas)); err != nil {
 		return nil, err
 	}
-	own, size := withDeadlines(client), poolSize(client)
+	ownClient, size := withDeadlines(client), poolSize(client)
 	return &Conn{
-		client: own, honorsDeadline: honorsDeadlines(own), replicaCount: replicas, waitSlots: make(chan struct{}, max(1, size/2)),
+		client: ownClient, honorsDeadline: honorsDeadlines(ownClient),
+		replicaCount: replicas, waitSlots: make(chan struct{}, max(1, size/2)),
 		errorKinds: kinds, poolCrowd: bounds.NewCrowd(size),
 	}, nil
 }
@@ -67,20 +68,27 @@ func (v *Value) MarshalBinary() ([]byte, error) {
 // String returns the text for hooks of the client that log or trace commands.
 func (v *Value) String() string { return string(v.Text) }
 
-// In the following functions, the name of a key is a string in an any, because a conversion to any for each call
-// would allocate.
+// The functions below take the name of a key as an any that holds a string, because converting the string to any at
+// each call would allocate.
 
-// SetNX stores value under key for ttl milliseconds, if key has no value. Otherwise held is the present value of key.
-// The result held is nil, too, if the server has answered with an error: the caller then runs a script, which fails
-// with a clear error or succeeds. The value must be new: SetNX relies on its count of encodings.
+// SetResult is the result of SetNX.
+type SetResult struct {
+	IsSet   bool   // the key had no value, and has the new value now
+	Current []byte // the value that the key had; nil if IsSet, and after an error of the server
+	Lost    bool   // the server may have executed a try without a reply
+}
+
+// SetNX stores value under key for ttl milliseconds, if key has no value. If the server answers with an error, both IsSet
+// and Current are zero: the caller then runs a script, which succeeds or fails with a clear error. The value must be
+// new, because SetNX relies on its count of encodings.
 //
 // SetNX reads the raw reply, because go-redis turns a null reply into an error, and to recognise this error costs 3
 // µs and 23 allocations. With raw replies, the client does not see errors of the server such as a redirection to
 // another node. The client does see these errors when the caller runs the script.
-func (c *Conn) SetNX(ctx context.Context, key any, value *Value, ttl any) (set bool, held []byte, lost bool, err error) {
+func (c *Conn) SetNX(ctx context.Context, key any, value *Value, ttl any) (SetResult, error) {
 	command := []any{"set", key, value, "nx", "get", "px", ttl}
 	var reply rawReply
-	lost, err = c.retryStep(ctx, func() error {
+	lost, err := c.retryStep(ctx, func() error {
 		cmd := redis.NewRawCmd(ctx, command...)
 		err := c.processCommand(ctx, key, cmd)
 		if err == nil {
@@ -92,7 +100,8 @@ func (c *Conn) SetNX(ctx context.Context, key any, value *Value, ttl any) (set b
 	if err == nil || isAnswer(err) {
 		answered = 1
 	}
-	return reply.isNull(), reply.stringValue(), lost || value.timesEncoded.Load() > answered, err
+	lost = lost || value.timesEncoded.Load() > answered
+	return SetResult{IsSet: reply.isNull(), Current: reply.stringValue(), Lost: lost}, err
 }
 
 // Swap replaces the value of key by text for ttl milliseconds, if the value is old, and waits for the replicas. Swap
@@ -175,8 +184,8 @@ func (c *Conn) runScript(
 	return reply, lost, err
 }
 
-// sendScript sends a command that runs the script, and sends the source of the script if the server asks for the
-// source.
+// sendScript sends an EVALSHA command that runs the script. If the server does not have the script in its cache,
+// sendScript then sends an EVAL command with the source.
 func (s Script) sendScript(ctx context.Context, send sender, key any, command []any) (reply string, err error) {
 	reply, err = send(ctx, key, command)
 	if isNoScript(err) {
@@ -194,7 +203,7 @@ func (c *Conn) RunStaged(
 	command := append(append(make([]any, 0, 8), "evalsha", script.hash, 2+script.extraKeys, key, staged), args...)
 	lost, err = c.retryStep(ctx, func() (err error) {
 		set := redis.NewStatusCmd(ctx, "set", staged, text, "px", time.Minute.Milliseconds())
-		reply, err = c.sendBehind(ctx, key, set, command)
+		reply, err = c.sendAfter(ctx, key, set, command)
 		if isNoScript(err) {
 			reply, err = c.sendCopied(ctx, key, script.evalCommand(command))
 		}
@@ -253,7 +262,7 @@ func (c *Conn) sendCopied(ctx context.Context, key any, args []any) (reply strin
 	if c.replicaCount == 0 {
 		return c.sendCommand(ctx, key, args)
 	}
-	return c.sendBehind(ctx, key, nil, args)
+	return c.sendAfter(ctx, key, nil, args)
 }
 
 // processCommand sends cmd once, and returns by the end of ctx, whatever the client does. After an error, cmd must

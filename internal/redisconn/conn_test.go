@@ -85,12 +85,12 @@ func TestLost(t *testing.T) {
 			require.NoError(t, client.Ping(t.Context()).Err()) // so that there is a connection
 			client.AddHook(&tries{func(string) {}, slices.Clone(row.tries)})
 			value := &redisconn.Value{Text: []byte("value of " + name)}
-			set, held, lost, err := newConn(t, client, 0).SetNX(t.Context(), any(name), value, int64(60_000))
-			require.Equal(t, row.lost, lost)
+			result, err := newConn(t, client, 0).SetNX(t.Context(), any(name), value, int64(60_000))
+			require.Equal(t, row.lost, result.Lost)
 			require.ErrorIs(t, err, row.err)
-			require.Equal(t, row.set, set)
-			if err == nil && !set {
-				require.Equal(t, string(value.Text), string(held), "its own")
+			require.Equal(t, row.set, result.IsSet)
+			if err == nil && !result.IsSet {
+				require.Equal(t, string(value.Text), string(result.Current), "its own")
 			}
 		})
 	}
@@ -133,9 +133,9 @@ func TestStepsEndInTime(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	_, _, lost, err := conn.SetNX(ctx, any("key"), &redisconn.Value{Text: []byte("value")}, int64(1000))
+	result, err := conn.SetNX(ctx, any("key"), &redisconn.Value{Text: []byte("value")}, int64(1000))
 	require.ErrorContains(t, err, "did not answer in time")
-	require.True(t, lost)
+	require.True(t, result.Lost)
 	require.Less(t, time.Since(began), 2*time.Second) // the client itself waits for three
 }
 

@@ -79,15 +79,15 @@ func isPoolTimeout(err error) bool {
 // isConnected reports whether the client has connections to the server of key. A client without connections has
 // failed to open one. If the client does not show its pool, isConnected judges by err.
 func (c *Conn) isConnected(ctx context.Context, key any, err error) bool {
-	asked := c.client
-	if cluster, ok := asked.(*redis.ClusterClient); ok {
+	server := c.client
+	if cluster, ok := server.(*redis.ClusterClient); ok {
 		node, err := cluster.MasterForKey(ctx, key.(string)) // sends nothing once the client knows the slots
 		if err != nil {
 			return false
 		}
-		asked = node
+		server = node
 	}
-	if pool, ok := asked.(interface{ PoolStats() *redis.PoolStats }); ok {
+	if pool, ok := server.(interface{ PoolStats() *redis.PoolStats }); ok {
 		return pool.PoolStats().TotalConns > 0
 	}
 	return isPoolTimeout(err)

@@ -26,9 +26,9 @@ func checkReplicas(given redis.Cmdable, replicas int) error {
 		"and must be 0 unless the client is a *redis.Client or a *redis.ClusterClient", replicas, given)
 }
 
-// sendBehind sends the command args after the command first (unless first is nil), and WAIT after both if the Conn
+// sendAfter sends the command args after the command first (unless first is nil), and WAIT after both if the Conn
 // has replicas. All commands go to one server in one round trip.
-func (c *Conn) sendBehind(ctx context.Context, key any, first redis.Cmder, args []any) (reply string, err error) {
+func (c *Conn) sendAfter(ctx context.Context, key any, first redis.Cmder, args []any) (reply string, err error) {
 	node, err := c.nodeForKey(ctx, key)
 	if err != nil {
 		return "", err

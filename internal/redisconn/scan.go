@@ -29,26 +29,26 @@ const (
 // ReadSnapshot reads the value of key and the hash at one moment. ReadSnapshot uses a transaction, because a script
 // would copy a large value. While a Cluster moves the slot, ReadSnapshot reads the hash a moment before the value.
 // For a missing key, Expiry is NoKey.
-func (c *Conn) ReadSnapshot(ctx context.Context, key, hash string) (seen Snapshot, err error) {
+func (c *Conn) ReadSnapshot(ctx context.Context, key, hash string) (snapshot Snapshot, err error) {
 	_, err = c.retryStep(ctx, func() error {
 		pipe := c.client.TxPipeline()
 		fields := pipe.HGetAll(ctx, hash)
-		seen, err = c.execRead(ctx, key, pipe)
+		snapshot, err = c.execRead(ctx, key, pipe)
 		if IsSlotMoving(err) {
-			apart := c.client.TxPipeline() // go-redis may send a Pipeline with only reads to a replica
-			fields = apart.HGetAll(ctx, hash)
-			if err := c.execPipeline(ctx, key, apart); err != nil {
+			hashPipe := c.client.TxPipeline() // go-redis may send a Pipeline with only reads to a replica
+			fields = hashPipe.HGetAll(ctx, hash)
+			if err := c.execPipeline(ctx, key, hashPipe); err != nil {
 				return err
 			}
-			seen, err = c.execRead(ctx, key, c.client.TxPipeline())
+			snapshot, err = c.execRead(ctx, key, c.client.TxPipeline())
 		}
-		seen.Hash = fields.Val()
+		snapshot.Hash = fields.Val()
 		return err
 	})
 	if errors.Is(err, redis.Nil) {
 		return Snapshot{Expiry: NoKey}, nil
 	}
-	return seen, err
+	return snapshot, err
 }
 
 // execRead adds the commands that read key to the transaction pipe, and executes the transaction.
@@ -67,14 +67,14 @@ func Literal(text string) string {
 }
 
 // Scan goes through the names of all keys that match pattern, by SCAN. Scan passes each page of names to pick, and
-// reads the keys that pick returns: the first bytes bytes of each value, its size and its expiry. Scan passes each
+// reads the keys that pick returns: the first startSize bytes of each value, its size and its expiry. Scan passes each
 // Snapshot to show. Scan ends early when pick returns more = false. A name may occur more than once, because SCAN
 // repeats names, and a slot may move to a server that Scan asks later. Calls to pick and show never overlap.
 func (c *Conn) Scan(
-	ctx context.Context, pattern string, bytes int64,
+	ctx context.Context, pattern string, startSize int64,
 	pick func(names []string) (picked []string, more bool), show func(name string, snapshot Snapshot),
 ) error {
-	s := &keyScan{Conn: c, pattern: pattern, startSize: bytes, pickNames: pick, visitKey: show}
+	s := &keyScan{Conn: c, pattern: pattern, startSize: startSize, pickNames: pick, visitKey: show}
 	var mu sync.Mutex
 	each := func(ctx context.Context, node *redis.Client) error {
 		mu.Lock()
@@ -85,7 +85,7 @@ func (c *Conn) Scan(
 		return cluster.ForEachMaster(ctx, each)
 	}
 	if c.isInCluster(ctx) {
-		return fmt.Errorf("idempotency: list: a Cluster needs a *redis.ClusterClient: %w", errors.ErrUnsupported)
+		return fmt.Errorf("idempotency: list: the server belongs to a Cluster, which needs a *redis.ClusterClient: %w", errors.ErrUnsupported)
 	}
 	return s.scanNode(ctx, c.client)
 }
@@ -136,8 +136,8 @@ func (s *keyScan) scanNode(ctx context.Context, node client) error {
 		cursor = next
 		names, more = s.pickNames(names)
 		more = more && cursor != 0
-		for some := range slices.Chunk(names, 100) { // a longer transaction would delay other clients of the server
-			if err := s.visitKeys(ctx, node, some); err != nil {
+		for batch := range slices.Chunk(names, 100) { // a longer transaction would delay other clients of the server
+			if err := s.visitKeys(ctx, node, batch); err != nil {
 				return err
 			}
 		}
@@ -147,7 +147,7 @@ func (s *keyScan) scanNode(ctx context.Context, node client) error {
 
 // visitKeys reads the keys in names on one server, and passes their snapshots to visitKey.
 func (s *keyScan) visitKeys(ctx context.Context, node client, names []string) error {
-	seen, err := s.readKeys(ctx, node, names)
+	snapshots, err := s.readKeys(ctx, node, names)
 	if isAnswer(err) { // for example while a slot moves: the client of the whole Cluster follows redirections
 		return s.visitKeysSingly(ctx, names)
 	}
@@ -155,7 +155,7 @@ func (s *keyScan) visitKeys(ctx context.Context, node client, names []string) er
 		return err
 	}
 	for i, name := range names {
-		s.visitKey(name, seen[i])
+		s.visitKey(name, snapshots[i])
 	}
 	return nil
 }
@@ -163,36 +163,36 @@ func (s *keyScan) visitKeys(ctx context.Context, node client, names []string) er
 // visitKeysSingly is like visitKeys, but reads each key by itself through the client of the whole Cluster.
 func (s *keyScan) visitKeysSingly(ctx context.Context, names []string) error {
 	for _, name := range names {
-		seen, err := s.readKeys(ctx, s.client, []string{name})
+		snapshots, err := s.readKeys(ctx, s.client, []string{name})
 		if err != nil {
 			return err
 		}
-		s.visitKey(name, seen[0])
+		s.visitKey(name, snapshots[0])
 	}
 	return nil
 }
 
 // readKeys reads the keys in names in one transaction.
 func (s *keyScan) readKeys(ctx context.Context, node client, names []string) ([]Snapshot, error) {
-	var seen []Snapshot
+	var snapshots []Snapshot
 	err := s.askNode(ctx, node, func() error {
 		pipe := node.TxPipeline()
-		show := make([]func() Snapshot, len(names))
+		takeSnapshot := make([]func() Snapshot, len(names))
 		for i, name := range names {
 			start, size, expiry := pipe.GetRange(ctx, name, 0, s.startSize-1), pipe.StrLen(ctx, name), pipe.PTTL(ctx, name)
-			show[i] = func() Snapshot { return Snapshot{[]byte(start.Val()), size.Val(), expiry.Val(), nil} }
+			takeSnapshot[i] = func() Snapshot { return Snapshot{[]byte(start.Val()), size.Val(), expiry.Val(), nil} }
 		}
 		if _, err := pipe.Exec(ctx); err != nil && !isWrongType(err) {
 			return err
 		}
-		seen = make([]Snapshot, len(names))
+		snapshots = make([]Snapshot, len(names))
 		for i := range names {
-			seen[i] = show[i]()
+			snapshots[i] = takeSnapshot[i]()
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return seen, nil
+	return snapshots, nil
 }

@@ -51,8 +51,8 @@ var ofResolutions = []mutant{{
 }, {
 	name: "memory-resolution-that-shrinks", broken: "A full store refuses a resolution that needs no room.",
 	file: "store_memory.go",
-	from: "	if grows <= 0 {\n",
-	to:   "	if grows < 0 && within == s.claimLimits {\n",
+	from: "	if addedBytes <= 0 {\n",
+	to:   "	if addedBytes < 0 && within == s.claimLimits {\n",
 	test: "TestFullMemoryStoreIsResolved/answer that is smaller than the steps",
 }, {
 	name: "memory-unseen-marks-removed", broken: "A mark is removed that the owner has stored after the operator looked.",
