@@ -40,8 +40,8 @@ func (t *Transport) traceRedirects(req *http.Request) (first *http.Request, isAw
 	return first, isAway || isForeign || from.URL.Scheme == "https" && !isSecure
 }
 
-// findFormerKey returns the header value that req had before req was led away. If the former request is unknown, mayHaveKey
-// reports that it may have had a random key.
+// findFormerKey returns the header value of the request before the redirect. If the former request is unknown, mayHaveKey
+// reports that the former request may have had a random key.
 func (t *Transport) findFormerKey(req *http.Request) (headerValue string, mayHaveKey bool) {
 	if value, _, _ := t.callerHeaderValue(req); value != "" { // http.Client copies headers of the caller to each redirect
 		return value, true

@@ -95,7 +95,7 @@ func prependToBody(start []byte, body io.ReadCloser) io.ReadCloser {
 
 func closeBody(req *http.Request) {
 	if req.Body != nil {
-		_ = req.Body.Close() // RoundTrip reports a different error, or has the whole body
+		_ = req.Body.Close() // the request has failed already, or its body was read to the end
 	}
 }
 

@@ -17,7 +17,7 @@
 //	its result is stored
 //	after that                   gets the result             gets the result
 //
-// A step of Do has its effect at least once. The effect happens exactly once if the called system recognizes a repeated
+// A step of Do has its effect at least once. The effect happens exactly once if the called system recognises a repeated
 // call by a key of the operation (see [idempotency.Operation.DownstreamKey]). [AtMostOnce] is for systems without such a
 // key: AtMostOnce stores a mark before it runs the step. [DoTx] is for rows in the database of the store: DoTx commits
 // the rows together with the result, so the step takes effect exactly once.

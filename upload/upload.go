@@ -85,7 +85,8 @@ func (m *Middleware) Shutdown(ctx context.Context) error { return m.idem.Shutdow
 // lease is renewed from time to time. A retry sends the whole body again, because an upload cannot be resumed.
 //
 // A malformed Content-Digest is refused with 400 body-invalid. A digest in a trailer is ignored. The body of a request
-// without a digest is read into memory, up to MaxBody. A retry must therefore have the same digest as the first request.
+// without a digest is read into memory, up to MaxBody, and its fingerprint is made of the body. A retry of an upload must
+// therefore have the same digest as the first request.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
 	guarded := m.idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		u, _ := r.Context().Value(uploadKey{}).(*pendingUpload)
@@ -183,7 +184,8 @@ func (u *pendingUpload) withoutBody() *http.Request {
 // withBody returns r with the original body, which is verified while it is read.
 func (u *pendingUpload) withBody(r *http.Request) (*http.Request, *verifiedBody) {
 	b := &verifiedBody{source: u.original.Body, digestChecks: u.digests.newChecks()}
-	r = r.WithContext(context.WithValue(r.Context(), uploadKey{}, nil)) // a Middleware inside of this one must not find the upload
+	// A second Middleware within this one must not find the upload, because this one verifies the body.
+	r = r.WithContext(context.WithValue(r.Context(), uploadKey{}, nil))
 	r.Body, r.ContentLength = b, u.original.ContentLength
 	ctx := r.Context()
 	b.onFault = func() { // decides at once, because an adapter may ask for the decision before the answer begins

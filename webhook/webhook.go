@@ -17,7 +17,7 @@
 //
 // # What senders are told
 //
-// The Receiver passes the answers of the handler unchanged. All senders here treat 2xx as a success, and all other
+// The Receiver passes the answers of the handler unchanged. All of these senders treat 2xx as a success, and all other
 // statuses as a failure. After a failure, Stripe, Shopify and senders of Standard Webhooks try again, for hours or days.
 // At GitHub, somebody must redeliver by hand.
 //
@@ -105,7 +105,7 @@ func New(store idempotency.Store, sender Sender, opts idempotency.Options) (*Rec
 		faults = errors.Join(faults, errors.New("webhook: the sender has no Name or no Verify"))
 	}
 	if opts.Headers != nil || opts.Methods != nil || opts.Fingerprint != nil {
-		faults = errors.Join(faults, errors.New("webhook: Headers, Methods and Fingerprint follow from the sender"))
+		faults = errors.Join(faults, errors.New("webhook: Headers, Methods and Fingerprint follow from the sender: leave them unset"))
 	}
 	opts.TTL = cmp.Or(opts.TTL, sender.TTL)
 	opts.MaxBody = cmp.Or(opts.MaxBody, sender.MaxBody, 1<<20)

@@ -15,7 +15,7 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
-// Check returns everything that would break the promise of the store, or keep the store from working, as joined findings.
+// Check returns everything that would break the guarantees of the store, or keep the store from working, as joined errors.
 // Call Check when the program starts. [idempotency.Findings] returns the findings one by one. Each finding has one of
 // these types, for [errors.AsType]:
 //
@@ -80,16 +80,17 @@ func (c *tableCheck) forEachRow(ctx context.Context, columns []any, do func(), q
 
 const standbySetting = "synchronous_standby_names"
 
-// hazards are the settings that can break the promise of the store.
+// hazards are the settings that can break the guarantees of the store.
 var hazards = []struct {
-	name   string
-	unsafe func(value string, all settings) bool
-	risk   string
+	name     string
+	isUnsafe func(value string, all settings) bool
+	risk     string
 }{
 	{"in_hot_standby", isValue("on"), "a standby can neither claim nor know the last records"},
 	{"default_transaction_read_only", isValue("on"), "nothing can be claimed or recorded"},
 	{"synchronous_commit", isValue("off"), "a crash loses the last records"},
-	{"synchronous_commit", isValueWithStandby("local"), "commits do not wait for the standby: a failover loses the last records"},
+	{"synchronous_commit", isValueWithStandby("local"),
+		"commits do not wait for the standby: a failover loses the last records"},
 	{"synchronous_commit", isValueWithStandby("remote_write"),
 		"a failover loses the last records if the system of the standby crashes, too"},
 	{"fsync", isValue("off"), "a crash of the machine loses records"},
@@ -131,9 +132,9 @@ func (c *tableCheck) checkEngine(ctx context.Context) error {
 	err := c.conn.QueryRow(ctx, "SELECT version()").Scan(&version)
 	switch e, _ := engineOf(c.conn.Conn()); {
 	case e != nil:
-		c.addUnsafe("version()", version, e.Name+" was only read about: no store was ever run there")
+		c.addUnsafe("version()", version, "the store was never run on "+e.Name+", and relies on its documentation")
 	case err == nil && !genuineVersion.MatchString(version):
-		c.addUnsafe("version()", version, "no engine is known that says so: the promise of the store may not hold there")
+		c.addUnsafe("version()", version, "the engine is unknown: the guarantees of the store may not hold there")
 	}
 	return err
 }
@@ -147,7 +148,7 @@ func (c *tableCheck) checkSettings(ctx context.Context) error {
 		return err
 	}
 	for _, h := range hazards {
-		if value := all[h.name]; h.unsafe(value, all) {
+		if value := all[h.name]; h.isUnsafe(value, all) {
 			c.addUnsafe(h.name, value, h.risk)
 		}
 	}
@@ -315,8 +316,8 @@ func (e *MissingPrivilege) Error() string {
 }
 
 // ErrEngine is returned for a server on which stores cannot be used: a PostgreSQL older than 14, or another engine on
-// which the promise of the store is unproven. The README lists the engines. Stores claim no key on such a server. Because
-// ErrEngine wraps [errors.ErrUnsupported], the handler does not run either, even with FailOpen.
+// which the guarantees of the store are unproven. The README lists the engines. Stores claim no key on such a server.
+// Because ErrEngine wraps [errors.ErrUnsupported], the handler does not run either, even with FailOpen.
 var ErrEngine = fmt.Errorf("pgxstore: the server cannot be used: %w", errors.ErrUnsupported)
 
 // The uses of a feature.
@@ -327,7 +328,7 @@ const (
 	byExpiry = "Maintain" // has a slower way without these features
 )
 
-// engine is a [sqlstore.Engine] with the way to recognize it by a parameter of its connections.
+// engine is a [sqlstore.Engine] with the way to recognise it by a parameter of its connections.
 type engine struct {
 	sqlstore.Engine
 	parameter      string         // sent by the server, or "host" for the host of the connection

@@ -51,7 +51,7 @@ type settlement struct {
 func (c *claim) claimKey(ctx context.Context, mayHoldClaim *bool) (storedRow *row, err error) {
 	takeoverLevel := int32(1) // claim absent, expired and released records
 	if c.request.TakeOver {
-		takeoverLevel = 2 // and records whose lease has lapsed
+		takeoverLevel = 2 // also claim abandoned records, whose lease has lapsed
 	}
 	args := []any{c.keyDigest[:], c.request.Fingerprint[:], takeoverLevel, c.keyNames[0], c.keyNames[1], c.keyNames[2],
 		&c.ownerToken, c.request.Lease.Microseconds(), c.request.TTL.Microseconds()}
@@ -167,7 +167,8 @@ func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl tim
 }
 
 // reliedRows tracks the steps that may have written rows. The answer of the handler relies on these rows, so Complete
-// requires that the record still has all of these steps: a server that has lost a step has lost its rows as well.
+// requires that the record still has all of these steps. The rows and the result of a step are committed together, so a
+// server that has lost the result has lost the rows as well.
 type reliedRows struct {
 	mu          sync.Mutex
 	stepNames   string   // required steps, separated by line feeds
@@ -220,10 +221,11 @@ func (r *reliedRows) requiredSteps() (steps any, mayHaveRows bool) {
 	return r.stepNames, true
 }
 
-// markRowsLost finds out why the record could not be completed, for a handler that may have written rows:
+// markRowsLost returns the error of Complete if the handler may have written rows and complete.sql has not changed the
+// record:
 //
 //   - [sqlstore.ErrRowsLost]: the record is gone, or lacks a required step. A record that lacks a step gets the step
-//     [idempotency.RecordLost].
+//     [idempotency.RecordLost], which tells later attempts that steps are lost.
 //   - [idempotency.ErrClaimLost]: another attempt has claimed the key.
 //   - nil: this claim has completed the record before.
 func (c *claim) markRowsLost(ctx context.Context) error {
@@ -242,7 +244,8 @@ func (c *claim) markRowsLost(ctx context.Context) error {
 	return err
 }
 
-// Release implements [idempotency.Claim].
+// Release implements [idempotency.Claim]. With a ttl of zero, Release frees the key. The freed row remains for two
+// leases, because a duplicate of the claim may still arrive in that time (see free.sql).
 func (c *claim) Release(ctx context.Context, ttl time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -273,19 +276,21 @@ func (c *claim) restoreArgs() []any {
 		c.attemptNumber, c.createdAt}
 }
 
-// restoreRecord inserts the record again if the server has lost the record, in the state after the operation name.
-// restoreRecord uses a single statement because other attempts must never see an intermediate state, which could even
-// expire before a second statement.
+// restoreRecord runs restore.sql, which inserts the record again if the server has lost it. args describe the record
+// after the operation name, for example with its response after "complete". A single statement inserts this final state,
+// because other attempts must never see an intermediate state, which could even expire before a second statement.
+// restoreRecord always returns an error:
 //
 //   - [idempotency.ErrRestored]: the record was restored.
 //   - errCompleted: this claim has completed the record before.
 //   - [idempotency.ErrClaimLost]: another attempt has claimed the key.
+//   - Any other error is an error of the server.
 func (c *claim) restoreRecord(ctx context.Context, from connSource, name string, args []any) error {
 	mayHoldClaim := true
-	var isRestored, isFree, isCompleted bool
+	var isRestored, mayRestore, isCompleted bool
 	err := c.sendInsert(ctx, &mayHoldClaim, from, c.statements["restore"], args, func(r pgx.Row) error {
-		err := r.Scan(&isRestored, &isFree, &isCompleted)
-		if err == nil && isFree && !isRestored {
+		err := r.Scan(&isRestored, &mayRestore, &isCompleted)
+		if err == nil && mayRestore && !isRestored {
 			return errOvertaken
 		}
 		return err

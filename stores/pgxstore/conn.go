@@ -26,8 +26,8 @@ const (
 // errRecordHidden reports that a key can be neither claimed nor read, although each try sees no holder of the key.
 var errRecordHidden = errors.New("pgxstore: a record cannot be seen or cannot be changed, perhaps because of row security")
 
-// retryOnConn calls send until its outcome is known, each time with another connection. The statement of send must have
-// the same effect when it is sent twice.
+// retryOnConn calls send until its outcome is known. Each try borrows a connection. The statement of send must have the
+// same effect when it is sent twice.
 //
 // mayHoldClaim reports that the server has granted a claim, or may have granted the claim although the reply was lost.
 // While mayHoldClaim is true and ctx has a deadline, only the end of ctx stops the tries, because giving up would leave
@@ -36,13 +36,13 @@ func (t *Table) retryOnConn(ctx context.Context, mayHoldClaim *bool, from connSo
 	isCrowded := t.crowd.Enter()
 	defer t.crowd.Leave()
 	err := t.retryUntilKnown(ctx, mayHoldClaim, func() error {
-		began := time.Now()
+		startedAt := time.Now()
 		conn, err := t.borrowConn(ctx, from)
 		if err != nil {
 			return err
 		}
 		defer conn.returnConn(ctx, t)
-		isCrowded = isCrowded || time.Since(began) > sqlstore.TimeLeft(ctx)
+		isCrowded = isCrowded || time.Since(startedAt) > sqlstore.TimeLeft(ctx)
 		err = runWithDeadline(ctx, conn.Conn, func() error { return send(conn.Conn) })
 		*mayHoldClaim = *mayHoldClaim || !isAnswer(err)
 		if refusesWrites(err) { // the pool may then connect to the new primary

@@ -137,6 +137,7 @@ func (s *inspectedRecord) scanRow(from pgx.Row) error {
 		s.storedNames[i] = stored[i].String
 		_ = s.storedRow.keyNames[i].ScanBytes([]byte(stored[i].String)) // ScanBytes always succeeds
 	}
+	// Without a key, the names are accepted if they belong to the digest, or are digests themselves.
 	if _, isShown := s.storedKey(); s.key == nil && (isShown || areDigests(s.storedNames)) {
 		for i := range s.storedRow.keyNames {
 			s.storedRow.keyNames[i].form = sameName
@@ -217,8 +218,9 @@ func scanEntries(listing *idempotency.Listing) func(pgx.Rows) error {
 		var s inspectedRecord
 		var digest []byte
 		r := &s.storedRow
-		_, err := pgx.ForEachRow(rows, []any{&digest, &s.storedNames[0], &s.storedNames[1], &s.storedNames[2], &r.attempt,
-			&r.createdAt, &r.leaseUntil, &r.expiresAt, &r.serverTime, &s.completedAt, &r.status, &s.byteSize, &s.state, &r.note}, func() error {
+		columns := []any{&digest, &s.storedNames[0], &s.storedNames[1], &s.storedNames[2], &r.attempt, &r.createdAt,
+			&r.leaseUntil, &r.expiresAt, &r.serverTime, &s.completedAt, &r.status, &s.byteSize, &s.state, &r.note}
+		_, err := pgx.ForEachRow(rows, columns, func() error {
 			if len(digest) != len(s.keyDigest) {
 				return fmt.Errorf("a digest of %d bytes", len(digest))
 			}
@@ -304,7 +306,7 @@ func (t *Table) Forget(ctx context.Context, entry idempotency.Entry) error {
 // Resolve implements [idempotency.Resolver]. The role needs SELECT and UPDATE on the table. Resolve waits for the lock of
 // a step as Forget does.
 //
-// If a reply of the server is lost, Resolve asks again, and recognizes its own token in the record. If another attempt
+// If a reply of the server is lost, Resolve asks again, and recognises its own token in the record. If another attempt
 // has begun by then, Resolve cannot tell whether its resolution made that attempt possible. It then returns an error that
 // says so, and that wraps none of the errors of the interface.
 func (t *Table) Resolve(ctx context.Context, entry idempotency.Entry, resolution idempotency.Resolution) error {

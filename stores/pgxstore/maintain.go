@@ -70,12 +70,12 @@ func (t *Table) Janitor(ctx context.Context, interval time.Duration, failed func
 // The numbers of the advisory locks to create partitions and to remove records. A number is derived from the oid of the
 // table that the search path finds, so tables of the same name in two schemas have different locks.
 const (
-	turnNumber = "$1::bigint # to_regclass($2::text)::oid::bigint"
-	createTurn = "SELECT pg_advisory_xact_lock(" + turnNumber + ")"
+	lockNumberSQL = "$1::bigint # to_regclass($2::text)::oid::bigint"
+	createLockSQL = "SELECT pg_advisory_xact_lock(" + lockNumberSQL + ")"
 
 	// The transaction that holds the lock to remove records is idle for a long time, so its timeout is switched off.
-	removeTurn = "SELECT set_config('idle_in_transaction_session_timeout', '0', true), pg_try_advisory_xact_lock(" +
-		turnNumber + ")"
+	removeLockSQL = "SELECT set_config('idle_in_transaction_session_timeout', '0', true), pg_try_advisory_xact_lock(" +
+		lockNumberSQL + ")"
 )
 
 // inTurn calls remove, unless another instance is removing records. The lock belongs to a transaction of its own, because
@@ -97,7 +97,7 @@ func (t *Table) inTurn(ctx context.Context, remove func(context.Context) error) 
 func (t *Table) takeTurn(ctx context.Context, conn *pgconn.PgConn) (bool, error) {
 	lockSpace := strconv.FormatInt(int64(t.lockSpace)+1, 10)
 	number := strings.NewReplacer("$1", "'"+lockSpace+"'", "$2", quoteLiteral(t.opts.quotedName("")))
-	results, err := conn.Exec(ctx, number.Replace(removeTurn)).ReadAll()
+	results, err := conn.Exec(ctx, number.Replace(removeLockSQL)).ReadAll()
 	if err != nil {
 		return false, err
 	}

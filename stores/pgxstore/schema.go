@@ -194,9 +194,9 @@ func (t *Table) newestVersion() int {
 }
 
 // createPartitions creates and attaches the missing partitions. It also adds the missing comments of attached partitions,
-// because listPartitions recognizes a detached partition by its comment. A dump may lack the comments.
+// because listPartitions recognises a detached partition by its comment. A dump may lack the comments.
 func (t *Table) createPartitions(ctx context.Context, tx pgx.Tx) error {
-	if _, err := tx.Exec(ctx, createTurn, int64(t.lockSpace), t.opts.quotedName("")); err != nil {
+	if _, err := tx.Exec(ctx, createLockSQL, int64(t.lockSpace), t.opts.quotedName("")); err != nil {
 		return err
 	}
 	now, partitions, err := t.listPartitions(ctx, tx)
@@ -271,8 +271,8 @@ const (
 	detached = "detached"
 )
 
-func hasPartition(partitions []partition, day time.Time, state string) bool {
-	return slices.ContainsFunc(partitions, func(p partition) bool { return p.day.Equal(day) && p.attachment == state })
+func hasPartition(partitions []partition, day time.Time, attachment string) bool {
+	return slices.ContainsFunc(partitions, func(p partition) bool { return p.day.Equal(day) && p.attachment == attachment })
 }
 
 func dayOf(t time.Time) time.Time { return t.UTC().Truncate(24 * time.Hour) }

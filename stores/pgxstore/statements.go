@@ -128,8 +128,8 @@ func (o Options) expandPartitioned(sql string) string {
 
 // partitionedOnly has the conditions on a partitioned table. Statements restrict expires_at to the days on which the
 // record can expire, so that PostgreSQL opens only the partitions of these days. A partition may be dropped when its day
-// has been over for an hour, so statements ignore the records in such a partition. The hours before and after allow that
-// the clock of the server is set back by up to an hour.
+// has been over for an hour, so the lower bound ignores the records in such a partition. The upper bound allows that the
+// clock of the server is set back by up to an hour.
 //
 // If a new record is inserted beside an ignored record, and the clock is set back then, both records are in reach. In
 // that case the newest record counts.

@@ -72,7 +72,8 @@ func (c *claim) loadSteps(ctx context.Context) (steps map[string][]byte, hasReco
 	var results [][]byte
 	var isOwn bool
 	err = c.store.retryOnConn(ctx, new(bool), fromPoolOrSpare, func(conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, c.statements["checkpoints"], c.keyDigest[:], c.ownerToken).Scan(&names, &results, &hasRecord, &isOwn)
+		return conn.QueryRow(ctx, c.statements["checkpoints"], c.keyDigest[:], c.ownerToken).
+			Scan(&names, &results, &hasRecord, &isOwn)
 	})
 	if areForgedSteps(err, names, results) {
 		return nil, true, errors.Join(sqlstore.Invalid("steps"), err)
@@ -91,8 +92,8 @@ func (c *claim) loadSteps(ctx context.Context) (steps map[string][]byte, hasReco
 }
 
 // areForgedSteps reports whether no store can have written these steps. scanErr is the error of their scan.
-func areForgedSteps(err error, names []string, results [][]byte) bool {
-	if _, isMisread := errors.AsType[pgx.ScanArgError](err); isMisread {
+func areForgedSteps(scanErr error, names []string, results [][]byte) bool {
+	if _, isMisread := errors.AsType[pgx.ScanArgError](scanErr); isMisread {
 		return true
 	}
 	return len(names) != len(results) || slices.ContainsFunc(results, func(result []byte) bool { return result == nil })

@@ -25,8 +25,8 @@ import (
 //   - At read committed, the fence is the token of the claim. keep_step.sql stores the result only if the record has that
 //     token. Otherwise keep_step.sql fails, and the server skips the commit that follows.
 //   - At higher levels, keep_step.sql cannot change a record that was renewed since the snapshot of the transaction. So
-//     enter_step.sql locks the record at the begin, and renewals pause. The lock keeps other attempts from claiming the
-//     key.
+//     enter_step.sql locks the record when the transaction begins, and renewals pause. The lock keeps other attempts from
+//     claiming the key.
 type stepTx struct {
 	*claim
 	step    *idempotency.TxStep
@@ -156,9 +156,9 @@ func (w *stepTx) statementAtPlace(name string, args []any) (sql string, _ []any)
 // commitStep stores the result and commits, in one batch: the server skips the commit if keep_step.sql fails.
 func (w *stepTx) commitStep(ctx context.Context, data []byte) (stored []byte, err error) {
 	switch w.conn.PgConn().TxStatus() {
-	case 'I':
+	case 'I': // idle: no transaction is open
 		return nil, sqlstore.ErrTxEnded
-	case 'E':
+	case 'E': // a statement has failed
 		return nil, errFailedTx
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.step.Timeout)
@@ -226,7 +226,7 @@ func (s settledStep) isFinal() bool { return !s.isOwn || s.isKept || s.hasEnded 
 // querySettledStep runs settle_step.sql on another connection. It returns the zero settledStep if the record is gone,
 // because a result cannot be stored without the record.
 func (w *stepTx) querySettledStep(ctx context.Context) (found settledStep, err error) {
-	mayHoldClaim := true
+	mayHoldClaim := true // only the end of ctx stops the tries
 	err = w.store.retryOnConn(ctx, &mayHoldClaim, fromPoolOrSpare, func(conn *pgx.Conn) error {
 		err := conn.QueryRow(ctx, w.statements["settle_step"], w.keyDigest[:], w.ownerToken, w.step.Name, w.txID).
 			Scan(&found.isOwn, &found.isKept, &found.hasEnded)
@@ -296,17 +296,21 @@ type joinedTx struct {
 // rowQuerier sends a statement in the transaction of a caller, and scans the single row of its result into dest.
 type rowQuerier func(ctx context.Context, sql string, args []any, dest ...any) error
 
+// queryByPgx returns the rowQuerier of a transaction of pgx.
 func queryByPgx(tx Querier) rowQuerier {
 	return func(ctx context.Context, sql string, args []any, dest ...any) error {
 		rows, err := tx.Query(ctx, sql, args...)
 		if err != nil {
 			return err
 		}
-		_, err = pgx.CollectExactlyOneRow(rows, func(r pgx.CollectableRow) (struct{}, error) { return struct{}{}, r.Scan(dest...) })
+		_, err = pgx.CollectExactlyOneRow(rows, func(r pgx.CollectableRow) (struct{}, error) {
+			return struct{}{}, r.Scan(dest...)
+		})
 		return err
 	}
 }
 
+// queryBySQL returns the rowQuerier of a transaction of package database/sql.
 func queryBySQL(tx SQLQuerier) rowQuerier {
 	return func(ctx context.Context, query string, args []any, dest ...any) error {
 		return sqlstore.ScanRow(ctx, tx, query, args, dest...)
@@ -328,6 +332,7 @@ func (j *joinedTx) runStep(ctx context.Context) (stored []byte, err error) {
 	return j.keepResult(ctx, data)
 }
 
+// enterCallerTx sends enter_step.sql in the transaction of the caller.
 func (j *joinedTx) enterCallerTx(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, j.step.Timeout)
 	defer cancel()
@@ -341,6 +346,7 @@ func (j *joinedTx) enterCallerTx(ctx context.Context) error {
 	return err
 }
 
+// keepResult stores the result of the step with keep_step.sql in the transaction of the caller.
 func (j *joinedTx) keepResult(ctx context.Context, data []byte) (stored []byte, err error) {
 	bounded, cancel := context.WithTimeout(ctx, j.step.Timeout)
 	defer cancel()
@@ -357,7 +363,7 @@ func (j *joinedTx) keepResult(ctx context.Context, data []byte) (stored []byte, 
 		return nil, wrapError("store the result of a step", sqlstore.ErrStepChanged)
 	case isOtherTx(err), isClosedTx(err) && ctx.Err() == nil:
 		return nil, sqlstore.ErrTxEnded
-	case sqlState(err) == "25P02":
+	case sqlState(err) == "25P02": // in_failed_sql_transaction
 		return nil, errFailedTx
 	}
 	return nil, wrapError("store the result of a step", err)
@@ -422,7 +428,8 @@ var closedTx = func() pgx.Tx {
 	return pgx.FailedBatchResults(&batch, pgx.ErrTxClosed).Tx()
 }()
 
-func (t *handlerTx) openTx() pgx.Tx {
+// currentTx returns the transaction, or closedTx after DoTx has closed it.
+func (t *handlerTx) currentTx() pgx.Tx {
 	if t.isClosed.Load() {
 		return closedTx
 	}
@@ -430,16 +437,18 @@ func (t *handlerTx) openTx() pgx.Tx {
 }
 
 func (t *handlerTx) Begin(ctx context.Context) (pgx.Tx, error) {
-	savepoint, err := t.openTx().Begin(ctx)
+	savepoint, err := t.currentTx().Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return &handlerTx{savepoint, t.isClosed, true}, nil
 }
 
+// Commit of a savepoint releases the savepoint. Commit of the transaction rolls back and returns
+// [sqlstore.ErrStepCommits], because only the store may commit.
 func (t *handlerTx) Commit(ctx context.Context) error {
 	if t.isSavepoint {
-		return t.openTx().Commit(ctx)
+		return t.currentTx().Commit(ctx)
 	}
 	return rollbackInstead(t.Rollback(ctx))
 }
@@ -452,32 +461,32 @@ func rollbackInstead(err error) error {
 	return sqlstore.ErrStepCommits
 }
 
-func (t *handlerTx) Rollback(ctx context.Context) error { return t.openTx().Rollback(ctx) }
+func (t *handlerTx) Rollback(ctx context.Context) error { return t.currentTx().Rollback(ctx) }
 
 func (t *handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
-	return t.openTx().CopyFrom(ctx, table, columns, rows)
+	return t.currentTx().CopyFrom(ctx, table, columns, rows)
 }
 
 func (t *handlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	return t.openTx().SendBatch(ctx, b)
+	return t.currentTx().SendBatch(ctx, b)
 }
 
-func (t *handlerTx) LargeObjects() pgx.LargeObjects { return t.openTx().LargeObjects() }
+func (t *handlerTx) LargeObjects() pgx.LargeObjects { return t.currentTx().LargeObjects() }
 
 func (t *handlerTx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
-	return t.openTx().Prepare(ctx, name, sql)
+	return t.currentTx().Prepare(ctx, name, sql)
 }
 
 func (t *handlerTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	return t.openTx().Exec(ctx, sql, args...)
+	return t.currentTx().Exec(ctx, sql, args...)
 }
 
 func (t *handlerTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	return t.openTx().Query(ctx, sql, args...)
+	return t.currentTx().Query(ctx, sql, args...)
 }
 
 func (t *handlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return t.openTx().QueryRow(ctx, sql, args...)
+	return t.currentTx().QueryRow(ctx, sql, args...)
 }
 
 func (t *handlerTx) Conn() *pgx.Conn { return t.tx.Conn() }
