@@ -17,22 +17,26 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// The marker in the header of a replay.
+// The header of a replay has this marker.
 const (
-	markerKey   = "idempotent-replayed"
-	markerValue = "true"
+	replayMarkerKey   = "idempotent-replayed"
+	replayMarkerValue = "true"
 )
 
-// A stored answer is an idempotency.Response. Its status is the HTTP status of the gRPC code. Header and trailer are the
-// metadata that the handler has set. The body is an Any with the message or, for a status of 400 or more, with the
-// google.rpc.Status. It is empty if the handler has returned no message.
+// The stored answer to a call is an idempotency.Response:
+//
+//   - Status is the HTTP status of the gRPC code.
+//   - Header and Trailer are the metadata that the handler has set.
+//   - Body is an Any with the message or, for a status of 400 or more, with the google.rpc.Status. Body is empty if the
+//     handler has returned no message.
 
-// mostMetadata bounds the metadata that is stored, as the middleware for HTTP bounds the fields of an answer.
-const mostMetadata = 64 << 10
+// maxMetadataBytes bounds the stored metadata. The middleware for HTTP has the same bound for the fields of an answer.
+const maxMetadataBytes = 64 << 10
 
-// newResponse returns what is stored of an answer. What cannot be stored is left out.
+// newResponse returns the stored answer, or a tombstone if the body has more than maxBody bytes or the metadata more than
+// maxMetadataBytes. Fields of the metadata that NewFields cannot store are left out.
 func newResponse(
-	code codes.Code, message proto.Message, header, trailer metadata.MD, most int64,
+	code codes.Code, message proto.Message, header, trailer metadata.MD, maxBody int64,
 ) (idempotency.Response, error) {
 	resp := idempotency.Response{Status: httpStatus(code)}
 	if message != nil {
@@ -46,44 +50,44 @@ func newResponse(
 	}
 	resp.Header = idempotency.NewFields(http.Header(header))
 	resp.Trailer = idempotency.NewFields(http.Header(trailer))
-	if int64(len(resp.Body)) > most || len(resp.Header)+len(resp.Trailer) > mostMetadata {
-		return omitted(resp.Status), nil
+	if int64(len(resp.Body)) > maxBody || len(resp.Header)+len(resp.Trailer) > maxMetadataBytes {
+		return newTombstone(resp.Status), nil
 	}
 	return resp, nil
 }
 
-// omitted returns what is stored of an answer that cannot be replayed.
-func omitted(status int) idempotency.Response {
+// newTombstone returns the stored answer of a call whose answer cannot be replayed.
+func newTombstone(status int) idempotency.Response {
 	return idempotency.Response{Status: status, Omitted: true}
 }
 
-// readResponse returns the message or the error of a stored answer of a method. It returns an [*idempotency.Error] if it
-// cannot.
-func readResponse(fullMethod string, resp idempotency.Response) (message any, err error) {
+// decodeResponse returns the message or the gRPC error in a stored answer of fullMethod. If the stored answer cannot be decoded,
+// the error is an [*idempotency.Error].
+func decodeResponse(fullMethod string, resp idempotency.Response) (message any, err error) {
 	if len(resp.Body) == 0 && resp.Status < 400 {
 		return nil, nil
 	}
 	var content anypb.Any
 	if err := proto.Unmarshal(resp.Body, &content); err != nil {
-		return nil, recordUnreadable(err)
+		return nil, refuseUnreadableRecord(err)
 	}
 	if resp.Status >= 400 {
-		return nil, readStatus(&content)
+		return nil, decodeStatus(&content)
 	}
-	method := descriptorOf(fullMethod)
-	read, err := content.UnmarshalNew()
+	method := findMethod(fullMethod)
+	decoded, err := content.UnmarshalNew()
 	switch {
 	case errors.Is(err, protoregistry.NotFound), method != nil && content.MessageName() != method.Output().FullName():
-		return nil, typeUnknown(content.GetTypeUrl())
+		return nil, refuseUnknownType(content.GetTypeUrl())
 	case err != nil:
-		return nil, recordUnreadable(err)
+		return nil, refuseUnreadableRecord(err)
 	}
-	return read, nil
+	return decoded, nil
 }
 
-// storedStatus returns what is stored of the status of a failure: what grpc-go sends of it. If it cannot be encoded,
-// because a text in it is not UTF-8, its message is corrected, and there are no details.
-func storedStatus(s *status.Status) *spb.Status {
+// storableStatus returns the status of a failure in the form that grpc-go sends. If the status has a text that is invalid UTF-8
+// and so cannot be encoded, storableStatus corrects the message and drops the details.
+func storableStatus(s *status.Status) *spb.Status {
 	stored := s.Proto()
 	if _, err := proto.Marshal(stored); err != nil {
 		stored.Message, stored.Details = string([]rune(stored.GetMessage())), nil
@@ -91,20 +95,20 @@ func storedStatus(s *status.Status) *spb.Status {
 	return stored
 }
 
-// readStatus returns the error that the client of a failure gets, or why it cannot be read.
-func readStatus(content *anypb.Any) error {
+// decodeStatus returns the gRPC error in a stored failure, or an [*idempotency.Error] if content cannot be decoded.
+func decodeStatus(content *anypb.Any) error {
 	var stored spb.Status
 	if err := content.UnmarshalTo(&stored); err != nil {
-		return recordUnreadable(err)
+		return refuseUnreadableRecord(err)
 	}
 	if stored.GetCode() == int32(codes.OK) {
-		return recordUnreadable(errors.New("a failure with the status OK"))
+		return refuseUnreadableRecord(errors.New("a failure with the status OK"))
 	}
 	return status.FromProto(&stored).Err()
 }
 
-// protoOf returns v as a message of protobuf, in either of its Go APIs, as the codec of grpc-go does.
-func protoOf(v any) (proto.Message, bool) {
+// asProtoMessage converts v, a message of either Go API of protobuf, as the codec of grpc-go does.
+func asProtoMessage(v any) (proto.Message, bool) {
 	switch v := v.(type) {
 	case proto.Message:
 		return v, true

@@ -13,92 +13,95 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// call is a guarded call and its answer.
-type call struct {
+// guardedCall is the state of a guarded call.
+type guardedCall struct {
 	*Interceptor
-	ctx     context.Context // of the call
-	key     idempotency.Key
-	req     any
-	handler grpc.UnaryHandler
+	callContext context.Context
+	key         idempotency.Key
+	request     any
+	runHandler  grpc.UnaryHandler
 
-	operation context.Context // ends with the context of the call until the handler begins
-	detach    func() bool     // reports whether the handler may still begin
-	recorder  recorder
-	outcome
+	operationContext context.Context // canceled with callContext until the handler begins
+	detachFromClient func() bool     // ends this link, and reports whether the handler may begin
+	recorder         metadataRecorder
+	handlerResult
 }
 
-// outcome is how the handler of a call has ended.
-type outcome struct {
-	reply   any
-	err     error
-	header  metadata.MD // of the answer
-	trailer metadata.MD
-	sent    bool  // the header is sent whatever the answer is
-	passing error // why the answer is not kept
-	lost    bool  // the store has ended the context of the handler
+// handlerResult is the answer of the handler.
+type handlerResult struct {
+	reply         any
+	handlerErr    error
+	header        metadata.MD
+	trailer       metadata.MD
+	headerSent    bool  // the handler has called SendHeader
+	unstorableErr error // the reason not to store the answer
+	claimLost     bool  // the context of the handler ended because the claim was lost
 }
 
-// errLeft is the cause of the end of an operation that has not begun.
-var errLeft = errors.New("grpcidempotency: client left before the handler began")
+// errClientLeft ends an operation whose client left before the handler began.
+var errClientLeft = errors.New("grpcidempotency: client left before the handler began")
 
-// answer answers the call with the result of its operation.
-func (c *call) answer(payload []byte) (any, error) {
-	end := c.enter()
+// execute runs the operation with payload as its fingerprinted content, and answers the call.
+func (c *guardedCall) execute(payload []byte) (any, error) {
+	end := c.enterOperation()
 	defer end()
-	resp, replayed, err := c.runner.Do(c.operation, c.key, payload, c.work)
+	resp, replayed, err := c.runner.Do(c.operationContext, c.key, payload, c.callHandler)
 	switch {
 	case replayed:
-		return c.replay(resp)
-	case err != nil && err == c.passing && c.lost:
-		return nil, refuse(c.ctx, claimLost())
-	case err != nil && err == c.passing, err == nil:
-		c.send()
-		return c.reply, c.err
+		return c.sendReplay(resp)
+	case err != nil && err == c.unstorableErr && c.claimLost:
+		return nil, newRefusal(c.callContext, refuseLostClaim())
+	case err != nil && err == c.unstorableErr, err == nil:
+		c.sendMetadata()
+		return c.reply, c.handlerErr
 	default:
-		return nil, refuse(c.ctx, refusalFrom(err))
+		return nil, newRefusal(c.callContext, toRefusal(err))
 	}
 }
 
-// enter makes the context of the operation. A client that leaves ends the wait for another attempt, but not the handler.
-func (c *call) enter() (end func()) {
+// enterOperation makes the context of the operation. The end of the call ends the wait for another attempt. Once the handler
+// has begun, the end of the call has no effect.
+func (c *guardedCall) enterOperation() (end func()) {
 	if c.opts.CancelWithClient {
-		c.operation, c.detach = c.ctx, func() bool { return true }
+		c.operationContext, c.detachFromClient = c.callContext, func() bool { return true }
 		return func() {}
 	}
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(c.ctx))
-	c.operation = ctx
-	c.detach = context.AfterFunc(c.ctx, func() { cancel(context.Cause(c.ctx)) })
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(c.callContext))
+	c.operationContext = ctx
+	c.detachFromClient = context.AfterFunc(c.callContext, func() { cancel(context.Cause(c.callContext)) })
 	return func() {
-		c.detach()
+		c.detachFromClient()
 		cancel(nil)
 	}
 }
 
-// work runs the handler, for the owner of the operation or, with FailOpen, for nobody.
-func (c *call) work(ctx context.Context) (idempotency.Response, error) {
-	if !c.detach() {
+// callHandler is the work of the operation: the owner of the claim runs the handler. With FailOpen, the handler also runs without
+// a claim.
+func (c *guardedCall) callHandler(ctx context.Context) (idempotency.Response, error) {
+	if !c.detachFromClient() {
 		idempotency.Decide(ctx, idempotency.Free)
-		c.err, c.passing = status.FromContextError(c.ctx.Err()).Err(), errLeft
-		return idempotency.Response{}, errLeft
+		c.handlerErr, c.unstorableErr = status.FromContextError(c.callContext.Err()).Err(), errClientLeft
+		return idempotency.Response{}, errClientLeft
 	}
-	c.reply, c.err = c.handler(c.handlerContext(ctx), c.req)
-	c.header, c.trailer, c.sent = c.recorder.finish()
-	c.lost = ctx.Err() != nil && c.operation.Err() == nil
-	resp, err := c.response()
-	if err != nil { // grpc-go would have found that later, and answered the same
-		c.reply, c.err = nil, status.Errorf(codes.Internal, "grpc: error while marshaling: %v", err)
-		resp, err = c.response()
+	c.reply, c.handlerErr = c.runHandler(c.handlerContext(ctx), c.request)
+	c.header, c.trailer, c.headerSent = c.recorder.stopRecording()
+	c.claimLost = ctx.Err() != nil && c.operationContext.Err() == nil
+	resp, err := c.storableResponse()
+	if err != nil { // the reply cannot be encoded: grpc-go would answer with this error, too
+		c.reply, c.handlerErr = nil, status.Errorf(codes.Internal, "grpc: error while marshaling: %v", err)
+		resp, err = c.storableResponse()
 	}
-	failure := statusOf(c.err)
-	if c.err != nil && (err != nil || failure.Code() == codes.OK || !c.ends(ctx, failure)) {
-		c.passing = fmt.Errorf("grpcidempotency: answer not storable: %w", c.err)
-		return idempotency.Response{Status: httpStatus(failure.Code())}, c.passing
+	failure := sentStatus(c.handlerErr)
+	if c.handlerErr != nil && (err != nil || failure.Code() == codes.OK || !c.endsOperation(ctx, failure)) {
+		c.unstorableErr = fmt.Errorf("grpcidempotency: answer not storable: %w", c.handlerErr)
+		return idempotency.Response{Status: httpStatus(failure.Code())}, c.unstorableErr
 	}
 	return resp, nil
 }
 
-// ends reports whether a failure ends the operation. If the handler has turned the call away, nothing has happened.
-func (c *call) ends(ctx context.Context, failure *status.Status) bool {
+// endsOperation reports whether a failure is stored as the answer of the operation. UNAUTHENTICATED and RESOURCE_EXHAUSTED
+// release the claim because the handler has rejected the call without effects. A decision by the handler takes precedence.
+func (c *guardedCall) endsOperation(ctx context.Context, failure *status.Status) bool {
 	decided, ok := idempotency.Decided(ctx)
 	switch {
 	case ok:
@@ -111,48 +114,48 @@ func (c *call) ends(ctx context.Context, failure *status.Status) bool {
 	return false
 }
 
-func (c *call) handlerContext(ctx context.Context) context.Context {
-	ctx = context.WithValue(ctx, guardedKey{}, c.key)
+func (c *guardedCall) handlerContext(ctx context.Context) context.Context {
+	ctx = context.WithValue(ctx, guardedContextKey{}, c.key)
 	return grpc.NewContextWithServerTransportStream(ctx, &c.recorder)
 }
 
-type guardedKey struct{}
+type guardedContextKey struct{}
 
-// response returns what is stored of the answer, if it is.
-func (c *call) response() (idempotency.Response, error) {
-	if c.err != nil {
-		failure := statusOf(c.err)
-		return newResponse(failure.Code(), storedStatus(failure), c.header, c.trailer, c.opts.MaxResponse)
+// storableResponse returns the stored form of the answer of the handler.
+func (c *guardedCall) storableResponse() (idempotency.Response, error) {
+	if c.handlerErr != nil {
+		failure := sentStatus(c.handlerErr)
+		return newResponse(failure.Code(), storableStatus(failure), c.header, c.trailer, c.opts.MaxResponse)
 	}
 	if c.reply == nil {
 		return newResponse(codes.OK, nil, c.header, c.trailer, c.opts.MaxResponse)
 	}
-	reply, ok := protoOf(c.reply)
-	if !ok { // its effects exist, so the client gets it
-		return omitted(httpStatus(codes.OK)), nil
+	reply, ok := asProtoMessage(c.reply)
+	if !ok { // the reply cannot be stored, but the effects of the handler exist, so the client gets the reply
+		return newTombstone(httpStatus(codes.OK)), nil
 	}
 	return newResponse(codes.OK, reply, c.header, c.trailer, c.opts.MaxResponse)
 }
 
-// replay answers with a stored answer.
-func (c *call) replay(resp idempotency.Response) (any, error) {
-	reply, err := readResponse(c.key.Endpoint, resp)
+// sendReplay answers the call with the stored answer.
+func (c *guardedCall) sendReplay(resp idempotency.Response) (any, error) {
+	reply, err := decodeResponse(c.key.Endpoint, resp)
 	if refusal, ok := errors.AsType[*idempotency.Error](err); ok {
-		return nil, refuse(c.ctx, refusal)
+		return nil, newRefusal(c.callContext, refusal)
 	}
-	c.header = metadata.Join(metadata.MD(resp.Header.Header()), metadata.Pairs(markerKey, markerValue))
+	c.header = metadata.Join(metadata.MD(resp.Header.Header()), metadata.Pairs(replayMarkerKey, replayMarkerValue))
 	c.trailer = metadata.MD(resp.Trailer.Header())
-	c.send()
+	c.sendMetadata()
 	return reply, err
 }
 
-// send hands the metadata of the answer to grpc-go. If an outer interceptor has sent a header before, or the client has
-// left, it reaches nobody, and the answer stands all the same.
-func (c *call) send() {
-	if c.sent {
-		_ = grpc.SendHeader(c.ctx, c.header)
+// sendMetadata passes the metadata of the answer to grpc-go. Errors are ignored: if an outer interceptor has already sent a
+// header, or the client has left, the metadata is lost, but the answer remains valid.
+func (c *guardedCall) sendMetadata() {
+	if c.headerSent {
+		_ = grpc.SendHeader(c.callContext, c.header)
 	} else {
-		_ = grpc.SetHeader(c.ctx, c.header)
+		_ = grpc.SetHeader(c.callContext, c.header)
 	}
-	_ = grpc.SetTrailer(c.ctx, c.trailer)
+	_ = grpc.SetTrailer(c.callContext, c.trailer)
 }

@@ -12,122 +12,124 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// Canonical returns the canonical encoding of m. Equal messages have the same encoding, and messages that differ have
-// different ones, whichever build of the service has decoded them. It is the default of Options.Fingerprint.
+// Canonical returns the canonical encoding of m. Equal messages have the same encoding, and different messages have different
+// encodings, in every build of the service. Canonical is the default of Options.Fingerprint.
 //
-// [proto.Marshal] does not promise that, not even with Deterministic. Canonical is in the format of protobuf, too:
+// [proto.Marshal] promises less: with Deterministic, the encoding may still differ between two builds. Canonical uses the
+// protobuf wire format with these rules:
 //
-//   - Fields are sorted by number, known and unknown ones together. So a field that was added to the schema has the same
-//     form in the build that knows it and in the build before. Repeated values keep their order.
+//   - Known and unknown fields are sorted together by number, so a new field of the schema has the same encoding in the build
+//     with the field and in the build before. Repeated values keep their order.
 //   - The entries of a map are sorted by key, and have both key and value.
-//   - A repeated field is packed if its descriptor says so, however it was sent.
-//   - A [anypb.Any] whose type is registered has the canonical encoding of its message, up to 16 levels deep.
+//   - A repeated field is packed if its descriptor says so, however the client has sent the field.
+//   - An [anypb.Any] with a registered type has the canonical encoding of its message, up to 16 levels deep.
 //   - Floating-point numbers are compared by their bits: 0 and -0 differ, and a NaN equals itself.
 //
-// A field that a build does not know stands as it was sent. It may be a message that only the newer build knows. For
-// such a field the two builds agree if its own fields were sent in the order of their numbers, and if it has no map of
-// two or more entries. Encoders keep that order, except that some do not for a oneof.
+// Unknown fields keep the bytes that the client has sent. If an unknown field is a message that a newer build knows, both builds
+// agree only if the client has sent the fields of that message in the order of their numbers, and if the message has no map
+// with two or more entries. Encoders keep the order, but some make an exception for a oneof.
 func Canonical(m proto.Message) []byte {
-	var w reverseWriter
-	w.message(m.ProtoReflect(), mostEmbedded)
-	return w.written()
+	var w reverseEncoder
+	w.writeMessage(m.ProtoReflect(), maxAnyDepth)
+	return w.bytesWritten()
 }
 
-// mostEmbedded bounds how often content of an Any is decoded again, which takes time for each level.
-const mostEmbedded = 16
+// maxAnyDepth bounds how many levels of Any in Any are decoded, because each level decodes the inner content again.
+const maxAnyDepth = 16
 
-// reverseWriter writes an encoding from its end to its beginning. The length of a message stands before its content and
-// is known after it. So nothing is moved or measured twice, however deep messages are nested.
-type reverseWriter struct {
-	buffer []byte
-	start  int     // of what is written in buffer
-	fields []field // known ones of the messages that are being written, one after the other
+// reverseEncoder writes an encoding from the end to the beginning. The length of a message precedes the content, but is known
+// only after the content. Writing backward avoids measuring or moving the content once for each level of nesting.
+type reverseEncoder struct {
+	buffer     []byte
+	start      int              // offset of the first written byte in buffer
+	fieldStack []populatedField // known fields of the messages being written, outermost first
 }
 
-// field is a populated field that the schema knows.
-type field struct {
-	fd    protoreflect.FieldDescriptor
-	value protoreflect.Value
+// populatedField is a populated field that the schema knows.
+type populatedField struct {
+	descriptor protoreflect.FieldDescriptor
+	value      protoreflect.Value
 }
 
-// unknownField is a field that the schema does not know. A message may have a million of them.
+// unknownField is the place of a field that is missing in the schema. Offsets of 32 bits keep the struct small, because a message
+// may have a million unknown fields.
 type unknownField struct {
-	number     protowire.Number
-	start, end int32 // of the field with its tag; no message has 2 GiB
+	number                 protowire.Number
+	startOffset, endOffset int32 // of the field with its tag; messages are smaller than 2 GiB
 }
 
-func (w *reverseWriter) written() []byte { return w.buffer[w.start:] }
+func (w *reverseEncoder) bytesWritten() []byte { return w.buffer[w.start:] }
 
-func (w *reverseWriter) size() int { return len(w.buffer) - w.start }
+func (w *reverseEncoder) byteCount() int { return len(w.buffer) - w.start }
 
-// room returns the n bytes before those that are written, to be filled.
-func (w *reverseWriter) room(n int) []byte {
+// reserveRoom returns the n bytes before the written bytes for the caller to fill.
+func (w *reverseEncoder) reserveRoom(n int) []byte {
 	if n > w.start {
 		larger := make([]byte, max(256, 2*len(w.buffer)+n))
-		start := len(larger) - w.size()
-		copy(larger[start:], w.written())
+		start := len(larger) - w.byteCount()
+		copy(larger[start:], w.bytesWritten())
 		w.buffer, w.start = larger, start
 	}
 	w.start -= n
 	return w.buffer[w.start : w.start+n]
 }
 
-func (w *reverseWriter) raw(b []byte)  { copy(w.room(len(b)), b) }
-func (w *reverseWriter) text(s string) { copy(w.room(len(s)), s) }
-func (w *reverseWriter) varint(v uint64) {
-	protowire.AppendVarint(w.room(protowire.SizeVarint(v))[:0], v)
+func (w *reverseEncoder) writeBytes(b []byte)  { copy(w.reserveRoom(len(b)), b) }
+func (w *reverseEncoder) writeString(s string) { copy(w.reserveRoom(len(s)), s) }
+func (w *reverseEncoder) writeVarint(v uint64) {
+	protowire.AppendVarint(w.reserveRoom(protowire.SizeVarint(v))[:0], v)
 }
-func (w *reverseWriter) fixed32(v uint32) {
-	protowire.AppendFixed32(w.room(protowire.SizeFixed32())[:0], v)
+func (w *reverseEncoder) writeFixed32(v uint32) {
+	protowire.AppendFixed32(w.reserveRoom(protowire.SizeFixed32())[:0], v)
 }
-func (w *reverseWriter) fixed64(v uint64) {
-	protowire.AppendFixed64(w.room(protowire.SizeFixed64())[:0], v)
+func (w *reverseEncoder) writeFixed64(v uint64) {
+	protowire.AppendFixed64(w.reserveRoom(protowire.SizeFixed64())[:0], v)
 }
-func (w *reverseWriter) tag(number protowire.Number, kind protowire.Type) {
-	w.varint(protowire.EncodeTag(number, kind))
+func (w *reverseEncoder) writeTag(number protowire.Number, kind protowire.Type) {
+	w.writeVarint(protowire.EncodeTag(number, kind))
 }
 
-// lengthSince writes how much was written since the size was before.
-func (w *reverseWriter) lengthSince(before int) { w.varint(uint64(w.size() - before)) }
+// writeLengthSince writes the number of bytes written since byteCount was before.
+func (w *reverseEncoder) writeLengthSince(before int) { w.writeVarint(uint64(w.byteCount() - before)) }
 
-// message writes the fields of m. An Any among them is decoded if it is nested less than so many levels deep.
-func (w *reverseWriter) message(m protoreflect.Message, levels int) {
-	first := len(w.fields)
+// writeMessage writes the fields of m. levels is the number of nested levels of Any to decode.
+func (w *reverseEncoder) writeMessage(m protoreflect.Message, levels int) {
+	first := len(w.fieldStack)
 	m.Range(func(fd protoreflect.FieldDescriptor, value protoreflect.Value) bool {
-		w.fields = append(w.fields, field{fd, value})
+		w.fieldStack = append(w.fieldStack, populatedField{fd, value})
 		return true
 	})
-	known, raw := w.fields[first:], m.GetUnknown()
-	slices.SortFunc(known, func(a, b field) int { return cmp.Compare(a.fd.Number(), b.fd.Number()) })
-	unknown := sortedUnknown(raw)
+	known, raw := w.fieldStack[first:], m.GetUnknown()
+	slices.SortFunc(known, func(a, b populatedField) int { return cmp.Compare(a.descriptor.Number(), b.descriptor.Number()) })
+	unknown := sortUnknownFields(raw)
 	for k, u := len(known), len(unknown); k+u > 0; {
-		if k == 0 || u > 0 && unknown[u-1].number >= known[k-1].fd.Number() {
+		if k == 0 || u > 0 && unknown[u-1].number >= known[k-1].descriptor.Number() {
 			u--
-			w.raw(raw[unknown[u].start:unknown[u].end])
+			w.writeBytes(raw[unknown[u].startOffset:unknown[u].endOffset])
 			continue
 		}
 		k--
-		if isAnyValue(known[k].fd) {
-			w.anyValue(m, known[k], levels)
+		if isAnyValue(known[k].descriptor) {
+			w.writeAnyValue(m, known[k], levels)
 		} else {
-			w.field(known[k].fd, known[k].value, levels)
+			w.writeField(known[k].descriptor, known[k].value, levels)
 		}
 	}
-	w.fields = w.fields[:first]
+	w.fieldStack = w.fieldStack[:first]
 }
 
-// sortedUnknown returns the unknown fields of a message by number. Those with the same number keep their order.
-func sortedUnknown(raw []byte) (fields []unknownField) {
+// sortUnknownFields returns the unknown fields of a message, sorted by number. Fields with the same number keep their order.
+func sortUnknownFields(raw []byte) (fields []unknownField) {
 	for start := 0; start < len(raw); {
 		number, _, n := protowire.ConsumeField(raw[start:])
-		if n < 0 { // never: it was parsed when the message was decoded
+		if n < 0 { // impossible: raw was parsed when the message was decoded
 			n = len(raw) - start
 		}
 		fields = append(fields, unknownField{number, int32(start), int32(start + n)})
 		start += n
 	}
 	slices.SortFunc(fields, func(a, b unknownField) int {
-		return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(a.start, b.start))
+		return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(a.startOffset, b.startOffset))
 	})
 	return fields
 }
@@ -137,21 +139,21 @@ func isAnyValue(fd protoreflect.FieldDescriptor) bool {
 	return fd.FullName() == "google.protobuf.Any.value"
 }
 
-// anyValue writes the content of an Any.
-func (w *reverseWriter) anyValue(m protoreflect.Message, f field, levels int) {
-	content := embedded(m, f.value.Bytes(), levels)
+// writeAnyValue writes the content of an Any.
+func (w *reverseEncoder) writeAnyValue(m protoreflect.Message, f populatedField, levels int) {
+	content := decodeAny(m, f.value.Bytes(), levels)
 	if content == nil {
-		w.field(f.fd, f.value, levels)
+		w.writeField(f.descriptor, f.value, levels)
 		return
 	}
-	before := w.size()
-	w.message(content.ProtoReflect(), levels-1)
-	w.lengthSince(before)
-	w.tag(f.fd.Number(), protowire.BytesType)
+	before := w.byteCount()
+	w.writeMessage(content.ProtoReflect(), levels-1)
+	w.writeLengthSince(before)
+	w.writeTag(f.descriptor.Number(), protowire.BytesType)
 }
 
-// embedded returns the message in an Any; nil if its type is not registered, or it cannot be decoded.
-func embedded(m protoreflect.Message, value []byte, levels int) proto.Message {
+// decodeAny returns the message in an Any, or nil if the type is unregistered, the content malformed, or levels used up.
+func decodeAny(m protoreflect.Message, value []byte, levels int) proto.Message {
 	if levels == 0 {
 		return nil
 	}
@@ -163,46 +165,46 @@ func embedded(m protoreflect.Message, value []byte, levels int) proto.Message {
 	return content
 }
 
-// field writes a field with all its values.
-func (w *reverseWriter) field(fd protoreflect.FieldDescriptor, value protoreflect.Value, levels int) {
+// writeField writes a field with all its values.
+func (w *reverseEncoder) writeField(fd protoreflect.FieldDescriptor, value protoreflect.Value, levels int) {
 	switch {
 	case fd.IsMap():
-		w.entries(fd, value.Map(), levels)
+		w.writeMapEntries(fd, value.Map(), levels)
 	case fd.IsList() && fd.IsPacked():
-		before := w.size()
+		before := w.byteCount()
 		for i := value.List().Len() - 1; i >= 0; i-- {
-			w.scalar(fd.Kind(), value.List().Get(i))
+			w.writeScalar(fd.Kind(), value.List().Get(i))
 		}
-		w.lengthSince(before)
-		w.tag(fd.Number(), protowire.BytesType)
+		w.writeLengthSince(before)
+		w.writeTag(fd.Number(), protowire.BytesType)
 	case fd.IsList():
 		for i := value.List().Len() - 1; i >= 0; i-- {
-			w.single(fd, value.List().Get(i), levels)
+			w.writeSingleField(fd, value.List().Get(i), levels)
 		}
 	default:
-		w.single(fd, value, levels)
+		w.writeSingleField(fd, value, levels)
 	}
 }
 
-// entries writes a map.
-func (w *reverseWriter) entries(fd protoreflect.FieldDescriptor, entries protoreflect.Map, levels int) {
+// writeMapEntries writes the entries of a map, sorted by key.
+func (w *reverseEncoder) writeMapEntries(fd protoreflect.FieldDescriptor, entries protoreflect.Map, levels int) {
 	keys := make([]protoreflect.MapKey, 0, entries.Len())
 	entries.Range(func(key protoreflect.MapKey, _ protoreflect.Value) bool {
 		keys = append(keys, key)
 		return true
 	})
-	slices.SortFunc(keys, keyOrder(fd.MapKey().Kind()))
+	slices.SortFunc(keys, compareMapKeys(fd.MapKey().Kind()))
 	for _, key := range slices.Backward(keys) {
-		before := w.size()
-		w.single(fd.MapValue(), entries.Get(key), levels)
-		w.single(fd.MapKey(), key.Value(), levels)
-		w.lengthSince(before)
-		w.tag(fd.Number(), protowire.BytesType)
+		before := w.byteCount()
+		w.writeSingleField(fd.MapValue(), entries.Get(key), levels)
+		w.writeSingleField(fd.MapKey(), key.Value(), levels)
+		w.writeLengthSince(before)
+		w.writeTag(fd.Number(), protowire.BytesType)
 	}
 }
 
-// keyOrder returns how to compare the keys of a map.
-func keyOrder(key protoreflect.Kind) func(a, b protoreflect.MapKey) int {
+// compareMapKeys returns a function that compares map keys of a kind.
+func compareMapKeys(key protoreflect.Kind) func(a, b protoreflect.MapKey) int {
 	switch key {
 	case protoreflect.StringKind:
 		return func(a, b protoreflect.MapKey) int { return strings.Compare(a.String(), b.String()) }
@@ -217,61 +219,61 @@ func keyOrder(key protoreflect.Kind) func(a, b protoreflect.MapKey) int {
 	}
 }
 
-// single writes one value with its tag.
-func (w *reverseWriter) single(fd protoreflect.FieldDescriptor, value protoreflect.Value, levels int) {
+// writeSingleField writes a value with its tag.
+func (w *reverseEncoder) writeSingleField(fd protoreflect.FieldDescriptor, value protoreflect.Value, levels int) {
 	switch fd.Kind() {
 	case protoreflect.GroupKind:
-		w.tag(fd.Number(), protowire.EndGroupType)
-		w.message(value.Message(), levels)
-		w.tag(fd.Number(), protowire.StartGroupType)
+		w.writeTag(fd.Number(), protowire.EndGroupType)
+		w.writeMessage(value.Message(), levels)
+		w.writeTag(fd.Number(), protowire.StartGroupType)
 	case protoreflect.MessageKind:
-		before := w.size()
-		w.message(value.Message(), levels)
-		w.lengthSince(before)
-		w.tag(fd.Number(), protowire.BytesType)
+		before := w.byteCount()
+		w.writeMessage(value.Message(), levels)
+		w.writeLengthSince(before)
+		w.writeTag(fd.Number(), protowire.BytesType)
 	default:
-		w.tag(fd.Number(), w.scalar(fd.Kind(), value))
+		w.writeTag(fd.Number(), w.writeScalar(fd.Kind(), value))
 	}
 }
 
-// scalar writes a value without a tag, and returns its type on the wire.
-func (w *reverseWriter) scalar(kind protoreflect.Kind, value protoreflect.Value) protowire.Type {
+// writeScalar writes a value without a tag, and returns the wire type.
+func (w *reverseEncoder) writeScalar(kind protoreflect.Kind, value protoreflect.Value) protowire.Type {
 	switch kind {
 	case protoreflect.BoolKind:
-		w.varint(protowire.EncodeBool(value.Bool()))
+		w.writeVarint(protowire.EncodeBool(value.Bool()))
 	case protoreflect.EnumKind:
-		w.varint(uint64(value.Enum()))
+		w.writeVarint(uint64(value.Enum()))
 	case protoreflect.Int32Kind, protoreflect.Int64Kind:
-		w.varint(uint64(value.Int()))
+		w.writeVarint(uint64(value.Int()))
 	case protoreflect.Sint32Kind, protoreflect.Sint64Kind:
-		w.varint(protowire.EncodeZigZag(value.Int()))
+		w.writeVarint(protowire.EncodeZigZag(value.Int()))
 	case protoreflect.Uint32Kind, protoreflect.Uint64Kind:
-		w.varint(value.Uint())
+		w.writeVarint(value.Uint())
 	case protoreflect.Sfixed32Kind:
-		w.fixed32(uint32(value.Int()))
+		w.writeFixed32(uint32(value.Int()))
 		return protowire.Fixed32Type
 	case protoreflect.Fixed32Kind:
-		w.fixed32(uint32(value.Uint()))
+		w.writeFixed32(uint32(value.Uint()))
 		return protowire.Fixed32Type
 	case protoreflect.FloatKind:
-		w.fixed32(math.Float32bits(float32(value.Float())))
+		w.writeFixed32(math.Float32bits(float32(value.Float())))
 		return protowire.Fixed32Type
 	case protoreflect.Sfixed64Kind:
-		w.fixed64(uint64(value.Int()))
+		w.writeFixed64(uint64(value.Int()))
 		return protowire.Fixed64Type
 	case protoreflect.Fixed64Kind:
-		w.fixed64(value.Uint())
+		w.writeFixed64(value.Uint())
 		return protowire.Fixed64Type
 	case protoreflect.DoubleKind:
-		w.fixed64(math.Float64bits(value.Float()))
+		w.writeFixed64(math.Float64bits(value.Float()))
 		return protowire.Fixed64Type
 	case protoreflect.StringKind:
-		w.text(value.String())
-		w.varint(uint64(len(value.String())))
+		w.writeString(value.String())
+		w.writeVarint(uint64(len(value.String())))
 		return protowire.BytesType
 	case protoreflect.BytesKind:
-		w.raw(value.Bytes())
-		w.varint(uint64(len(value.Bytes())))
+		w.writeBytes(value.Bytes())
+		w.writeVarint(uint64(len(value.Bytes())))
 		return protowire.BytesType
 	}
 	return protowire.VarintType

@@ -15,40 +15,40 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// UserFunc returns the ID of the authenticated caller of a call. Different users never share a key. An error or an empty
-// ID refuses the call with UNAUTHENTICATED. If the error has a status of gRPC, that is the answer: for example
-// UNAVAILABLE if authentication is down.
+// UserFunc returns the ID of the authenticated caller. The keys of different users are separate. If UserFunc returns an error or
+// an empty ID, the call is refused with UNAUTHENTICATED. If the error has a gRPC status, the call is refused with that status,
+// for example UNAVAILABLE while authentication is down.
 type UserFunc func(context.Context) (string, error)
 
-// SingleUser is the UserFunc of a service that has one caller only, or cannot tell its callers apart. If there are
-// several, they share their keys, and one may get the answer to another.
+// SingleUser is the UserFunc of a service with a single caller, or without any way to tell callers apart. Several callers share
+// their keys under SingleUser, so a caller may get the answer to the call of another caller.
 func SingleUser(context.Context) (string, error) { return "single", nil }
 
 // Options are the settings of an [Interceptor]. The zero value of each field is its default.
 type Options struct {
-	// Required refuses calls without a key, with INVALID_ARGUMENT. By default they reach the handler untouched.
+	// Required refuses calls without a key with INVALID_ARGUMENT. By default, calls without a key reach the handler unguarded.
 	Required bool
 
-	// Methods reports which methods are guarded. Calls of other methods reach the handler untouched, with or without a
+	// Methods reports whether a method is guarded. Calls of all other methods reach the handler unguarded, with or without a
 	// key. Nil means [NeedsKey].
 	Methods func(fullMethod string) bool
 
-	// ValidateKey returns an error for keys that are not accepted. The client sees the text of the error. Nil accepts
-	// every key. See [idempotency.ValidateUUID].
+	// ValidateKey returns an error for an unacceptable key, for example [idempotency.ValidateUUID]. The client sees the text of
+	// the error. Nil accepts every key.
 	ValidateKey func(id string) error
 
-	// Fingerprint returns what distinguishes a call from other calls with its key. It leaves out what differs between
-	// repetitions of a call, such as the time at which it was sent. It may add metadata from the context. If its result
-	// changes, a repetition looks like another call. Nil means the [Canonical] form of the request. Its error refuses the
-	// call with INVALID_ARGUMENT, and the client sees the text.
+	// Fingerprint returns the content by which a repetition is recognized. Two calls with the same key and different content are
+	// different calls, and the second call is refused. Fingerprint must leave out everything that differs between repetitions,
+	// such as the time of sending, and may add metadata from the context. An error refuses the call with INVALID_ARGUMENT, and
+	// the client sees the text. Nil means the [Canonical] form of the request.
 	Fingerprint func(ctx context.Context, req proto.Message) ([]byte, error)
 
-	// Storable reports whether an error ends the operation. If it does, the error is stored and replayed. After any other
-	// error the operation may be tried again. Nil means [DefaultStorable]. [idempotency.Decide] outranks it.
+	// Storable reports whether an error ends the operation. Such an error is stored and replayed. After any other error, the
+	// operation may be tried again. [idempotency.Decide] takes precedence over Storable. Nil means [DefaultStorable].
 	Storable func(*status.Status) bool
 
-	// MaxResponse is the largest answer that is stored, in bytes. A larger one is sent, and its operation is not run
-	// again: repetitions are refused as not replayable. Zero means 1 MiB.
+	// MaxResponse is the size of the largest answer to store, in bytes. A larger answer is sent, and repetitions of the call are
+	// refused with NOT_REPLAYABLE. Zero means 1 MiB.
 	MaxResponse int64
 
 	// CancelWithClient ends the context of the handler when the client leaves or its deadline passes, as grpc-go does.
@@ -72,15 +72,15 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Interceptor makes the unary methods of a server safe to repeat. It is safe for concurrent use.
+// Interceptor makes the unary methods of a server safe to repeat. An Interceptor is safe for concurrent use.
 type Interceptor struct {
 	runner *idempotency.Runner
-	user   UserFunc
+	userOf UserFunc
 	opts   Options
 }
 
-// New returns an Interceptor that runs operations by runner and calls user for the caller of each guarded call. The error
-// reports every fault at once.
+// New returns an Interceptor that executes operations with runner. The Interceptor calls user to identify the caller of each
+// guarded call. The error reports all faults of the arguments.
 func New(runner *idempotency.Runner, user UserFunc, opts Options) (*Interceptor, error) {
 	var faults []error
 	if runner == nil {
@@ -98,9 +98,9 @@ func New(runner *idempotency.Runner, user UserFunc, opts Options) (*Interceptor,
 	return &Interceptor{runner, user, opts.withDefaults()}, nil
 }
 
-// Unary is a [grpc.UnaryServerInterceptor]. It belongs inside of authentication, which tells the users apart, and of
-// interceptors that recover from panics or limit rates. See the documentation of this package for what a handler may
-// rely on. A call that is guarded twice with the same key runs once.
+// Unary is a [grpc.UnaryServerInterceptor]. Chain Unary after authentication, which identifies the users, and after interceptors
+// that recover from panics or limit rates. The documentation of the package describes the context and the answer of a guarded
+// handler. Two Unary interceptors in a chain guard a call only once.
 func (i *Interceptor) Unary(
 	ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 ) (any, error) {
@@ -108,46 +108,49 @@ func (i *Interceptor) Unary(
 	if len(values) == 0 && !i.opts.Required || !i.opts.Methods(info.FullMethod) {
 		return handler(ctx, req)
 	}
-	key, err := i.key(ctx, info.FullMethod, values)
+	key, err := i.resolveKey(ctx, info.FullMethod, values)
 	if err != nil {
 		return nil, err
 	}
-	if ctx.Value(guardedKey{}) == key {
+	if ctx.Value(guardedContextKey{}) == key {
 		return handler(ctx, req)
 	}
-	message, ok := protoOf(req)
+	message, ok := asProtoMessage(req)
 	if !ok {
-		return nil, refuse(ctx, notProto(req))
+		return nil, newRefusal(ctx, refuseNonProto(req))
 	}
 	payload, err := i.opts.Fingerprint(ctx, message)
 	if err != nil {
-		return nil, refuse(ctx, requestInvalid(err))
+		return nil, newRefusal(ctx, refuseInvalidRequest(err))
 	}
-	c := &call{Interceptor: i, ctx: ctx, key: key, req: req, handler: handler, recorder: recorder{method: info.FullMethod}}
-	return c.answer(payload)
+	c := &guardedCall{
+		Interceptor: i, callContext: ctx, key: key, request: req, runHandler: handler,
+		recorder: metadataRecorder{fullMethod: info.FullMethod},
+	}
+	return c.execute(payload)
 }
 
-// key returns the key of a call. The error is what the client gets.
-func (i *Interceptor) key(ctx context.Context, fullMethod string, values []string) (idempotency.Key, error) {
+// resolveKey returns the key of a call with the given values of MetadataKey. The error is the answer to the client.
+func (i *Interceptor) resolveKey(ctx context.Context, fullMethod string, values []string) (idempotency.Key, error) {
 	if len(values) == 0 {
-		return idempotency.Key{}, refuse(ctx, keyMissing())
+		return idempotency.Key{}, newRefusal(ctx, refuseMissingKey())
 	}
 	id, err := idempotency.ParseKey(values)
 	if err != nil {
-		return idempotency.Key{}, refuse(ctx, refusalFrom(err))
+		return idempotency.Key{}, newRefusal(ctx, toRefusal(err))
 	}
 	if err := i.opts.ValidateKey(id); err != nil {
-		return idempotency.Key{}, refuse(ctx, keyInvalid(err))
+		return idempotency.Key{}, newRefusal(ctx, refuseInvalidKey(err))
 	}
-	user, err := i.user(ctx)
+	user, err := i.userOf(ctx)
 	if err != nil || user == "" {
-		return idempotency.Key{}, userUnknown(ctx, err)
+		return idempotency.Key{}, refuseUnknownUser(ctx, err)
 	}
 	return idempotency.Key{User: user, Endpoint: fullMethod, ID: id}, nil
 }
 
-// Stream is a [grpc.StreamServerInterceptor]. It refuses calls that have a key, with UNIMPLEMENTED, because a stream is
-// not guarded. Without Stream, the client would believe that it is. Streams without a key pass.
+// Stream is a [grpc.StreamServerInterceptor]. Stream refuses streams with a key with UNIMPLEMENTED, because only unary methods
+// can be guarded, and the client would rely on the key. Streams without a key pass.
 func (i *Interceptor) Stream(
 	srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler,
 ) error {

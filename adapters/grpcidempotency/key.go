@@ -7,14 +7,14 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// MetadataKey is the name of the metadata with the key of a call.
+// MetadataKey is the name of the metadata field with the key of a call.
 const MetadataKey = "idempotency-key"
 
-// WithKey returns a context whose outgoing metadata has key, in place of any other key. The key is for one operation.
-// Store it with the operation before the first call. Then the call can be repeated after a crash.
+// WithKey returns a context with key in the outgoing metadata, in place of any earlier key. Use a new key for each operation. To
+// repeat the call after a crash, store the key with the operation before the first call.
 func WithKey(ctx context.Context, key string) context.Context {
-	if strings.ContainsAny(key, needQuotes) {
-		key = `"` + escape.Replace(key) + `"`
+	if strings.ContainsAny(key, charsToQuote) {
+		key = `"` + quoteEscaper.Replace(key) + `"`
 	}
 	md, _ := metadata.FromOutgoingContext(ctx) // a copy
 	if md == nil {
@@ -24,7 +24,7 @@ func WithKey(ctx context.Context, key string) context.Context {
 	return metadata.NewOutgoingContext(ctx, md)
 }
 
-// A key with one of these characters is sent in quotes, as a string of RFC 9651, section 3.3.3.
-const needQuotes = `",;\`
+// charsToQuote are the characters that require quotes around a key, as a string of RFC 9651, section 3.3.3.
+const charsToQuote = `",;\`
 
-var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+var quoteEscaper = strings.NewReplacer(`\`, `\\`, `"`, `\"`)

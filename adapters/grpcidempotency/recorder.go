@@ -8,56 +8,56 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// recorder is the [grpc.ServerTransportStream] of a handler. It holds back the metadata that the handler sets, until its
-// answer is stored. It is safe for concurrent use.
-type recorder struct {
-	method string
+// metadataRecorder is the [grpc.ServerTransportStream] of a guarded handler. The recorder holds back the metadata of the handler
+// until the answer is stored. A metadataRecorder is safe for concurrent use.
+type metadataRecorder struct {
+	fullMethod string
 
-	mu      sync.Mutex
-	header  metadata.MD
-	trailer metadata.MD
-	sent    bool // the header, as far as the handler knows
-	done    bool // the handler has returned
+	mu              sync.Mutex
+	header          metadata.MD
+	trailer         metadata.MD
+	headerSent      bool // the handler has called SendHeader
+	handlerReturned bool
 }
 
-// errHeaderSent is what the stream of grpc-go returns.
+// errHeaderSent has the code and the text of the error by the stream of grpc-go.
 var errHeaderSent = status.Error(codes.Internal, "transport: SendHeader called multiple times")
 
 // Method implements grpc.ServerTransportStream.
-func (r *recorder) Method() string { return r.method }
+func (r *metadataRecorder) Method() string { return r.fullMethod }
 
 // SetHeader implements grpc.ServerTransportStream.
-func (r *recorder) SetHeader(md metadata.MD) error { return r.addHeader(md, false) }
+func (r *metadataRecorder) SetHeader(md metadata.MD) error { return r.addHeader(md, false) }
 
 // SendHeader implements grpc.ServerTransportStream.
-func (r *recorder) SendHeader(md metadata.MD) error { return r.addHeader(md, true) }
+func (r *metadataRecorder) SendHeader(md metadata.MD) error { return r.addHeader(md, true) }
 
-func (r *recorder) addHeader(md metadata.MD, send bool) error {
+func (r *metadataRecorder) addHeader(md metadata.MD, send bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.sent || r.done {
+	if r.headerSent || r.handlerReturned {
 		return errHeaderSent
 	}
-	r.header, r.sent = metadata.Join(r.header, md), send
+	r.header, r.headerSent = metadata.Join(r.header, md), send
 	return nil
 }
 
 // SetTrailer implements grpc.ServerTransportStream.
-func (r *recorder) SetTrailer(md metadata.MD) error {
+func (r *metadataRecorder) SetTrailer(md metadata.MD) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.done {
+	if r.handlerReturned {
 		return errHeaderSent
 	}
 	r.trailer = metadata.Join(r.trailer, md)
 	return nil
 }
 
-// finish returns what was recorded. Goroutines that the handler has left behind change nothing any more.
-func (r *recorder) finish() (header, trailer metadata.MD, sent bool) {
+// stopRecording returns the recorded metadata. Later calls by goroutines that outlive the handler have no effect.
+func (r *metadataRecorder) stopRecording() (header, trailer metadata.MD, sent bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.done = true
-	delete(r.header, markerKey) // only this package sets it
-	return r.header, r.trailer, r.sent
+	r.handlerReturned = true
+	delete(r.header, replayMarkerKey) // only this package sets it
+	return r.header, r.trailer, r.headerSent
 }

@@ -20,23 +20,23 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// ErrorDomain is the domain of the [errdetails.ErrorInfo] in a refusal.
+// ErrorDomain is the domain of the [errdetails.ErrorInfo] in every refusal.
 const ErrorDomain = "github.com/idempotency-go/idempotency"
 
-// pushbackKey is the trailer that tells the retry policy of a client how long to wait (gRPC proposal A6).
+// pushbackKey is the trailer with the delay for the retry policy of a client (gRPC proposal A6).
 const pushbackKey = "grpc-retry-pushback-ms"
 
-// refuse returns the error for a call that is not answered by its handler. It sets nothing but a trailer, because a client
-// that has got a header does not retry.
-func refuse(ctx context.Context, e *idempotency.Error) error {
-	refusal := status.New(codeOf(e), textOf(e))
+// newRefusal returns the gRPC error for e. newRefusal sets a trailer but no header, because the retry policy of gRPC ignores
+// calls that have received a header.
+func newRefusal(ctx context.Context, e *idempotency.Error) error {
+	refusal := status.New(grpcCode(e), refusalText(e))
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{
-		Reason: reasonOf(e), Domain: ErrorDomain, Metadata: map[string]string{"retry": string(e.Retry)},
+		Reason: reasonName(e), Domain: ErrorDomain, Metadata: map[string]string{"retry": string(e.Retry)},
 	}}
 	if e.RetryAfter > 0 {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(e.RetryAfter)})
-		pause := strconv.FormatInt(roundUp(e.RetryAfter).Milliseconds(), 10)
-		_ = grpc.SetTrailer(ctx, metadata.Pairs(pushbackKey, pause)) // without it the client has a pause of its own
+		retryDelay := strconv.FormatInt(roundUpToMillisecond(e.RetryAfter).Milliseconds(), 10)
+		_ = grpc.SetTrailer(ctx, metadata.Pairs(pushbackKey, retryDelay)) // if this fails, the client chooses the delay
 	}
 	if detailed, err := refusal.WithDetails(details...); err == nil {
 		refusal = detailed
@@ -44,21 +44,21 @@ func refuse(ctx context.Context, e *idempotency.Error) error {
 	return refusal.Err()
 }
 
-// roundUp rounds to whole milliseconds.
-func roundUp(d time.Duration) time.Duration {
+// roundUpToMillisecond rounds d up to whole milliseconds.
+func roundUpToMillisecond(d time.Duration) time.Duration {
 	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
-// codesOf has the codes of the refusals that are told apart by more than their HTTP status.
-var codesOf = map[string]codes.Code{
+// grpcCodeByErrorCode has the gRPC codes of refusals for which the HTTP status is too coarse.
+var grpcCodeByErrorCode = map[string]codes.Code{
 	"in-progress":     codes.Aborted,
 	"key-reused":      codes.FailedPrecondition,
 	"outcome-unknown": codes.FailedPrecondition,
 	"not-replayable":  codes.FailedPrecondition,
 }
 
-func codeOf(e *idempotency.Error) codes.Code {
-	if code, ok := codesOf[e.Code]; ok {
+func grpcCode(e *idempotency.Error) codes.Code {
+	if code, ok := grpcCodeByErrorCode[e.Code]; ok {
 		return code
 	}
 	switch e.Status {
@@ -81,27 +81,27 @@ func codeOf(e *idempotency.Error) codes.Code {
 	}
 }
 
-// reasonOf returns the code as AIP-193 asks for a reason: IN_PROGRESS.
-func reasonOf(e *idempotency.Error) string {
+// reasonName returns the code of e in the form that AIP-193 requires for a reason, for example IN_PROGRESS.
+func reasonName(e *idempotency.Error) string {
 	return strings.ToUpper(strings.ReplaceAll(e.Code, "-", "_"))
 }
 
-func textOf(e *idempotency.Error) string {
+func refusalText(e *idempotency.Error) string {
 	if e.Detail != "" {
 		return e.Detail
 	}
 	return e.Title
 }
 
-// refusalFrom returns the refusal in an error of [idempotency.Runner.Do].
-func refusalFrom(err error) *idempotency.Error {
+// toRefusal returns the refusal in an error by [idempotency.Runner.Do].
+func toRefusal(err error) *idempotency.Error {
 	if e, ok := errors.AsType[*idempotency.Error](err); ok {
 		return e
 	}
-	return recordUnreadable(err)
+	return refuseUnreadableRecord(err)
 }
 
-func keyMissing() *idempotency.Error {
+func refuseMissingKey() *idempotency.Error {
 	return &idempotency.Error{
 		Status: http.StatusBadRequest, Code: "key-missing", Retry: idempotency.RetryNewKey,
 		Detail: "This call must carry an idempotency key. Repeat it with " + MetadataKey +
@@ -109,22 +109,22 @@ func keyMissing() *idempotency.Error {
 	}
 }
 
-func keyInvalid(reason error) *idempotency.Error {
+func refuseInvalidKey(reason error) *idempotency.Error {
 	return &idempotency.Error{
 		Status: http.StatusBadRequest, Code: "key-invalid", Retry: idempotency.RetryNewKey,
 		Detail: "Nothing was executed: " + reason.Error() + ". A key has 1 to 255 visible ASCII characters.",
 	}
 }
 
-func requestInvalid(reason error) *idempotency.Error {
+func refuseInvalidRequest(reason error) *idempotency.Error {
 	return &idempotency.Error{
 		Status: http.StatusBadRequest, Code: "body-invalid", Retry: idempotency.RetryNever,
 		Detail: "This attempt was not executed: " + reason.Error() + ".",
 	}
 }
 
-// notProto refuses a call whose request cannot be told from others.
-func notProto(message any) *idempotency.Error {
+// refuseNonProto refuses a call whose request has no fingerprint because the request is no protobuf message.
+func refuseNonProto(message any) *idempotency.Error {
 	return &idempotency.Error{
 		Status: http.StatusInternalServerError, Code: "message-unsupported", Retry: idempotency.RetryNever,
 		Detail: fmt.Sprintf("This is a fault of the server: it guards a method whose request, a %T, is not a message of protobuf.",
@@ -132,8 +132,8 @@ func notProto(message any) *idempotency.Error {
 	}
 }
 
-// claimLost refuses a call whose handler has given up because its claim was lost.
-func claimLost() *idempotency.Error {
+// refuseLostClaim refuses a call whose handler gave up after the claim was lost.
+func refuseLostClaim() *idempotency.Error {
 	return &idempotency.Error{
 		Status: http.StatusConflict, Code: "in-progress", Retry: idempotency.RetrySameKey,
 		RetryAfter: time.Second,
@@ -141,8 +141,8 @@ func claimLost() *idempotency.Error {
 	}
 }
 
-// typeUnknown refuses a replay of a message that this program does not have.
-func typeUnknown(url string) *idempotency.Error {
+// refuseUnknownType refuses to replay a message whose type is missing in this build.
+func refuseUnknownType(url string) *idempotency.Error {
 	return &idempotency.Error{
 		Status: http.StatusConflict, Code: "not-replayable", Retry: idempotency.RetryNever,
 		Detail: "The call was executed before and is not executed again, but this build of the service does not have the " +
@@ -150,8 +150,8 @@ func typeUnknown(url string) *idempotency.Error {
 	}
 }
 
-// recordUnreadable refuses a replay of something that this package has not written.
-func recordUnreadable(err error) *idempotency.Error {
+// refuseUnreadableRecord refuses to replay a record that this package cannot decode.
+func refuseUnreadableRecord(err error) *idempotency.Error {
 	return &idempotency.Error{
 		Status: http.StatusServiceUnavailable, Code: "store-unavailable", Retry: idempotency.RetrySameKey,
 		RetryAfter: time.Second,
@@ -159,15 +159,15 @@ func recordUnreadable(err error) *idempotency.Error {
 	}
 }
 
-// userUnknown returns the error for a call whose caller is not known because of err, which may be nil.
-func userUnknown(ctx context.Context, err error) error {
+// refuseUnknownUser returns the gRPC error for a call without a known user. err is the error of the UserFunc, or nil.
+func refuseUnknownUser(ctx context.Context, err error) error {
 	if e, ok := errors.AsType[*idempotency.Error](err); ok {
-		return refuse(ctx, e)
+		return newRefusal(ctx, e)
 	}
 	if s, ok := status.FromError(err); ok && s.Code() != codes.OK {
 		return s.Err()
 	}
-	return refuse(ctx, &idempotency.Error{
+	return newRefusal(ctx, &idempotency.Error{
 		Status: http.StatusUnauthorized, Code: "user-unknown", Retry: idempotency.RetrySameKey,
 		Detail: "This attempt was not executed. Authenticate, then retry with the same key.",
 	})

@@ -5,8 +5,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// DefaultStorable is the default of Options.Storable. It reports whether a status ends the operation: INVALID_ARGUMENT,
-// NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED, FAILED_PRECONDITION and OUT_OF_RANGE do. All others say "try again", as in
+// DefaultStorable is the default of Options.Storable. The operation ends with OK, INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS,
+// PERMISSION_DENIED, FAILED_PRECONDITION and OUT_OF_RANGE. All other codes mean "try again", as in
 // [github.com/idempotency-go/idempotency.DefaultStorable].
 func DefaultStorable(s *status.Status) bool {
 	switch s.Code() {
@@ -17,16 +17,16 @@ func DefaultStorable(s *status.Status) bool {
 	return false
 }
 
-// statusOf returns the status that grpc-go sends if a handler returns err.
-func statusOf(err error) *status.Status {
+// sentStatus returns the status that grpc-go sends for an error of the handler.
+func sentStatus(err error) *status.Status {
 	if s, ok := status.FromError(err); ok {
 		return s
 	}
 	return status.FromContextError(err)
 }
 
-// httpStatus returns the HTTP status that [google.rpc.Code] has for a code. Records have it, for their readers and for
-// stores that roll back what was refused.
+// httpStatus returns the HTTP status for code by [google.rpc.Code]. Records have the HTTP status for people who read records, and
+// for stores that roll back the transaction of a refused operation.
 //
 // [google.rpc.Code]: https://github.com/googleapis/googleapis/blob/master/google/rpc/code.proto
 func httpStatus(code codes.Code) int {
