@@ -13,116 +13,118 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// call is a guarded field and its answer.
-type call struct {
+// guardedField is the state of a guarded mutation field.
+type guardedField struct {
 	*Extension
-	ctx       context.Context // of the field
-	field     graphql.CollectedField
-	next      graphql.RootResolver
-	selection string // what is asked of the result
+	fieldContext    context.Context
+	field           graphql.CollectedField
+	callNext        graphql.RootResolver
+	selectionDigest string // identifies the selected fields of the result
 
-	resolver
-	outcome
+	resolverProgress
+	fieldResult
 }
 
-// resolver says how far the resolver of a call has come.
-type resolver struct {
-	begun    bool // set by InterceptField
-	returned bool // the resolver has not panicked
-	failure  error
+// resolverProgress is the progress of the resolver, which InterceptField reports.
+type resolverProgress struct {
+	hasBegun    bool // the resolver was called
+	hasReturned bool // the resolver has returned without a panic
+	resolverErr error
 }
 
-// outcome is what becomes of the answer of a call.
-type outcome struct {
-	data    []byte
-	passing error // why the answer is not kept
-	lost    bool  // the store has ended the context of the resolver
+// fieldResult is the result of the resolver.
+type fieldResult struct {
+	data          []byte
+	unstorableErr error // the reason not to store the answer
+	claimLost     bool  // the context of the resolver ended because the claim was lost
 }
 
-type callKey struct{}
+type guardedContextKey struct{}
 
-// errLeft is why an operation is not begun.
-var errLeft = errors.New("gqlgenidempotency: client left before the resolver began")
+// errClientLeft ends an operation whose client left before the resolver began.
+var errClientLeft = errors.New("gqlgenidempotency: client left before the resolver began")
 
-// answer returns the result of the field: of its resolver, or of the store. An error is a refusal.
-func (c *call) answer(id string) (graphql.Marshaler, *gqlerror.Error) {
-	user, err := c.user(c.ctx)
+// execute runs the operation with the key id, and returns the result of the resolver or the replay of a stored result. The error
+// is a refusal.
+func (c *guardedField) execute(id string) (graphql.Marshaler, *gqlerror.Error) {
+	user, err := c.userOf(c.fieldContext)
 	if err != nil || user == "" {
-		return nil, userUnknown(err)
+		return nil, refuseUnknownUser(err)
 	}
-	payload, err := c.fingerprint()
+	payload, err := c.fingerprintArguments()
 	if err != nil {
-		return nil, refusal(requestInvalid(err))
+		return nil, newRefusal(refuseInvalidRequest(err))
 	}
 	key := idempotency.Key{User: user, Endpoint: "graphql " + c.schema.Mutation.Name + "." + c.field.Name, ID: id}
-	ctx, detach, end := lasting(c.ctx)
+	ctx, detach, end := newOperationContext(c.fieldContext)
 	defer end()
 	resp, replayed, err := c.runner.Do(ctx, key, payload, func(ctx context.Context) (idempotency.Response, error) {
 		if !detach() {
 			idempotency.Decide(ctx, idempotency.Free)
-			c.passing = errLeft
-			return idempotency.Response{}, errLeft
+			c.unstorableErr = errClientLeft
+			return idempotency.Response{}, errClientLeft
 		}
-		return c.work(ctx)
+		return c.runResolver(ctx)
 	})
 	switch {
 	case replayed:
-		return c.replay(resp)
-	case err != nil && (err != c.passing || c.lost):
-		return nil, refusal(refusalFrom(err))
+		return c.sendReplay(resp)
+	case err != nil && (err != c.unstorableErr || c.claimLost):
+		return nil, newRefusal(toRefusal(err))
 	}
-	return marshaled(c.data), nil
+	return unmarshalResult(c.data), nil
 }
 
-// lasting returns a context that ends with ctx until detach is called: a client that leaves ends the wait for another
-// attempt, but not the resolver. Detach reports whether the client was there until then.
-func lasting(ctx context.Context) (lasts context.Context, detach func() bool, end func()) {
-	lasts, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+// newOperationContext returns a context that ends with ctx until the call of detach. A client that leaves thus ends the wait for
+// another attempt, but leaves the resolver running. detach returns false if ctx has already ended.
+func newOperationContext(ctx context.Context) (operationContext context.Context, detach func() bool, end func()) {
+	operationContext, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	detach = context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
-	return lasts, detach, func() {
+	return operationContext, detach, func() {
 		detach()
 		cancel(nil)
 	}
 }
 
-// work runs the resolver, and those of all fields that are asked of its result. gqlgen answers for those that panic.
-func (c *call) work(ctx context.Context) (idempotency.Response, error) {
-	before := len(graphql.GetErrors(ctx))
-	c.data = written(c.next(context.WithValue(ctx, callKey{}, c)))
-	errs := graphql.GetErrors(ctx)[before:]
-	c.lost = errors.Is(context.Cause(ctx), idempotency.ErrClaimLost)
+// runResolver runs the resolver of the field, and the resolvers of all selected fields of the result. gqlgen recovers from
+// panics of resolvers and turns panics into errors.
+func (c *guardedField) runResolver(ctx context.Context) (idempotency.Response, error) {
+	errorCount := len(graphql.GetErrors(ctx))
+	c.data = marshalResult(c.callNext(context.WithValue(ctx, guardedContextKey{}, c)))
+	errs := graphql.GetErrors(ctx)[errorCount:]
+	c.claimLost = errors.Is(context.Cause(ctx), idempotency.ErrClaimLost)
 	switch {
-	case !c.begun: // an argument was not valid, or an outer interceptor has turned the field away
+	case !c.hasBegun: // an argument is invalid, or an outer interceptor has rejected the field
 		idempotency.Decide(ctx, idempotency.Free)
-	case !c.returned:
+	case !c.hasReturned:
 		idempotency.Decide(ctx, idempotency.Unknown)
-	case c.failure == nil:
-		return newResponse(statusOK, c.stored(errs), c.opts.MaxResponse), nil
-	case kept(ctx):
-		return newResponse(statusFailed, c.stored(errs), c.opts.MaxResponse), nil
+	case c.resolverErr == nil:
+		return newResponse(statusSucceeded, c.newStoredAnswer(errs), c.opts.MaxResponse), nil
+	case keepsFailure(ctx):
+		return newResponse(statusFailed, c.newStoredAnswer(errs), c.opts.MaxResponse), nil
 	}
-	c.passing = fmt.Errorf("gqlgenidempotency: answer not kept: %w", errors.Join(errs, c.failure))
-	if c.lost {
-		c.passing = fmt.Errorf("%w: %w", idempotency.ErrClaimLost, c.passing)
+	c.unstorableErr = fmt.Errorf("gqlgenidempotency: answer not kept: %w", errors.Join(errs, c.resolverErr))
+	if c.claimLost {
+		c.unstorableErr = fmt.Errorf("%w: %w", idempotency.ErrClaimLost, c.unstorableErr)
 	}
-	return idempotency.Response{Status: statusFailed}, c.passing
+	return idempotency.Response{Status: statusFailed}, c.unstorableErr
 }
 
-// kept reports whether the resolver has decided to keep its failure.
-func kept(ctx context.Context) bool {
+// keepsFailure reports whether the resolver has decided that its error is the answer of the operation.
+func keepsFailure(ctx context.Context) bool {
 	decided, _ := idempotency.Decided(ctx)
 	return decided == idempotency.Keep || decided == idempotency.Tombstone
 }
 
-// written returns what a result is in the answer.
-func written(result graphql.Marshaler) []byte {
+// marshalResult returns the JSON of a result.
+func marshalResult(result graphql.Marshaler) []byte {
 	var data bytes.Buffer
 	result.MarshalGQL(&data)
 	return data.Bytes()
 }
 
-// marshaled is the opposite of written. By [graphql.Null], gqlgen recognises a null where the schema allows none.
-func marshaled(data []byte) graphql.Marshaler {
+// unmarshalResult returns a result with the JSON data. gqlgen recognizes null in place of a non-null type only as [graphql.Null].
+func unmarshalResult(data []byte) graphql.Marshaler {
 	if string(data) == "null" {
 		return graphql.Null
 	}

@@ -19,121 +19,121 @@ const (
 	headerName    = "Idempotency-Key"
 )
 
-// isOurs reports whether d is directive @idempotent(key: String!) on FIELD.
-func isOurs(d *ast.DirectiveDefinition) bool {
+// isIdempotentDirective reports whether d is directive @idempotent(key: String!) on FIELD.
+func isIdempotentDirective(d *ast.DirectiveDefinition) bool {
 	key := d.Arguments.ForName(argumentName)
 	return key != nil && key.Type.String() == "String!" && slices.Contains(d.Locations, ast.LocationField)
 }
 
-// keys has the keys of the guarded fields of an operation, by the names of the fields in the answer.
-type keys map[string]string
+// keysByAlias has the keys of the guarded fields of a document, by the names of the fields in the answer.
+type keysByAlias map[string]string
 
-// findKeys returns the keys of a mutation, or why it is refused.
-func (e *Extension) findKeys(op *graphql.OperationContext) (keys, *idempotency.Error) {
-	found, guarded := keys{}, map[*ast.Field]bool{}
-	var bare, all []graphql.CollectedField
+// findKeys returns the keys of a mutation document, or a refusal of the document.
+func (e *Extension) findKeys(op *graphql.OperationContext) (keysByAlias, *idempotency.Error) {
+	found, guardedFields := keysByAlias{}, map[*ast.Field]bool{}
+	var fieldsWithoutKey, allFields []graphql.CollectedField
 	for _, field := range graphql.CollectFields(op, op.Operation.SelectionSet, []string{e.schema.Mutation.Name}) {
 		if strings.HasPrefix(field.Name, "__") {
 			continue
 		}
-		all = append(all, field)
+		allFields = append(allFields, field)
 		directive := field.Directives.ForName(directiveName)
 		if directive == nil {
-			bare = append(bare, field)
+			fieldsWithoutKey = append(fieldsWithoutKey, field)
 			continue
 		}
-		id, err := directiveKey(directive, op.Variables)
+		id, err := parseDirectiveKey(directive, op.Variables)
 		if err != nil {
-			return nil, keyInvalid(field.Alias, err)
+			return nil, refuseInvalidKey(field.Alias, err)
 		}
-		found[field.Alias], guarded[field.Field] = id, true
+		found[field.Alias], guardedFields[field.Field] = id, true
 	}
-	strays := &straySearch{variables: op.Variables, guarded: guarded, seen: map[string]bool{}}
-	if stray := strays.find(op.Operation.SelectionSet); stray != nil {
-		return nil, keyInvalid(stray.Alias, errors.New("the key must be on a field of the mutation itself, and on its first "+
+	strays := &strayKeySearch{variablesByName: op.Variables, guardedFields: guardedFields, seenFragments: map[string]bool{}}
+	if stray := strays.findStray(op.Operation.SelectionSet); stray != nil {
+		return nil, refuseInvalidKey(stray.Alias, errors.New("the key must be on a field of the mutation itself, and on its first "+
 			"occurrence in the document"))
 	}
 	header := op.Headers.Values(headerName)
 	switch {
-	case len(header) == 0 || len(bare) == 0:
-		return found, e.missing(bare)
-	case len(all) > 1:
-		return nil, keyInvalid(bare[0].Alias, fmt.Errorf("the header field %s is the key of one mutation field, and the "+
-			"document has %d: give each one its key by @%s", headerName, len(all), directiveName))
+	case len(header) == 0 || len(fieldsWithoutKey) == 0:
+		return found, e.checkRequired(fieldsWithoutKey)
+	case len(allFields) > 1:
+		return nil, refuseInvalidKey(fieldsWithoutKey[0].Alias, fmt.Errorf("the header field %s is the key of one mutation field, and the "+
+			"document has %d: give each one its key by @%s", headerName, len(allFields), directiveName))
 	}
 	id, err := idempotency.ParseKey(header)
 	if err != nil {
-		return nil, keyInvalid(bare[0].Alias, err)
+		return nil, refuseInvalidKey(fieldsWithoutKey[0].Alias, err)
 	}
-	found[bare[0].Alias] = id
+	found[fieldsWithoutKey[0].Alias] = id
 	return found, nil
 }
 
-// missing refuses a document in which one of the fields without a key needs one.
-func (e *Extension) missing(bare []graphql.CollectedField) *idempotency.Error {
-	for _, field := range bare {
+// checkRequired returns a refusal if a field without a key needs a key.
+func (e *Extension) checkRequired(fieldsWithoutKey []graphql.CollectedField) *idempotency.Error {
+	for _, field := range fieldsWithoutKey {
 		if e.opts.Required(field.Name) {
-			return keyMissing(field.Name)
+			return refuseMissingKey(field.Name)
 		}
 	}
 	return nil
 }
 
-var quote = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+var quoteEscaper = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// directiveKey returns the key of a directive, by the rules for a header field. There, any key may stand in quotes.
-func directiveKey(d *ast.Directive, variables map[string]any) (string, error) {
+// parseDirectiveKey returns the key of a directive. The rules are the rules for the header field with the key in quotes.
+func parseDirectiveKey(d *ast.Directive, variables map[string]any) (string, error) {
 	key, _ := d.ArgumentMap(variables)[argumentName].(string)
-	return idempotency.ParseKey([]string{`"` + quote.Replace(key) + `"`})
+	return idempotency.ParseKey([]string{`"` + quoteEscaper.Replace(key) + `"`})
 }
 
-// straySearch looks for a field whose key would be ignored: it is no mutation field, or is merged into another one. What
-// @skip or @include leaves out is not executed, so its key does not matter.
-type straySearch struct {
-	variables map[string]any
-	guarded   map[*ast.Field]bool
-	seen      map[string]bool // names of fragments
+// strayKeySearch looks for a key that the execution would ignore, because its field is below the mutation or is merged into
+// another field. Selections that @skip or @include leaves out may have any key, because the selections are not executed.
+type strayKeySearch struct {
+	variablesByName map[string]any
+	guardedFields   map[*ast.Field]bool
+	seenFragments   map[string]bool // names of fragments
 }
 
-func (s *straySearch) find(set ast.SelectionSet) *ast.Field {
+func (s *strayKeySearch) findStray(set ast.SelectionSet) *ast.Field {
 	for _, selection := range set {
-		var within ast.SelectionSet
+		var children ast.SelectionSet
 		switch node := selection.(type) {
 		case *ast.Field:
-			if s.leavesOut(node.Directives) {
+			if s.isLeftOut(node.Directives) {
 				continue
 			}
-			if node.Directives.ForName(directiveName) != nil && !s.guarded[node] {
+			if node.Directives.ForName(directiveName) != nil && !s.guardedFields[node] {
 				return node
 			}
-			within = node.SelectionSet
+			children = node.SelectionSet
 		case *ast.InlineFragment:
-			if s.leavesOut(node.Directives) {
+			if s.isLeftOut(node.Directives) {
 				continue
 			}
-			within = node.SelectionSet
+			children = node.SelectionSet
 		case *ast.FragmentSpread:
-			if s.leavesOut(node.Directives) || s.seen[node.Name] {
+			if s.isLeftOut(node.Directives) || s.seenFragments[node.Name] {
 				continue
 			}
-			s.seen[node.Name] = true
-			within = node.Definition.SelectionSet
+			s.seenFragments[node.Name] = true
+			children = node.Definition.SelectionSet
 		}
-		if stray := s.find(within); stray != nil {
+		if stray := s.findStray(children); stray != nil {
 			return stray
 		}
 	}
 	return nil
 }
 
-// leavesOut reports whether a selection with these directives is not executed (section 3.13 of the specification).
-func (s *straySearch) leavesOut(directives ast.DirectiveList) bool {
+// isLeftOut reports whether @skip or @include exclude a selection from the execution (GraphQL specification, section 3.13).
+func (s *strayKeySearch) isLeftOut(directives ast.DirectiveList) bool {
 	skip, include := directives.ForName("skip"), directives.ForName("include")
-	return skip != nil && skip.ArgumentMap(s.variables)["if"] == true ||
-		include != nil && include.ArgumentMap(s.variables)["if"] == false
+	return skip != nil && skip.ArgumentMap(s.variablesByName)["if"] == true ||
+		include != nil && include.ArgumentMap(s.variablesByName)["if"] == false
 }
 
-func keyInvalid(field string, reason error) *idempotency.Error {
+func refuseInvalidKey(field string, reason error) *idempotency.Error {
 	return &idempotency.Error{
 		Status: http.StatusBadRequest, Code: "key-invalid", Retry: idempotency.RetryNewKey,
 		Detail: fmt.Sprintf("Nothing was executed. Key of %s: %s.", field, reason),
@@ -141,7 +141,7 @@ func keyInvalid(field string, reason error) *idempotency.Error {
 	}
 }
 
-func keyMissing(field string) *idempotency.Error {
+func refuseMissingKey(field string) *idempotency.Error {
 	return &idempotency.Error{
 		Status: http.StatusBadRequest, Code: "key-missing", Retry: idempotency.RetryNewKey,
 		Detail: fmt.Sprintf("Nothing was executed. The field %s needs an idempotency key, such as a random UUID: "+

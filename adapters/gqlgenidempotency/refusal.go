@@ -15,15 +15,14 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// A document that is refused before its execution is answered as one that is not valid: with 400 or, as
-// application/json, with 422.
+// As protocol errors, KEY_MISSING and KEY_INVALID get the status of an invalid document: 400 or, as application/json, 422.
 func init() {
 	errcode.RegisterErrorType("KEY_MISSING", errcode.KindProtocol)
 	errcode.RegisterErrorType("KEY_INVALID", errcode.KindProtocol)
 }
 
-// refusal returns the error of GraphQL that says why a field is not answered by its resolver.
-func refusal(e *idempotency.Error) *gqlerror.Error {
+// newRefusal returns the GraphQL error for e.
+func newRefusal(e *idempotency.Error) *gqlerror.Error {
 	extensions := map[string]any{"code": strings.ToUpper(strings.ReplaceAll(e.Code, "-", "_"))}
 	if e.Retry != "" {
 		extensions["retry"] = string(e.Retry)
@@ -34,9 +33,9 @@ func refusal(e *idempotency.Error) *gqlerror.Error {
 	return &gqlerror.Error{Err: e, Message: cmp.Or(e.Detail, e.Title, http.StatusText(e.Status)), Extensions: extensions}
 }
 
-// onField returns err as the error of a field.
-func onField(err *gqlerror.Error, field graphql.CollectedField) error {
-	e := *err // which may be the service's
+// placeOnField returns a copy of err with the path and the location of field.
+func placeOnField(err *gqlerror.Error, field graphql.CollectedField) error {
+	e := *err // a copy, because err may belong to the service
 	e.Path = ast.Path{ast.PathName(field.Alias)}
 	if field.Position != nil {
 		e.Locations = []gqlerror.Location{{Line: field.Position.Line, Column: field.Position.Column}}
@@ -44,33 +43,33 @@ func onField(err *gqlerror.Error, field graphql.CollectedField) error {
 	return &e
 }
 
-// refusalFrom returns the refusal in an error.
-func refusalFrom(err error) *idempotency.Error {
+// toRefusal returns the refusal in an error by [idempotency.Runner.Do].
+func toRefusal(err error) *idempotency.Error {
 	if e, ok := errors.AsType[*idempotency.Error](err); ok {
 		return e
 	}
 	if errors.Is(err, idempotency.ErrClaimLost) {
-		return claimLost(err)
+		return refuseLostClaim(err)
 	}
-	return recordUnreadable(err)
+	return refuseUnreadableRecord(err)
 }
 
-// userUnknown returns the error for a field whose caller is not known because of err, which may be nil.
-func userUnknown(err error) *gqlerror.Error {
+// refuseUnknownUser returns the GraphQL error for a field without a known user. err is the error of the UserFunc, or nil.
+func refuseUnknownUser(err error) *gqlerror.Error {
 	if own, ok := errors.AsType[*gqlerror.Error](err); ok {
 		return own
 	}
 	if own, ok := errors.AsType[*idempotency.Error](err); ok {
-		return refusal(own)
+		return newRefusal(own)
 	}
-	return refusal(&idempotency.Error{
+	return newRefusal(&idempotency.Error{
 		Status: http.StatusUnauthorized, Code: "user-unknown", Retry: idempotency.RetrySameKey,
 		Detail: "This attempt was not executed. Authenticate, then retry with the same key.",
 		Err:    errors.Join(idempotency.ErrUserUnknown, err),
 	})
 }
 
-func requestInvalid(reason error) *idempotency.Error {
+func refuseInvalidRequest(reason error) *idempotency.Error {
 	return &idempotency.Error{
 		Status: http.StatusBadRequest, Code: "body-invalid", Retry: idempotency.RetryNever,
 		Detail: "This attempt was not executed: " + reason.Error() + ".",
@@ -78,8 +77,8 @@ func requestInvalid(reason error) *idempotency.Error {
 	}
 }
 
-// selectionDiffers refuses a replay of an answer that has other fields than the retry asks for.
-func selectionDiffers() *idempotency.Error {
+// refuseOtherSelection refuses a retry that selects other fields than the stored answer has.
+func refuseOtherSelection() *idempotency.Error {
 	return &idempotency.Error{
 		Status: http.StatusConflict, Code: "not-replayable", Retry: idempotency.RetryNever,
 		Detail: "The field was executed before and is not executed again. Its answer was kept for another selection of " +
@@ -88,8 +87,8 @@ func selectionDiffers() *idempotency.Error {
 	}
 }
 
-// claimLost refuses a field whose resolver has given up because its claim was lost.
-func claimLost(err error) *idempotency.Error {
+// refuseLostClaim refuses a field whose resolver gave up after the claim was lost.
+func refuseLostClaim(err error) *idempotency.Error {
 	return &idempotency.Error{
 		Status: http.StatusConflict, Code: "in-progress", Retry: idempotency.RetrySameKey, RetryAfter: time.Second,
 		Detail: "This attempt has lost its claim to the key, so its answer does not count. Retry later with the same key.",
@@ -97,8 +96,8 @@ func claimLost(err error) *idempotency.Error {
 	}
 }
 
-// recordUnreadable refuses a replay of something that this package has not written.
-func recordUnreadable(err error) *idempotency.Error {
+// refuseUnreadableRecord refuses to replay a record that this package cannot decode.
+func refuseUnreadableRecord(err error) *idempotency.Error {
 	return &idempotency.Error{
 		Status: http.StatusServiceUnavailable, Code: "store-unavailable", Retry: idempotency.RetrySameKey, RetryAfter: time.Second,
 		Detail: "Whether this field was executed is not known here, because its record cannot be read. Retry later with the " +
