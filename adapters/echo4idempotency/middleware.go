@@ -2,16 +2,16 @@
 //
 //	e.POST("/payments", createPayment, echo4idempotency.Middleware(idem))
 //
-// A guarded handler answers as it always does. If it returns an error, the HTTPErrorHandler of echo gets it at once.
-// What that writes is the handler's answer: it is stored and replayed, unless Options.Storable says that it means "try
-// again". The error also goes on to outer middleware, which may log it or roll back. What outer middleware writes then
-// comes too late. So middleware that turns errors into other errors belongs inside.
+// A guarded handler answers as usual. If the handler returns an error, the middleware calls the HTTPErrorHandler of echo
+// immediately. The answer by the HTTPErrorHandler is the answer of the handler: the answer is stored and replayed, unless
+// Options.Storable decides that the answer means "try again". Outer middleware also gets the error, and may log the error or roll
+// back a transaction, but cannot change the answer. Middleware that replaces errors must therefore be inside.
 //
-// If the context of the handler has ended, and the handler returns nothing but the error of its context, it has given
-// up. Nothing is stored, and outer middleware such as ContextTimeout makes the answer of the error.
+// If the context of the handler has ended, and the handler returns only the error of the context, the handler has given up. The
+// middleware then stores no answer, and outer middleware such as ContextTimeout turns the error into an answer.
 //
-// Mount it inside authentication, Recover, Gzip, BodyLimit and ContextTimeout, on a group or on routes.
-// Requests without a key reach the handler untouched.
+// Mount the middleware inside authentication, Recover, Gzip, BodyLimit and ContextTimeout, on a group or on routes. Requests
+// without a key reach the handler unguarded.
 package echo4idempotency
 
 import (
@@ -23,48 +23,48 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// Middleware returns a middleware of echo that guards handlers with idem, a middleware of
-// package idempotency or upload. Refusals are written by the ErrorHandler of idem, not by that of echo.
+// Middleware returns echo middleware that guards handlers with idem, a middleware of package idempotency or package upload. The
+// ErrorHandler of idem writes refusals. The HTTPErrorHandler of echo never sees refusals.
 func Middleware(idem interface {
 	Handler(next http.Handler) http.Handler
 }) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) (err error) {
-			guarded, answered, outer, request := false, false, c.Response(), carrying(c)
-			defer takeForm(c.Request(), request)
+			isGuarded, hasAnswered, outer, request := false, false, c.Response(), requestWithContext(c)
+			defer shareForm(c.Request(), request)
 			idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if guarded = r != request; guarded {
-					answered, err = answer(c, next, w, r)
+				if isGuarded = r != request; isGuarded {
+					hasAnswered, err = recordAnswer(c, next, w, r)
 				} else {
 					err = next(c)
 				}
 			})).ServeHTTP(outer, request)
-			refused := guarded && !answered && outer.Committed // because the claim was lost, say
+			wasRefused := isGuarded && !hasAnswered && outer.Committed // for example because the claim was lost
 			switch {
-			case err == nil || !answered && !refused:
+			case err == nil || !hasAnswered && !wasRefused:
 				return err
-			case inTimeout(outer.Writer):
+			case isInTimeout(outer.Writer):
 				return nil
 			default:
-				c.SetResponse(closed(outer))
+				c.SetResponse(closeResponse(outer))
 				return err
 			}
 		}
 	}
 }
 
-// answer runs next, and the error handler of echo, with a response that is recorded. If they leave the answer to outer
-// middleware, answered is false.
-func answer(c echo.Context, next echo.HandlerFunc, w http.ResponseWriter, r *http.Request) (answered bool, err error) {
-	defer restore(c, c.Response(), c.Request())
+// recordAnswer runs next, and the error handler of echo for an error, with the recording writer w. hasAnswered is false if next has
+// left the answer to outer middleware.
+func recordAnswer(c echo.Context, next echo.HandlerFunc, w http.ResponseWriter, r *http.Request) (hasAnswered bool, err error) {
+	defer restoreContext(c, c.Response(), c.Request())
 	response := echo.NewResponse(w, c.Echo())
-	response.Status = http.StatusOK // as in a response that is not written yet
+	response.Status = http.StatusOK // as in an unwritten response of echo
 	c.SetResponse(response)
 	c.SetRequest(r)
 
 	err = next(c)
 	switch {
-	case !response.Committed && gaveUp(r.Context(), err):
+	case !response.Committed && hasGivenUp(r.Context(), err):
 		return false, err
 	case err != nil:
 		c.Error(err)
@@ -75,35 +75,36 @@ func answer(c echo.Context, next echo.HandlerFunc, w http.ResponseWriter, r *htt
 	return true, nil
 }
 
-func restore(c echo.Context, response *echo.Response, request *http.Request) {
+func restoreContext(c echo.Context, response *echo.Response, request *http.Request) {
 	c.SetResponse(response)
 	c.SetRequest(request)
 }
 
-// gaveUp reports whether err says no more than that the context has ended.
-func gaveUp(ctx context.Context, err error) bool {
+// hasGivenUp reports whether ctx has ended and err is nil or the error of ctx.
+func hasGivenUp(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (err == nil || errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)))
 }
 
-// closed returns the response of a request that is answered, while its error goes on to outer middleware. An error
-// handler that does not look whether the response is committed would write a second answer after the first.
-func closed(response *echo.Response) *echo.Response {
-	answered := *response
-	answered.Writer = discard{response.Writer}
-	return &answered
+// closeResponse returns a copy of response that discards all writes. The request is answered, but outer middleware gets the error
+// of the handler. An error handler that ignores Committed would write a second answer after the first.
+func closeResponse(response *echo.Response) *echo.Response {
+	closed := *response
+	closed.Writer = discardWriter{response.Writer}
+	return &closed
 }
 
-type discard struct{ http.ResponseWriter }
+// discardWriter is a ResponseWriter that discards status and body.
+type discardWriter struct{ http.ResponseWriter }
 
-func (discard) WriteHeader(int) {}
+func (discardWriter) WriteHeader(int) {}
 
-func (discard) Write(p []byte) (int, error) { return len(p), nil }
+func (discardWriter) Write(p []byte) (int, error) { return len(p), nil }
 
-func (w discard) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w discardWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// inTimeout reports whether w is that of an http.TimeoutHandler, or wraps it. The Timeout of echo, which is deprecated
-// and made of one, throws an answer away if an error comes after it.
-func inTimeout(w http.ResponseWriter) bool {
+// isInTimeout reports whether w is the writer of an http.TimeoutHandler, or wraps such a writer. The deprecated Timeout middleware
+// of echo uses a TimeoutHandler, and drops the answer if the handler also returns an error.
+func isInTimeout(w http.ResponseWriter) bool {
 	for {
 		if fmt.Sprintf("%T", w) == "*http.timeoutWriter" {
 			return true
@@ -118,21 +119,21 @@ func inTimeout(w http.ResponseWriter) bool {
 
 type contextKey struct{}
 
-// carrying returns the request of c with c in its context.
-func carrying(c echo.Context) *http.Request {
+// requestWithContext returns the request of c with c in the context of the request.
+func requestWithContext(c echo.Context) *http.Request {
 	r := c.Request()
 	return r.WithContext(context.WithValue(r.Context(), contextKey{}, c))
 }
 
-// takeForm lets the server remove the files of a form that was parsed in a copy of its request.
-func takeForm(r, parsed *http.Request) {
+// shareForm gives r the form that was parsed in a copy of r. The server removes the temporary files of the form of r.
+func shareForm(r, parsed *http.Request) {
 	if parsed.MultipartForm != nil {
 		r.MultipartForm = parsed.MultipartForm
 	}
 }
 
-// Context returns the echo.Context of a request that has come through Middleware, or nil. Use it in the functions that
-// idem calls with a request, such as its [idempotency.UserFunc] and the ErrorHandler, while they run.
+// Context returns the echo.Context of a request that has passed Middleware, or nil. Use Context in functions that idem calls with a
+// request, such as the [idempotency.UserFunc] and the ErrorHandler. The echo.Context is valid until the function returns.
 func Context(r *http.Request) echo.Context {
 	c, _ := r.Context().Value(contextKey{}).(echo.Context)
 	return c
