@@ -2,19 +2,18 @@
 //
 //	r.POST("/payments", ginidempotency.Middleware(idem), createPayment)
 //
-// A guarded handler answers as it always does. If the request is refused or its answer replayed, the chain is aborted.
+// A guarded handler answers as usual. After a refusal or a replay, the middleware aborts the chain.
 //
-// A handler may attach an error by Context.Error or AbortWithError, write no body, and set no status below 400. That is
-// no answer yet, because middleware outside may make one of it. So nothing is stored. The Logger of idem is told, unless
-// a status such as 400 says that the request was turned away. A retry runs the handler again or, with
-// [idempotency.Refuse], is refused. Mount middleware that answers errors inside of this one. Then its answers are stored
-// and replayed, unless Options.Storable says that they mean "try again".
+// A handler leaves the answer open if it attaches an error with Context.Error or AbortWithError, writes no body, and sets no
+// status below 400, because outer middleware may turn the error into an answer. The middleware then stores no answer. The Logger
+// of idem gets a message, unless a status such as 400 shows that the handler has rejected the request. A retry runs the handler
+// again or, with [idempotency.Refuse], is refused. Middleware that answers errors must be inside. The answers of inner middleware
+// are stored and replayed, unless Options.Storable decides that an answer means "try again".
 //
-// The 404 or 405 that gin answers by itself is not stored. An answer by Engine.HandleContext is not recorded. It is
-// treated like such an error.
+// A 404 or 405 by gin itself is not stored. An answer by Engine.HandleContext bypasses the middleware, and counts as left open.
 //
-// Mount it inside authentication, Recovery and compression, on a group or on routes. Requests without a key reach the
-// handler untouched.
+// Mount the middleware inside authentication, Recovery and compression, on a group or on routes. Requests without a key reach the
+// handler unguarded.
 package ginidempotency
 
 import (
@@ -26,75 +25,77 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Middleware returns a middleware of gin that guards the handlers after it in the chain with idem, a
-// middleware of package idempotency or upload. Refusals are written by the ErrorHandler of idem.
+// Middleware returns gin middleware that guards all later handlers of the chain with idem, a middleware of package idempotency or
+// package upload. The ErrorHandler of idem writes refusals.
 func Middleware(idem interface {
 	Handler(next http.Handler) http.Handler
 }) gin.HandlerFunc {
 	return func(c *gin.Context) {
-		ran, written, left, request := false, false, false, carrying(c)
-		defer takeForm(c.Request, request)
+		hasRun, wasWritten, wasLeftOpen, request := false, false, false, requestWithContext(c)
+		defer shareForm(c.Request, request)
 		idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			ran = true
-			if r == request { // it is not guarded
+			hasRun = true
+			if r == request { // the request is unguarded
 				c.Next()
 			} else {
-				written = answer(c, w, r)
-				left = !written && !c.Writer.Written()
+				wasWritten = recordAnswer(c, w, r)
+				wasLeftOpen = !wasWritten && !c.Writer.Written()
 			}
-		})).ServeHTTP(prompt{c.Writer}, request)
+		})).ServeHTTP(promptWriter{c.Writer}, request)
 		switch {
-		case !ran:
+		case !hasRun:
 			c.Abort()
-		case written:
+		case wasWritten:
 			c.Writer.WriteHeaderNow()
-		case left && c.Writer.Written(): // by a refusal, because the claim was lost, say
-			c.Writer = closed{c.Writer}
+		case wasLeftOpen && c.Writer.Written(): // by a refusal, for example because the claim was lost
+			c.Writer = closedWriter{c.Writer}
 		}
 	}
 }
 
-// answer runs the rest of the chain with a writer that is recorded. It reports whether the header is written.
-func answer(c *gin.Context, w http.ResponseWriter, r *http.Request) (written bool) {
-	outer, errs := c.Writer, len(c.Errors)
-	defer restore(c, outer, c.Request)
-	inner := &writer{recorded: w, ctx: r.Context(), status: outer.Status(), size: unwritten}
-	c.Writer, c.Request = inner, r
+// recordAnswer runs the rest of the chain with the recording writer w. wasWritten reports whether the chain has written a header.
+func recordAnswer(c *gin.Context, w http.ResponseWriter, r *http.Request) (wasWritten bool) {
+	outer, errorCount := c.Writer, len(c.Errors)
+	defer restoreContext(c, outer, c.Request)
+	guarded := &guardedWriter{recordingWriter: w, handlerContext: r.Context(), status: outer.Status(), size: sizeUnwritten}
+	c.Writer, c.Request = guarded, r
 
 	c.Next()
 	switch {
-	case c.FullPath() == "" && inner.untouched(outer): // gin answers that there is no such route, or method
+	case c.FullPath() == "" && guarded.isUntouched(outer): // gin will answer with 404 or 405
 		idempotency.Decide(r.Context(), idempotency.Free)
-	case inner.answered(outer, len(c.Errors) > errs):
-		inner.commit()
+	case guarded.hasAnswered(outer, len(c.Errors) > errorCount):
+		guarded.commitHeader()
 	default:
-		inner.takeBack()
-		outer.WriteHeader(inner.status) // which gin only remembers
-		if _, decided := idempotency.Decided(r.Context()); !decided && inner.status >= http.StatusBadRequest {
-			idempotency.Decide(r.Context(), idempotency.Unknown) // not that it wrote nothing, which would be a fault of the server
+		guarded.restoreHeader()
+		outer.WriteHeader(guarded.status) // gin keeps the status for outer middleware
+		if _, hasDecided := idempotency.Decided(r.Context()); !hasDecided && guarded.status >= http.StatusBadRequest {
+			idempotency.Decide(r.Context(), idempotency.Unknown) // an empty answer alone would count as a fault of the server
 		}
 	}
-	return inner.Written()
+	return guarded.Written()
 }
 
-func restore(c *gin.Context, w gin.ResponseWriter, r *http.Request) { c.Writer, c.Request = w, r }
+func restoreContext(c *gin.Context, w gin.ResponseWriter, r *http.Request) {
+	c.Writer, c.Request = w, r
+}
 
 type contextKey struct{}
 
-// carrying returns the request of c with c in its context.
-func carrying(c *gin.Context) *http.Request {
+// requestWithContext returns the request of c with c in the context of the request.
+func requestWithContext(c *gin.Context) *http.Request {
 	return c.Request.WithContext(context.WithValue(c.Request.Context(), contextKey{}, c))
 }
 
-// takeForm lets the server remove the files of a form that was parsed in a copy of its request.
-func takeForm(r, parsed *http.Request) {
+// shareForm gives r the form that was parsed in a copy of r. The server removes the temporary files of the form of r.
+func shareForm(r, parsed *http.Request) {
 	if parsed.MultipartForm != nil {
 		r.MultipartForm = parsed.MultipartForm
 	}
 }
 
-// Context returns the gin.Context of a request that has come through Middleware, or nil. Use it in the functions that
-// idem calls with a request, such as its [idempotency.UserFunc] and the ErrorHandler, while they run.
+// Context returns the gin.Context of a request that has passed Middleware, or nil. Use Context in functions that idem calls with a
+// request, such as the [idempotency.UserFunc] and the ErrorHandler. The gin.Context is valid until the function returns.
 func Context(r *http.Request) *gin.Context {
 	c, _ := r.Context().Value(contextKey{}).(*gin.Context)
 	return c

@@ -11,11 +11,11 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// prompt is the writer of gin, but with a WriteHeader that writes, as idem and net/http mean it. Middleware outside
-// must not change the status of a replay that has no body.
-type prompt struct{ gin.ResponseWriter }
+// promptWriter is the writer of gin with a WriteHeader that writes immediately, like net/http. The WriteHeader of gin only sets
+// the status, so outer middleware could change the status of a replay without a body.
+type promptWriter struct{ gin.ResponseWriter }
 
-func (w prompt) WriteHeader(status int) {
+func (w promptWriter) WriteHeader(status int) {
 	if status < http.StatusOK && status != http.StatusSwitchingProtocols {
 		return // gin sends no informational responses
 	}
@@ -24,136 +24,139 @@ func (w prompt) WriteHeader(status int) {
 }
 
 // Unwrap is for [http.ResponseController].
-func (w prompt) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w promptWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// closed is the writer of a request that is refused after its handler has run. Middleware that makes answers of errors
-// would write a second answer after the refusal.
-type closed struct{ gin.ResponseWriter }
+// closedWriter is the writer of a request that was refused after the handler had run. closedWriter discards the body, because outer
+// middleware that answers errors would write a second answer after the refusal.
+type closedWriter struct{ gin.ResponseWriter }
 
-func (closed) Write(p []byte) (int, error) { return len(p), nil }
+func (closedWriter) Write(p []byte) (int, error) { return len(p), nil }
 
-func (closed) WriteString(s string) (int, error) { return len(s), nil }
+func (closedWriter) WriteString(s string) (int, error) { return len(s), nil }
 
 // Unwrap is for [http.ResponseController].
-func (w closed) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w closedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// unwritten is the size that gin gives a response of which nothing is written.
-const unwritten = -1
+// sizeUnwritten is the size that gin reports for an unwritten response.
+const sizeUnwritten = -1
 
-// writer is the gin.ResponseWriter of a guarded handler. It behaves as gin's does, and writes to a recorded one. But until
-// there is a body, it holds back a header that is written: AbortWithError writes the header first, and only then says
-// that there is an error, which may be left to outer middleware.
-type writer struct {
-	recorded  http.ResponseWriter
-	ctx       context.Context // of the handler
-	status    int
-	size      int
-	chosen    bool        // the handler has set the status
-	held      http.Header // as it was when it was written
-	committed bool        // status and header are recorded
+// guardedWriter is the gin.ResponseWriter of a guarded handler. guardedWriter behaves like the writer of gin, and writes to
+// recordingWriter. Until the first byte of the body, guardedWriter holds back the header, because AbortWithError writes the header
+// before it attaches the error, and the handler may leave the error to outer middleware.
+type guardedWriter struct {
+	recordingWriter http.ResponseWriter
+	handlerContext  context.Context
+	status          int
+	size            int
+	hasChosenStatus bool        // the handler has called WriteHeader
+	heldHeader      http.Header // copy of the header at WriteHeaderNow
+	isCommitted     bool        // status and header are recorded
 }
 
-var _ gin.ResponseWriter = (*writer)(nil)
+var _ gin.ResponseWriter = (*guardedWriter)(nil)
 
-// answered reports whether the handler has answered by way of w. It may have found another way to the outer writer, by
-// Engine.HandleContext.
-func (w *writer) answered(outer gin.ResponseWriter, withErrors bool) bool {
+// hasAnswered reports whether the handler has answered through w. A handler that calls Engine.HandleContext answers through the
+// outer writer instead.
+func (w *guardedWriter) hasAnswered(outer gin.ResponseWriter, withErrors bool) bool {
 	switch {
-	case w.committed:
+	case w.isCommitted:
 		return true
 	case outer.Written():
 		return false
 	case withErrors:
-		return w.chosen && w.status < http.StatusBadRequest
+		return w.hasChosenStatus && w.status < http.StatusBadRequest
 	default:
-		return w.Written() || w.chosen || w.ctx.Err() == nil
+		return w.Written() || w.hasChosenStatus || w.handlerContext.Err() == nil
 	}
 }
 
-// untouched reports whether the handler has left the answer as it has found it.
-func (w *writer) untouched(outer gin.ResponseWriter) bool {
+// isUntouched reports whether the handler has neither written nor changed the status.
+func (w *guardedWriter) isUntouched(outer gin.ResponseWriter) bool {
 	return !w.Written() && w.status == outer.Status()
 }
 
-// commit records status and header, unless they are recorded already.
-func (w *writer) commit() {
+// commitHeader passes status and header to recordingWriter. Further calls have no effect.
+func (w *guardedWriter) commitHeader() {
 	switch {
-	case w.committed:
-	case w.held == nil:
+	case w.isCommitted:
+	case w.heldHeader == nil:
 		w.size = 0
-		w.recorded.WriteHeader(w.status)
+		w.recordingWriter.WriteHeader(w.status)
 	default:
 		later := w.Header().Clone()
-		w.takeBack()
-		w.recorded.WriteHeader(w.status)
-		replace(w.Header(), later) // there may be trailers
+		w.restoreHeader()
+		w.recordingWriter.WriteHeader(w.status)
+		replaceHeader(w.Header(), later) // changes after WriteHeaderNow may be trailers
 	}
-	w.committed = true
+	w.isCommitted = true
 }
 
-// takeBack undoes what was done to the header after it was written.
-func (w *writer) takeBack() {
-	if w.held != nil {
-		replace(w.Header(), w.held)
+// restoreHeader undoes all changes of the header after WriteHeaderNow.
+func (w *guardedWriter) restoreHeader() {
+	if w.heldHeader != nil {
+		replaceHeader(w.Header(), w.heldHeader)
 	}
 }
 
-func replace(h, by http.Header) {
+func replaceHeader(h, replacement http.Header) {
 	clear(h)
-	maps.Copy(h, by)
+	maps.Copy(h, replacement)
 }
 
-func (w *writer) Header() http.Header { return w.recorded.Header() }
+func (w *guardedWriter) Header() http.Header { return w.recordingWriter.Header() }
 
-func (w *writer) WriteHeader(status int) {
+func (w *guardedWriter) WriteHeader(status int) {
 	if status > 0 && !w.Written() {
-		w.status, w.chosen = status, true
+		w.status, w.hasChosenStatus = status, true
 	}
 }
 
-func (w *writer) WriteHeaderNow() {
+func (w *guardedWriter) WriteHeaderNow() {
 	if !w.Written() {
-		w.size, w.held = 0, w.Header().Clone()
+		w.size, w.heldHeader = 0, w.Header().Clone()
 	}
 }
 
-func (w *writer) Write(p []byte) (int, error) {
-	w.commit()
-	n, err := w.recorded.Write(p)
+func (w *guardedWriter) Write(p []byte) (int, error) {
+	w.commitHeader()
+	n, err := w.recordingWriter.Write(p)
 	w.size += n
 	return n, err
 }
 
-func (w *writer) WriteString(s string) (int, error) {
-	w.commit()
-	n, err := io.WriteString(w.recorded, s)
+func (w *guardedWriter) WriteString(s string) (int, error) {
+	w.commitHeader()
+	n, err := io.WriteString(w.recordingWriter, s)
 	w.size += n
 	return n, err
 }
 
-func (w *writer) Flush() {
-	w.commit()
-	_ = http.NewResponseController(w.recorded).Flush()
+func (w *guardedWriter) Flush() {
+	w.commitHeader()
+	_ = http.NewResponseController(w.recordingWriter).Flush()
 }
 
-func (w *writer) Status() int { return w.status }
+func (w *guardedWriter) Status() int { return w.status }
 
-func (w *writer) Size() int { return w.size }
+func (w *guardedWriter) Size() int { return w.size }
 
-func (w *writer) Written() bool { return w.size != unwritten }
+func (w *guardedWriter) Written() bool { return w.size != sizeUnwritten }
 
-// Hijack refuses: what goes over a hijacked connection cannot be stored.
-func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, http.ErrNotSupported }
+// Hijack returns [http.ErrNotSupported], because the bytes on a hijacked connection cannot be recorded.
+func (w *guardedWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return nil, nil, http.ErrNotSupported
+}
 
 // Unwrap is for [http.ResponseController].
-func (w *writer) Unwrap() http.ResponseWriter { return w.recorded }
+func (w *guardedWriter) Unwrap() http.ResponseWriter { return w.recordingWriter }
 
-// CloseNotify tells of the end of the handler's context, which by default outlives the client: so does Context.Stream.
-func (w *writer) CloseNotify() <-chan bool {
+// CloseNotify notifies the handler of the end of its context. By default, the context outlives the client, and so does
+// Context.Stream.
+func (w *guardedWriter) CloseNotify() <-chan bool {
 	gone := make(chan bool, 1)
-	context.AfterFunc(w.ctx, func() { gone <- true })
+	context.AfterFunc(w.handlerContext, func() { gone <- true })
 	return gone
 }
 
-// Pusher returns nil: a pushed response would not be replayed.
-func (w *writer) Pusher() http.Pusher { return nil }
+// Pusher returns nil, because a replay could not repeat a pushed response.
+func (w *guardedWriter) Pusher() http.Pusher { return nil }
