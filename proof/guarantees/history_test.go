@@ -182,6 +182,9 @@ func (c *client) begin() {
 	r := c.do(asked, c.fate(), func(ctx context.Context) reply {
 		record, claim, err := c.store.Begin(ctx, c.key(asked.key), request)
 		own.Claim = claim
+		if inDoubt, ok := errors.AsType[*idempotency.ClaimInDoubtError](err); ok {
+			own.Claim = inDoubt.Claim
+		}
 		if err != nil {
 			return reply{unknown: !errors.Is(err, idempotency.ErrRecordInvalid), err: err}
 		}

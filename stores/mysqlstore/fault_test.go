@@ -98,9 +98,9 @@ func TestServerIsKilled(t *testing.T) {
 	}
 	_, claim := begun(t, store, "running")
 	m.Crash()
-	_, none, err := store.Begin(t.Context(), keyOf("another"), request)
+	_, _, err := store.Begin(t.Context(), keyOf("another"), request)
 	require.Error(t, err)
-	require.Nil(t, none)
+	require.Nil(t, testservice.InDoubt(err))
 	require.NoError(t, m.Restart())
 	for i := range 20 {
 		requireReplay(t, store, fmt.Sprint("completed ", i))
