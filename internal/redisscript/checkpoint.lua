@@ -22,8 +22,8 @@ elseif line ~= running then
 end
 
 local origin = origin_of(running)
-local of = redis.call('HGET', steps, '')
-if of == origin then
+local stored_origin = redis.call('HGET', steps, '')
+if stored_origin == origin then
   local stored = redis.call('HGET', steps, name)
   if stored then
     return verdict .. '\n' .. stored
@@ -31,7 +31,7 @@ if of == origin then
   redis.call('HSET', steps, name, data)
   return verdict
 end
-if of then
+if stored_origin then
   redis.call('UNLINK', steps)
 end
 redis.call('HSET', steps, '', origin, name, data)

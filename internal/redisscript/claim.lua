@@ -16,42 +16,43 @@ if not record then
   return claim
 end
 
-local state, owner, lease, given, attempt, origin, own, content = string.match(record, HEAD)
+local state, stored_token, lease, stored_ttl, attempt, origin, stored_key, stored_fingerprint = string.match(record, HEAD)
 if state == 'done' then
   return record
 end
-local _, token, _, _, _, _, asked, fingerprint = string.match(claim, HEAD)
+local _, own_token, _, _, _, _, own_key, fingerprint = string.match(claim, HEAD)
 if not state or string.find(record, '\n', 1, true) < #record then
   return '' -- the client reports the empty reply as an invalid record
-elseif owner == token then
+elseif stored_token == own_token then
   return record -- a repetition of the call that was granted
 end
 
-local remaining, left = redis.call('PTTL', key), 0
-if state == 'running' and #lease <= 13 and #given <= 13 then
+local remaining, lease_left = redis.call('PTTL', key), 0
+if state == 'running' and #lease <= 13 and #stored_ttl <= 13 then
   if remaining < 0 then -- somebody has removed the expiry, which shows the age of the lease: the lease begins anew
-    redis.call('PEXPIRE', key, given)
-    remaining = tonumber(given)
+    redis.call('PEXPIRE', key, stored_ttl)
+    remaining = tonumber(stored_ttl)
   end
-  left = math.max(0, lease - (given - remaining))
+  lease_left = math.max(0, lease - (stored_ttl - remaining))
 end
-local lapsed = state == 'running' and takeover == '1' and left == 0
-local free = state == 'released' and attempt == '0' and #content == 64
-if own == asked and (free or (state == 'released' or lapsed) and content == fingerprint) then
+local has_lapsed = state == 'running' and takeover == '1' and lease_left == 0
+local is_free = state == 'released' and attempt == '0' and #stored_fingerprint == 64
+if stored_key == own_key and (is_free or (state == 'released' or has_lapsed) and stored_fingerprint == fingerprint) then
   -- Records that the client would refuse as damaged are left as they are. The last possible attempt number has no
   -- successor.
   local created = string.match(origin, ' created=(%d+)$')
-  local whole = #owner == 32 and string.lower(record) == record and #lease <= 13 and #given <= 13 and #created <= 13
-  if free and whole then
+  local is_well_formed = #stored_token == 32 and string.lower(record) == record
+    and #lease <= 13 and #stored_ttl <= 13 and #created <= 13
+  if is_free and is_well_formed then
     put(key, claim, 'PX', ttl)
     return claim
-  elseif whole and #attempt <= 10 and tonumber(attempt) >= 1 and tonumber(attempt) < 2147483647 then
-    local claimed = string.match(claim, '^.- attempt=') .. string.format('%d', attempt + 1) .. origin .. '\n'
-    put(key, claimed, 'PX', ttl)
+  elseif is_well_formed and #attempt <= 10 and tonumber(attempt) >= 1 and tonumber(attempt) < 2147483647 then
+    local next_record = string.match(claim, '^.- attempt=') .. string.format('%d', attempt + 1) .. origin .. '\n'
+    put(key, next_record, 'PX', ttl)
     if steps then
       redis.call('PEXPIRE', steps, ttl)
     end
-    return claimed .. string.format('%d', math.max(0, remaining))
+    return next_record .. string.format('%d', math.max(0, remaining))
   end
 end
-return record .. string.format('%d', left)
+return record .. string.format('%d', lease_left)

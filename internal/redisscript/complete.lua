@@ -29,7 +29,7 @@ end
 if staged then
   redis.call('UNLINK', staged)
 end
-if string.sub(line, 1, #running - 3) == as('done', running) then
+if string.sub(line, 1, #running - 3) == with_state('done', running) then
   local left = redis.call('PTTL', key)
   if left ~= 0 then -- in its last millisecond, PEXPIRE would delete the record or prolong its expiry
     redis.call('PEXPIRE', key, left < 0 and ttl or left) -- a write, so that a following WAIT waits for it

@@ -66,7 +66,7 @@ local function remember_loss(steps, origin, ttl)
   redis.call('PEXPIRE', steps, ttl)
 end
 
--- as returns the head of the running record with another state.
-local function as(state, running)
+-- with_state returns the head of the running record with another state.
+local function with_state(state, running)
   return 'idempotency/1 ' .. state .. string.sub(running, #'idempotency/1 running' + 1)
 end

@@ -12,7 +12,7 @@ local owner = string.match(running, '^idempotency/1 running token=%x+ ')
 local state, _, lease = string.match(line, HEAD)
 
 if state == 'running' and string.sub(line, 1, #owner) == owner then
-  local released = as('released', string.match(line, '^[^\n]*\n'))
+  local released = with_state('released', string.match(line, '^[^\n]*\n'))
   if tonumber(ttl) == 0 then
     put(key, string.gsub(released, ' attempt=%d+ ', ' attempt=0 ', 1), 'PX', string.format('%d', 2 * math.max(1, tonumber(lease))))
     if steps then
@@ -25,7 +25,7 @@ if state == 'running' and string.sub(line, 1, #owner) == owner then
     redis.call('PEXPIRE', steps, ttl)
   end
   return 'OK'
-elseif state == 'released' and string.sub(line, 1, #owner + 1) == as('released', owner) then
+elseif state == 'released' and string.sub(line, 1, #owner + 1) == with_state('released', owner) then
   return 'OK' -- a repetition of the call that released the record
 end
 return (line == '' or state) and 'lost' or 'invalid'

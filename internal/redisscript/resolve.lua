@@ -6,13 +6,13 @@
 -- operation has not happened, and its checkpoints stay except those named by ARGV[8] and the following arguments.
 -- ARGV[7] is the stored form of the resolution.
 
-local key, steps, own, attempt, created = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
+local key, steps, own_key, attempt, created = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
 local token, ttl, response, resolved = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local line = read(key)
 if string.match(line, '^idempotency/1 %l+ token=(%x+) ') == token then
   return 'OK' -- a repetition of the call that resolved the operation
 end
-local refused = verdict(key, line, own, 'abandoned', attempt, created)
+local refused = verdict(key, line, own_key, 'abandoned', attempt, created)
 if refused then
   return refused
 end
@@ -20,7 +20,7 @@ end
 local running = string.gsub(line, ' token=%x+ ', ' token=' .. token .. ' ', 1)
 local origin = origin_of(running)
 if response ~= '' then
-  put(key, as('done', running) .. response, 'PX', ttl)
+  put(key, with_state('done', running) .. response, 'PX', ttl)
   put_resolved(steps, origin, resolved, ttl)
   return 'OK'
 end
@@ -29,11 +29,11 @@ local left_out = { [''] = true, [RESOLVED] = true }
 for i = 8, #ARGV do
   left_out[ARGV[i]] = true
 end
-local of, fields = redis.call('HGET', steps, ''), redis.call('HGETALL', steps)
-put(key, as('released', running), 'PX', ttl)
+local stored_origin, fields = redis.call('HGET', steps, ''), redis.call('HGETALL', steps)
+put(key, with_state('released', running), 'PX', ttl)
 put_resolved(steps, origin, resolved, ttl)
 for i = 1, #fields, 2 do
-  if of == origin and not left_out[fields[i]] then
+  if stored_origin == origin and not left_out[fields[i]] then
     redis.call('HSET', steps, fields[i], fields[i + 1])
   end
 end

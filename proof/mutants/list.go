@@ -79,20 +79,20 @@ var ofRedis = []mutant{{
 }, {
 	name: "redis-wrong-clock", broken: "The lease is measured by the clocks of server and client instead of PTTL.",
 	file: "internal/redisscript/claim.lua", needs: redis,
-	from: "left = math.max(0, lease - (given - remaining))",
-	to:   "left = math.max(0, lease - (redis.call('TIME')[1] * 1000 - string.match(origin, 'created=(%d+)')))",
+	from: "lease_left = math.max(0, lease - (stored_ttl - remaining))",
+	to:   "lease_left = math.max(0, lease - (redis.call('TIME')[1] * 1000 - string.match(origin, 'created=(%d+)')))",
 	test: "TestRedisLeaseIsToldByTheExpiry/server",
 }, {
 	name: "redis-takeover-of-a-live-lease", broken: "claim.lua takes over before the lease has lapsed.",
 	file: "internal/redisscript/claim.lua", needs: redis,
-	from: "takeover == '1' and left == 0",
+	from: "takeover == '1' and lease_left == 0",
 	to:   "takeover == '1'",
 	test: "TestRedisStoreConforms/server/store/running attempt",
 }, {
 	name: "redis-takeover-ignores-fingerprint", broken: "A request with another fingerprint takes over an abandoned operation.",
 	file: "internal/redisscript/claim.lua", needs: redis,
-	from: "lapsed) and content == fingerprint) then",
-	to:   "lapsed)) then",
+	from: "has_lapsed) and stored_fingerprint == fingerprint) then",
+	to:   "has_lapsed)) then",
 	test: "TestRedisStoreConforms/server/store/other request",
 }, {
 	name: "redis-free-and-forgotten", broken: "Nothing is left of a key that was freed, so a claim that arrives late takes it.",

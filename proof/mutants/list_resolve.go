@@ -21,19 +21,19 @@ var ofResolutions = []mutant{{
 }, {
 	name: "redis-resolution-of-a-live-lease", broken: "An operation that runs is resolved.",
 	file: "internal/redisscript/inspected.lua", needs: redis,
-	from: "if remaining < 0 or lease - (given - remaining) > 0 then",
+	from: "if remaining < 0 or lease - (stored_ttl - remaining) > 0 then",
 	to:   "if remaining < 0 then",
 	test: "TestRedisInspectorConforms/server/resolver/resolve/running",
 }, {
 	name: "redis-resolution-of-any-attempt", broken: "An entry that was seen before another attempt is taken for the record.",
 	file: "internal/redisscript/inspected.lua", needs: redis,
-	from: "state ~= asked or tonumber(tried) ~= tonumber(attempt)",
-	to:   "state ~= asked",
+	from: "state ~= asked_state or tonumber(stored_attempt) ~= tonumber(attempt)",
+	to:   "state ~= asked_state",
 	test: "TestRedisInspectorConforms/server/resolver/resolve/taken over",
 }, {
 	name: "redis-resolution-keeps-steps-of-another", broken: "A resolved operation gets the checkpoints of one that was lost.",
 	file: "internal/redisscript/resolve.lua", needs: redis,
-	from: "  if of == origin and not left_out[fields[i]] then",
+	from: "  if stored_origin == origin and not left_out[fields[i]] then",
 	to:   "  if not left_out[fields[i]] then",
 	test: "TestRedisResolutionOfALostRecord/server",
 }, {
