@@ -8,13 +8,13 @@ import (
 	"github.com/idempotency-go/idempotency/internal/bounds"
 )
 
-// A huge body must not stay in memory when its request has ended.
+// Free does not keep huge buffers, so a huge body leaves memory when its request has ended.
 func TestHugeBuffersAreNotKept(t *testing.T) {
 	require.True(t, (&bounds.Buffer{B: make([]byte, 2<<20)}).Free())
 	require.False(t, (&bounds.Buffer{B: make([]byte, 2<<20+1)}).Free())
 }
 
-// A buffer that grew for a large body does not serve a small one: it would count with its own size.
+// A small body never gets a buffer that grew for a large body, because the capacity of the buffer counts.
 func TestBuffersServeTheirSize(t *testing.T) {
 	for _, n := range []int64{0, 1, 512, 513, 4 << 10, 1<<20 + 1, 2 << 20, 2<<20 + 1, 10 << 20} {
 		b := bounds.NewBuffer(int(n))
@@ -33,7 +33,7 @@ func TestShares(t *testing.T) {
 	s := bounds.Shares{Total: 10, Each: 4}
 	require.True(t, s.Take("a", 4))
 	require.False(t, s.Take("a", 1), "beyond a share")
-	require.True(t, s.Take("b", 6), "who holds nothing may take more than a share at once")
+	require.True(t, s.Take("b", 6), "a user who holds nothing may take more than a share at once")
 	require.False(t, s.Take("c", 1), "beyond the total")
 	require.True(t, s.Take("c", 0))
 	require.Equal(t, 2, s.Users())

@@ -22,7 +22,7 @@ func (c *Conn) Check(ctx context.Context, rights Rights) (found []Unsafe, failed
 	if !ok {
 		return c.checkNode(ctx, c.client, rights, 1)
 	}
-	var nodes []client
+	var nodes []commandClient
 	var mu sync.Mutex
 	err := cluster.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
 		mu.Lock()

@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// client is the common interface of the clients of go-redis.
-type client interface {
+// commandClient is the common interface of the clients of go-redis.
+type commandClient interface {
 	redis.Cmdable
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
@@ -40,9 +40,9 @@ func checkClient(given redis.Cmdable) error {
 }
 
 // findRefused returns the type of a refused client: the type of client, or of a client in the fields of the wrapper
-// client. The result is nil if client is accepted. The fields of wrappers from other modules are accessible by
-// reflection only. The search does not enter clients of go-redis, because their goroutines may be changing the
-// fields.
+// client. The result is nil if client is accepted. findRefused uses reflection, because the wrapper may be a type of
+// another module. The search leaves out the fields of clients of go-redis, because their goroutines may be changing
+// the fields.
 func findRefused(client reflect.Value, maxWrappers int) reflect.Type {
 	for client.Kind() == reflect.Interface || client.Kind() == reflect.Pointer {
 		if _, refused := refusedClients[client.Type()]; refused {
@@ -50,7 +50,8 @@ func findRefused(client reflect.Value, maxWrappers int) reflect.Type {
 		}
 		client = client.Elem()
 	}
-	if client.Kind() != reflect.Struct || maxWrappers == 0 || client.Type().PkgPath() == reflect.TypeFor[redis.Client]().PkgPath() {
+	if client.Kind() != reflect.Struct || maxWrappers == 0 ||
+		client.Type().PkgPath() == reflect.TypeFor[redis.Client]().PkgPath() {
 		return nil
 	}
 	for _, field := range client.Fields() {
@@ -69,21 +70,21 @@ func findRefused(client reflect.Value, maxWrappers int) reflect.Type {
 
 // withDeadlines returns a client that ends each command by the deadline of its context, if go-redis allows a copy
 // with this option.
-func withDeadlines(given redis.Cmdable) client {
+func withDeadlines(given redis.Cmdable) commandClient {
 	c, ok := given.(*redis.Client)
 	if !ok || honorsDeadlines(c) {
 		return withProcess(given)
 	}
-	own := c.WithTimeout(max(0, c.Options().ReadTimeout)) // a copy with the same connections, its own options and no hooks
-	own.Options().WriteTimeout = max(0, c.Options().WriteTimeout)
-	own.Options().ContextTimeoutEnabled = true
-	own.Options().MaxRetries = 0
-	return own
+	clone := c.WithTimeout(max(0, c.Options().ReadTimeout)) // with the same connections, its own options and no hooks
+	clone.Options().WriteTimeout = max(0, c.Options().WriteTimeout)
+	clone.Options().ContextTimeoutEnabled = true
+	clone.Options().MaxRetries = 0
+	return clone
 }
 
 // withProcess returns a client with the method Process, which sends any command.
-func withProcess(given redis.Cmdable) client {
-	if c, ok := given.(client); ok {
+func withProcess(given redis.Cmdable) commandClient {
+	if c, ok := given.(commandClient); ok {
 		return c
 	}
 	return typedClient{given}

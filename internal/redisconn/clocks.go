@@ -61,10 +61,10 @@ func formatSkew(ahead time.Duration) string {
 type clock struct{ offset, uncertainty time.Duration }
 
 func readClock(ctx context.Context, node redis.Cmdable) (clock, error) {
-	asked := time.Now()
-	shown, err := node.Time(ctx).Result()
-	half := time.Since(asked) / 2
-	return clock{shown.Sub(asked.Add(half)), half}, err
+	sentAt := time.Now()
+	serverTime, err := node.Time(ctx).Result()
+	halfRoundTrip := time.Since(sentAt) / 2
+	return clock{serverTime.Sub(sentAt.Add(halfRoundTrip)), halfRoundTrip}, err
 }
 
 // readReplicaClock asks the replica at addr for its clock. The connection uses the options o of the client of the

@@ -26,7 +26,7 @@ import (
 // Conn sends steps through a client, and remembers what the steps have shown of the server. A Conn is safe for
 // concurrent use.
 type Conn struct {
-	client         client
+	client         commandClient
 	honorsDeadline bool // the client returns by the deadline of a context
 	replicaCount   int
 	waitSlots      chan struct{} // has an element for each WAIT under way

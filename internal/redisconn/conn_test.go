@@ -32,72 +32,72 @@ func newConn(t *testing.T, client redis.Cmdable, replicas int) *redisconn.Conn {
 	return conn
 }
 
-// tries is a hook that says what becomes of each SET. All after the last are sent.
-type tries struct {
+// setHook is a hook that handles each SET by the next of its handlers. After the last handler, each SET is sent.
+type setHook struct {
 	testservice.BeforeEach
-	next []try
+	handlers []setHandler
 }
 
-type try func(send func() error) error
+type setHandler func(send func() error) error
 
-func (h *tries) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (h *setHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		send := func() error { return next(ctx, cmd) }
-		if cmd.Name() != "set" || len(h.next) == 0 {
+		if cmd.Name() != "set" || len(h.handlers) == 0 {
 			return send()
 		}
-		now := h.next[0]
-		h.next = h.next[1:]
-		return now(send)
+		handle := h.handlers[0]
+		h.handlers = h.handlers[1:]
+		return handle(send)
 	}
 }
 
-// What may have been taken without an answer is lost, however the step ends, and whoever has tried again.
-func TestLost(t *testing.T) {
+// SetNX reports Lost if the server may have executed a try without a reply, whether the Conn or the client has repeated it.
+func TestSetNXReportsLostReplies(t *testing.T) {
 	t.Parallel()
 	var (
-		cut    try = func(func() error) error { return errCut }
-		noConn try = func(func() error) error { return redis.ErrPoolTimeout }
-		unread try = func(send func() error) error { return cmp.Or(send(), errCut) }
-		twice  try = func(send func() error) error { return cmp.Or(send(), send()) } // as a client that tries again
-		later  try = func(send func() error) error { return cmp.Or(send(), redis.ErrPoolTimeout) }
+		cut    setHandler = func(func() error) error { return errCut }
+		noConn setHandler = func(func() error) error { return redis.ErrPoolTimeout }
+		unread setHandler = func(send func() error) error { return cmp.Or(send(), errCut) }
+		twice  setHandler = func(send func() error) error { return cmp.Or(send(), send()) } // like a client that repeats the command
+		later  setHandler = func(send func() error) error { return cmp.Or(send(), redis.ErrPoolTimeout) }
 	)
 	server := servertest.Redis(t)
 	for name, row := range map[string]struct {
-		tries []try
-		set   bool
-		lost  bool
-		err   error
+		handlers []setHandler
+		set      bool
+		lost     bool
+		err      error
 	}{
-		"answered":                            {nil, true, false, nil},
-		"cut":                                 {[]try{cut}, true, true, nil},
-		"cut each time":                       {[]try{cut, cut, cut}, false, true, errCut},
-		"no connection":                       {[]try{noConn}, true, false, nil},
-		"never a connection":                  {[]try{noConn, noConn, noConn}, false, false, errBusy},
-		"no connection behind a cut":          {[]try{cut, noConn, noConn}, false, true, errCut},
-		"reply lost":                          {[]try{unread}, false, true, nil},
-		"client tries again":                  {[]try{twice}, false, true, nil},
-		"client sends, finds no connection":   {[]try{later, noConn, noConn}, false, true, errBusy},
-		"client sends, and then no one heard": {[]try{noConn, later, noConn}, false, true, errBusy},
+		"answered":                          {nil, true, false, nil},
+		"cut":                               {[]setHandler{cut}, true, true, nil},
+		"cut each time":                     {[]setHandler{cut, cut, cut}, false, true, errCut},
+		"no connection":                     {[]setHandler{noConn}, true, false, nil},
+		"never a connection":                {[]setHandler{noConn, noConn, noConn}, false, false, errBusy},
+		"no connection after a cut":         {[]setHandler{cut, noConn, noConn}, false, true, errCut},
+		"reply lost":                        {[]setHandler{unread}, false, true, nil},
+		"client tries again":                {[]setHandler{twice}, false, true, nil},
+		"client sends, finds no connection": {[]setHandler{later, noConn, noConn}, false, true, errBusy},
+		"client sends between two tries without a connection": {[]setHandler{noConn, later, noConn}, false, true, errBusy},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := testservice.NewRedisClient(t, server.Addr(), testservice.WithContextTimeout)
-			require.NoError(t, client.Ping(t.Context()).Err()) // so that there is a connection
-			client.AddHook(&tries{func(string) {}, slices.Clone(row.tries)})
+			require.NoError(t, client.Ping(t.Context()).Err()) // opens a connection
+			client.AddHook(&setHook{func(string) {}, slices.Clone(row.handlers)})
 			value := &redisconn.Value{Text: []byte("value of " + name)}
 			result, err := newConn(t, client, 0).SetNX(t.Context(), any(name), value, int64(60_000))
 			require.Equal(t, row.lost, result.Lost)
 			require.ErrorIs(t, err, row.err)
 			require.Equal(t, row.set, result.IsSet)
 			if err == nil && !result.IsSet {
-				require.Equal(t, string(value.Text), string(result.Current), "its own")
+				require.Equal(t, string(value.Text), string(result.Current), "the value of this call")
 			}
 		})
 	}
 }
 
-// What a server answers with an error is no loss. It has a name, if the user has to know it.
-func TestErrors(t *testing.T) {
+// An error of the server is a reply, so the step is not lost. The error wraps one of Errors.
+func TestErrorsOfTheServer(t *testing.T) {
 	t.Parallel()
 	client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
 	conn, echo := newConn(t, client, 0), redisconn.NewScript("redis.call('SET', KEYS[1], ARGV[1]) return redis.call('GET', KEYS[1])")
@@ -112,16 +112,16 @@ func TestErrors(t *testing.T) {
 	}
 	run("key", nil)
 	require.NoError(t, client.RPush(t.Context(), "list", "value").Err())
-	seen, err := conn.ReadSnapshot(t.Context(), "list", "hash")
-	require.ErrorIs(t, err, errForeign, seen)
-	seen, err = conn.ReadSnapshot(t.Context(), "none", "hash")
+	snapshot, err := conn.ReadSnapshot(t.Context(), "list", "hash")
+	require.ErrorIs(t, err, errForeign, snapshot)
+	snapshot, err = conn.ReadSnapshot(t.Context(), "none", "hash")
 	require.NoError(t, err)
-	require.Equal(t, redisconn.NoKey, seen.Expiry)
+	require.Equal(t, redisconn.NoKey, snapshot.Expiry)
 	require.NoError(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	run("other", errFull)
 }
 
-// A client that does not heed the deadline is left behind there.
+// A step ends at its deadline although the client goes on waiting.
 func TestStepsEndInTime(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
@@ -139,7 +139,7 @@ func TestStepsEndInTime(t *testing.T) {
 	require.Less(t, time.Since(began), 2*time.Second) // the client itself waits for three
 }
 
-// Scan shows each key that is picked, of whatever type, and no other.
+// Scan shows exactly the keys that pick returns, whatever their type.
 func TestScan(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		for _, name := range []string{"a*b1", "a*b2", "a*b3", "axb1"} {
@@ -151,7 +151,7 @@ func TestScan(t *testing.T) {
 			func(names []string) ([]string, bool) {
 				return slices.DeleteFunc(names, func(name string) bool { return name == "a*b3" }), true
 			},
-			func(name string, seen redisconn.Snapshot) { shown[name] = seen })
+			func(name string, snapshot redisconn.Snapshot) { shown[name] = snapshot })
 		require.NoError(t, err)
 		require.Len(t, shown, 3)
 		require.Equal(t, "value", string(shown["a*b1"].Start))

@@ -55,8 +55,8 @@ func isKeyDenied(denied error) bool {
 	return strings.Contains(denied.Error(), "access a key") || strings.Contains(denied.Error(), "access one of the keys")
 }
 
-// deniedCommand returns the command that the user may not send, which need not be the command sent: on a new
-// connection, the client first sends other commands such as SELECT.
+// deniedCommand returns the command that the user may not send. The command may differ from sent, because on a new
+// connection the client first sends other commands such as SELECT.
 func deniedCommand(denied error, sent string) string {
 	_, rest, quoted := strings.Cut(denied.Error(), "run the '")
 	if name, _, ok := strings.Cut(rest, "'"); quoted && ok {
@@ -65,8 +65,7 @@ func deniedCommand(denied error, sent string) string {
 	return sent
 }
 
-// userOf returns " to user NAME" with the name as which node logs in. The result is empty if node does not show the
-// name.
+// userOf returns " to user NAME" for the user name of node, or the empty string if node does not show the name.
 func userOf(node redis.Cmdable) string {
 	c, ok := node.(*redis.Client)
 	if !ok {

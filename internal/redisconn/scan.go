@@ -102,7 +102,7 @@ func (c *Conn) isInCluster(ctx context.Context) bool {
 
 // askNode is like retryStep for one of the servers. After an error, the results of step must not be read, because the
 // client may still write to them.
-func (c *Conn) askNode(ctx context.Context, node client, step func() error) error {
+func (c *Conn) askNode(ctx context.Context, node commandClient, step func() error) error {
 	_, err := c.retryStep(ctx, func() error {
 		if honorsDeadlines(node) {
 			return step()
@@ -122,7 +122,7 @@ type keyScan struct {
 }
 
 // scanNode goes through the keys of one server.
-func (s *keyScan) scanNode(ctx context.Context, node client) error {
+func (s *keyScan) scanNode(ctx context.Context, node commandClient) error {
 	for cursor, more := uint64(0), true; more; {
 		var names []string
 		var next uint64
@@ -146,7 +146,7 @@ func (s *keyScan) scanNode(ctx context.Context, node client) error {
 }
 
 // visitKeys reads the keys in names on one server, and passes their snapshots to visitKey.
-func (s *keyScan) visitKeys(ctx context.Context, node client, names []string) error {
+func (s *keyScan) visitKeys(ctx context.Context, node commandClient, names []string) error {
 	snapshots, err := s.readKeys(ctx, node, names)
 	if isAnswer(err) { // for example while a slot moves: the client of the whole Cluster follows redirections
 		return s.visitKeysSingly(ctx, names)
@@ -173,7 +173,7 @@ func (s *keyScan) visitKeysSingly(ctx context.Context, names []string) error {
 }
 
 // readKeys reads the keys in names in one transaction.
-func (s *keyScan) readKeys(ctx context.Context, node client, names []string) ([]Snapshot, error) {
+func (s *keyScan) readKeys(ctx context.Context, node commandClient, names []string) ([]Snapshot, error) {
 	var snapshots []Snapshot
 	err := s.askNode(ctx, node, func() error {
 		pipe := node.TxPipeline()
