@@ -58,7 +58,7 @@ func (t *Table) Maintain(ctx context.Context) error {
 }
 
 // Janitor calls [Table.Maintain] at once and then every interval, until ctx ends. Each interval varies by up to a tenth,
-// so that instances run at different times. Zero means five minutes.
+// so that instances run at different times. An interval of zero means five minutes.
 //
 // Janitor may run on every instance. Each call of Maintain is cancelled after interval, or after a minute if interval is
 // shorter. Janitor passes each failure to failed, or logs the failure with [log/slog.Default] if failed is nil, and
@@ -82,8 +82,8 @@ const (
 // remove needs many transactions, or statements that cannot run in a transaction.
 func (t *Table) inTurn(ctx context.Context, remove func(context.Context) error) error {
 	return pgx.BeginTxFunc(ctx, t.pool, readCommitted, func(turn pgx.Tx) error {
-		isTaken, err := t.takeTurn(ctx, turn.Conn().PgConn())
-		if err != nil || !isTaken {
+		hasLock, err := t.takeTurn(ctx, turn.Conn().PgConn())
+		if err != nil || !hasLock {
 			return err
 		}
 		return remove(ctx)
@@ -101,11 +101,11 @@ func (t *Table) takeTurn(ctx context.Context, conn *pgconn.PgConn) (bool, error)
 	if err != nil {
 		return false, err
 	}
-	isTaken := results[0].Rows[0][1] // the second column of the only row
-	if isTaken == nil {
+	hasLock := results[0].Rows[0][1] // the second column of the only row: t or f; null without the table
+	if hasLock == nil {
 		return false, t.unreadyError(callMigrate, "there is no table %s", t.opts.quotedName(""))
 	}
-	return string(isTaken) == "t", nil
+	return string(hasLock) == "t", nil
 }
 
 const (
