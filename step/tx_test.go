@@ -31,28 +31,28 @@ func newBooking(t *testing.T, edits ...func(*idempotency.RunnerOptions)) *bookin
 	return &booking{newHarness(t, store, edits...), rows, store}
 }
 
-// book writes a row in a step, and returns how often a step has done so.
-func (b *booking) book(ctx context.Context, name string) (int32, error) {
+// bookRow writes a row in a step of DoTx, and returns how often such a step has run.
+func (b *booking) bookRow(ctx context.Context, name string) (int32, error) {
 	return step.DoTx(ctx, name, func(tx *testservice.RowTx) (int32, error) { return b.effect.Add(1), tx.Write(ctx, name) })
 }
 
-// bookIn does so in a transaction of the handler.
-func (b *booking) bookIn(ctx context.Context, tx *testservice.RowTx, name string) (int32, error) {
+// bookRowIn is bookRow in a transaction of the handler.
+func (b *booking) bookRowIn(ctx context.Context, tx *testservice.RowTx, name string) (int32, error) {
 	return step.DoInTx(ctx, tx, name, func() (int32, error) { return b.effect.Add(1), tx.Write(ctx, name) })
 }
 
-func (b *booking) count(name string) int {
+func (b *booking) countRows(name string) int {
 	n, err := b.rows.Count(context.Background(), name)
 	require.NoError(b, err)
 	return n
 }
 
-// troubledStore is a store whose claims may be lost, or fail, at steps in transactions.
+// troubledStore is a store whose claims may fail, or be lost, at steps in transactions.
 type troubledStore struct {
 	idempotency.Store
-	before  func(step *idempotency.TxStep) error
-	escaped bool // the steps end their transactions by themselves
-	after   error
+	beforeStep   func(step *idempotency.TxStep) error
+	escapesTx    bool // each step ends its transaction by itself
+	errAfterStep error
 }
 
 func (s *troubledStore) Begin(
@@ -71,12 +71,12 @@ type troubledClaim struct {
 }
 
 func (c troubledClaim) CheckpointTx(ctx context.Context, step *idempotency.TxStep) ([]byte, error) {
-	if c.store.before != nil {
-		if err := c.store.before(step); err != nil {
+	if c.store.beforeStep != nil {
+		if err := c.store.beforeStep(step); err != nil {
 			return nil, err
 		}
 	}
-	if c.store.escaped {
+	if c.store.escapesTx {
 		defer func() { step.Escaped = true }()
 		if _, err := step.Run(); err != nil {
 			return nil, err
@@ -84,48 +84,50 @@ func (c troubledClaim) CheckpointTx(ctx context.Context, step *idempotency.TxSte
 		return nil, errors.New("the step has ended its transaction")
 	}
 	stored, err := c.TxCheckpointer.CheckpointTx(ctx, step)
-	return stored, errors.Join(err, c.store.after)
+	return stored, errors.Join(err, c.store.errAfterStep)
 }
 
-// A step in a transaction has its rows and its result once, whatever the attempts do.
+// A step in a transaction writes its rows and its result once, over all attempts.
 func TestTxStepRunsOnce(t *testing.T) {
 	t.Parallel()
 	b := newBooking(t)
 	for range 3 {
-		b.attempt(func(ctx context.Context) {
-			n, err := b.book(ctx, "book")
+		b.runAttempt(func(ctx context.Context) {
+			n, err := b.bookRow(ctx, "book")
 			assert.NoError(b, err)
 			assert.EqualValues(b, 1, n)
-			_, err = b.book(ctx, "book")
+			_, err = b.bookRow(ctx, "book")
 			assert.ErrorIs(b, err, step.ErrMisuse, "once in an attempt")
 		})
 	}
-	require.Equal(t, 1, b.count("book"))
+	require.Equal(t, 1, b.countRows("book"))
 }
 
-// What a step fails with is returned as it is, and its rows are gone. It may run again in the same attempt.
+// If fn fails, its rows are rolled back, and its error is returned unchanged. The step may run again in the same attempt.
 func TestFailedTxStep(t *testing.T) {
 	t.Parallel()
 	b := newBooking(t)
-	b.attempt(func(ctx context.Context) {
-		_, err := step.DoTx(ctx, "book", func(tx *testservice.RowTx) (int, error) { return 1, errors.Join(tx.Write(ctx, "book"), errDown) })
+	b.runAttempt(func(ctx context.Context) {
+		_, err := step.DoTx(ctx, "book", func(tx *testservice.RowTx) (int, error) {
+			return 1, errors.Join(tx.Write(ctx, "book"), errDown)
+		})
 		assert.Equal(b, errors.Join(errDown), err)
 		assert.PanicsWithValue(b, "boom", func() {
 			_, _ = step.DoTx(ctx, "book", func(tx *testservice.RowTx) (int, error) { panic("boom") })
 		})
-		assert.Zero(b, b.count("book"))
-		_, err = b.book(ctx, "book")
+		assert.Zero(b, b.countRows("book"))
+		_, err = b.bookRow(ctx, "book")
 		assert.NoError(b, err)
 	})
-	require.Equal(t, 1, b.count("book"))
+	require.Equal(t, 1, b.countRows("book"))
 }
 
-// A result that cannot be stored takes its rows with it.
+// If the result cannot be stored, the rows of the step are rolled back.
 func TestResultOfTxStepThatCannotBeStored(t *testing.T) {
 	t.Parallel()
 	big := strings.Repeat("x", step.MaxResult-2)
 	b := newBooking(t)
-	b.attempt(func(ctx context.Context) {
+	b.runAttempt(func(ctx context.Context) {
 		for _, value := range []any{math.NaN(), big + "x"} {
 			_, err := step.DoTx(ctx, "book", func(tx *testservice.RowTx) (any, error) { return value, tx.Write(ctx, "book") })
 			assert.ErrorIs(b, err, step.ErrMisuse)
@@ -137,22 +139,23 @@ func TestResultOfTxStepThatCannotBeStored(t *testing.T) {
 		_, err := step.DoTx(ctx, "book", func(tx *testservice.RowTx) (string, error) { return big, tx.Write(ctx, "book") })
 		assert.ErrorIs(b, err, step.ErrMisuse)
 		assert.ErrorContains(b, err, "all results together")
-		assert.Zero(b, b.count("book"))
-		_, err = b.book(ctx, "book")
+		assert.Zero(b, b.countRows("book"))
+		_, err = b.bookRow(ctx, "book")
 		assert.NoError(b, err, "a smaller result has room")
 	})
 }
 
-// While a step runs in a transaction, no other step runs: neither within it, nor beside it. The same holds the other way round.
+// While a step runs in a transaction, no other step begins, neither within it nor beside it. A step in a transaction does
+// not begin while another step runs.
 func TestTxStepRunsAlone(t *testing.T) {
 	t.Parallel()
 	b := newBooking(t)
-	b.attempt(func(ctx context.Context) {
+	b.runAttempt(func(ctx context.Context) {
 		refused := func(when string) {
 			for kind, run := range map[string]func(name string) error{
-				"Do":         func(name string) error { _, err := step.Do(ctx, name, b.charge); return err },
-				"AtMostOnce": func(name string) error { _, err := step.AtMostOnce(ctx, name, b.charge, nil); return err },
-				"DoTx":       func(name string) error { _, err := b.book(ctx, name); return err },
+				"Do":         func(name string) error { _, err := step.Do(ctx, name, b.countCharge); return err },
+				"AtMostOnce": func(name string) error { _, err := step.AtMostOnce(ctx, name, b.countCharge, nil); return err },
+				"DoTx":       func(name string) error { _, err := b.bookRow(ctx, name); return err },
 			} {
 				if when != "Do" || kind == "DoTx" {
 					err := run(uuid.NewString())
@@ -171,43 +174,48 @@ func TestTxStepRunsAlone(t *testing.T) {
 			return 1, nil
 		})
 		assert.NoError(b, err)
-		_, err = b.book(ctx, "ship")
+		_, err = b.bookRow(ctx, "ship")
 		assert.NoError(b, err, "one after the other")
 	})
 	require.EqualValues(t, 1, b.effect.Load())
 }
 
-// Without a claim, nothing could be stored, and the step does not run. The handler may use a transaction of its own then.
+// Without a claim, a step in a transaction does not run and returns ErrNoClaim, so that the handler can use a transaction
+// of its own.
 func TestTxStepWithoutAClaim(t *testing.T) {
 	t.Parallel()
 	b := newBooking(t)
 	tx, err := b.rows.Begin(t.Context())
 	require.NoError(t, err)
-	_, err = b.book(t.Context(), "book")
+	_, err = b.bookRow(t.Context(), "book")
 	require.ErrorIs(t, err, step.ErrNoClaim, "the request has no key")
-	_, err = b.bookIn(t.Context(), tx, "book")
+	_, err = b.bookRowIn(t.Context(), tx, "book")
 	require.ErrorIs(t, err, step.ErrNoClaim)
 
-	h := newHarness(t, &stepStore{Store: newMemory(), down: true}, func(o *idempotency.RunnerOptions) { o.FailOpen = true })
-	h.attempt(func(ctx context.Context) {
-		_, err := b.book(ctx, "book")
+	failOpen := func(o *idempotency.RunnerOptions) { o.FailOpen = true }
+	h := newHarness(t, &stepStore{Store: newMemoryStore(), grantsNoClaims: true}, failOpen)
+	h.runAttempt(func(ctx context.Context) {
+		_, err := b.bookRow(ctx, "book")
 		assert.ErrorIs(h, err, step.ErrNoClaim, "FailOpen")
-		_, err = step.AtMostOnce(ctx, "charge", h.charge, nil)
+		_, err = step.AtMostOnce(ctx, "charge", h.countCharge, nil)
 		assert.ErrorIs(h, err, step.ErrNoClaim)
 		assert.ErrorIs(h, err, errors.ErrUnsupported)
 	})
 	require.Zero(t, b.effect.Load())
 }
 
-// A store without transactions is no store without a claim: a handler must not write its rows elsewhere then.
+// A store without transactions does not return ErrNoClaim, because a handler must not write its rows elsewhere in that
+// case.
 func TestTxStepOfAStoreWithoutTransactions(t *testing.T) {
 	t.Parallel()
 	for name, store := range map[string]idempotency.Store{
-		"no transactions": newMemory(), "no steps": &stepStore{Store: newMemory(), bare: true}, "another type": testservice.NewRowStore(nil, ""),
+		"no transactions": newMemoryStore(),
+		"no steps":        &stepStore{Store: newMemoryStore(), keepsNoSteps: true},
+		"another type":    testservice.NewRowStore(nil, ""),
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, store)
-			h.attempt(func(ctx context.Context) {
+			h.runAttempt(func(ctx context.Context) {
 				_, err := step.DoTx(ctx, "book", func(struct{}) (int32, error) { return h.effect.Add(1), nil })
 				assert.ErrorIs(h, err, errors.ErrUnsupported)
 				assert.NotErrorIs(h, err, step.ErrNoClaim)
@@ -217,7 +225,7 @@ func TestTxStepOfAStoreWithoutTransactions(t *testing.T) {
 	}
 }
 
-// What a step has committed by itself is not done again, also if it has failed or panicked behind that.
+// If a step has committed its transaction by itself, the step does not run again, even if it failed or panicked afterwards.
 func TestTxStepThatEndsItsTransaction(t *testing.T) {
 	t.Parallel()
 	for name, ending := range map[string]func() (int, error){
@@ -228,7 +236,7 @@ func TestTxStepThatEndsItsTransaction(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBooking(t)
-			b.store.escaped = true
+			b.store.escapesTx = true
 			run := func(ctx context.Context) (err error) {
 				defer func() { _ = recover() }()
 				_, err = step.DoTx(ctx, "book", func(*testservice.RowTx) (int, error) {
@@ -237,7 +245,7 @@ func TestTxStepThatEndsItsTransaction(t *testing.T) {
 				})
 				return err
 			}
-			b.attempt(func(ctx context.Context) {
+			b.runAttempt(func(ctx context.Context) {
 				err := run(ctx)
 				if name != "panics" {
 					assert.ErrorIs(b, err, step.ErrResult)
@@ -248,44 +256,44 @@ func TestTxStepThatEndsItsTransaction(t *testing.T) {
 				}
 				assert.ErrorIs(b, run(ctx), step.ErrMisuse, "a second time in the attempt")
 			})
-			b.attempt(func(ctx context.Context) { assert.ErrorIs(b, run(ctx), step.ErrResult) })
+			b.runAttempt(func(ctx context.Context) { assert.ErrorIs(b, run(ctx), step.ErrResult) })
 			require.EqualValues(t, 1, b.effect.Load())
 		})
 	}
 }
 
-// When the store cannot tell whether a commit has taken effect, the next step of that name asks for the result first.
+// If the outcome of a commit is unknown, the next step of the same name asks the store for the result first.
 func TestTxStepInDoubt(t *testing.T) {
 	t.Parallel()
 	b := newBooking(t)
-	b.attempt(func(ctx context.Context) {
-		b.store.after = errDown // behind a commit that has taken effect
-		_, err := b.book(ctx, "book")
+	b.runAttempt(func(ctx context.Context) {
+		b.store.errAfterStep = errDown // behind a commit that has taken effect
+		_, err := b.bookRow(ctx, "book")
 		assert.ErrorIs(b, err, errDown)
-		b.store.after = nil
-		n, err := b.book(ctx, "book")
+		b.store.errAfterStep = nil
+		n, err := b.bookRow(ctx, "book")
 		assert.NoError(b, err)
 		assert.EqualValues(b, 1, n)
 	})
 	require.EqualValues(t, 1, b.effect.Load())
-	require.Equal(t, 1, b.count("book"))
+	require.Equal(t, 1, b.countRows("book"))
 }
 
-// An attempt that has lost its claim while the store has begun the transaction does not run the step.
+// An attempt that loses its claim while the store begins the transaction does not run the step.
 func TestTxStepOfALostClaim(t *testing.T) {
 	t.Parallel()
 	b := newBooking(t)
-	b.attempt(func(ctx context.Context) {
+	b.runAttempt(func(ctx context.Context) {
 		lost, lose := context.WithCancelCause(ctx)
-		b.store.before = func(*idempotency.TxStep) error {
+		b.store.beforeStep = func(*idempotency.TxStep) error {
 			lose(idempotency.ErrClaimLost)
 			return nil
 		}
-		_, err := b.book(lost, "book")
+		_, err := b.bookRow(lost, "book")
 		assert.ErrorIs(b, err, idempotency.ErrClaimLost)
 		assert.Zero(b, b.effect.Load())
 
-		b.store.before = nil
+		b.store.beforeStep = nil
 		lost, lose = context.WithCancelCause(ctx)
 		_, err = step.DoTx(lost, "book", func(tx *testservice.RowTx) (int, error) {
 			defer lose(idempotency.ErrClaimLost)
@@ -293,10 +301,11 @@ func TestTxStepOfALostClaim(t *testing.T) {
 		})
 		assert.ErrorIs(b, err, idempotency.ErrClaimLost)
 	})
-	require.Zero(t, b.count("book"), "what it has written is rolled back")
+	require.Zero(t, b.countRows("book"), "what it has written is rolled back")
 }
 
-// A handler may repeat a transaction of its own in the same attempt. If the first one was committed after all, the result is there.
+// A handler may repeat its transaction in the same attempt. If the first transaction was committed after all, DoInTx
+// finds the result.
 func TestRepeatedTransactionOfTheHandler(t *testing.T) {
 	t.Parallel()
 	for name, commits := range map[string]bool{"committed": true, "rolled back": false} {
@@ -304,11 +313,11 @@ func TestRepeatedTransactionOfTheHandler(t *testing.T) {
 			t.Parallel()
 			b := newBooking(t)
 			for attempt := range 2 {
-				b.attempt(func(ctx context.Context) {
+				b.runAttempt(func(ctx context.Context) {
 					for i := range 3 {
 						tx, err := b.rows.Begin(ctx)
 						assert.NoError(b, err)
-						_, err = b.bookIn(ctx, tx, "book")
+						_, err = b.bookRowIn(ctx, tx, "book")
 						assert.NoError(b, err)
 						if i == 0 && !commits && attempt == 0 {
 							assert.NoError(b, tx.Rollback(ctx))
@@ -318,13 +327,13 @@ func TestRepeatedTransactionOfTheHandler(t *testing.T) {
 					}
 				})
 			}
-			require.Equal(t, 1, b.count("book"))
+			require.Equal(t, 1, b.countRows("book"))
 			require.EqualValues(t, map[bool]int{true: 1, false: 2}[commits], b.effect.Load())
 		})
 	}
 }
 
-// The tracer is told of a step in a transaction as of any other one.
+// The tracer gets steps in transactions as well.
 func TestTracerOfTxSteps(t *testing.T) {
 	t.Parallel()
 	b := newBooking(t)
@@ -333,8 +342,8 @@ func TestTracerOfTxSteps(t *testing.T) {
 		return ctx, func(found bool, err error) { tracked.Store(name, fmt.Sprint(found, err)) }
 	}
 	for range 2 {
-		b.attempt(func(ctx context.Context) {
-			_, err := b.book(step.WithTracer(ctx, tracer), "book")
+		b.runAttempt(func(ctx context.Context) {
+			_, err := b.bookRow(step.WithTracer(ctx, tracer), "book")
 			assert.NoError(b, err)
 		})
 	}
