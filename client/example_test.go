@@ -17,8 +17,7 @@ import (
 	"github.com/idempotency-go/idempotency/client"
 )
 
-// A client that retries requests to a host that honours the header. Each request has one key, which all its attempts
-// share.
+// A client retries requests to a host that honours the header. All attempts at a request share a key.
 func ExampleTransport() {
 	provider := newProvider()
 	defer provider.Close()
@@ -42,8 +41,8 @@ func ExampleTransport() {
 	// charges: 1
 }
 
-// A client that may be restarted stores the key with the order before it sends the order for the first time. The
-// program examples/client stores the key in a file, and is killed in between.
+// A client that may be restarted stores the key with the order before the first request. The program examples/client
+// stores the key in a file, and is killed before the answer arrives.
 func ExampleWithKey() {
 	provider := newProvider()
 	defer provider.Close()
@@ -74,8 +73,8 @@ func ExampleWithKey() {
 	// charges: 1
 }
 
-// A client that got no answer does not know whether the request was carried out. The error has the key, with which the
-// request is sent again later, by WithKey.
+// A client without an answer does not know whether the server has executed the request. The error has the key, so that
+// the client can send the request again later, with WithKey.
 func ExampleError() {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		panic(http.ErrAbortHandler) // no answer
@@ -100,7 +99,7 @@ func ExampleError() {
 	// has a key: true
 }
 
-// A refusal is an answer. Its member "retry" says whether the operation may be tried again, and with which key.
+// A refusal is an answer. Its member "retry" says whether the client may try the operation again, and with which key.
 func ExampleTransport_refused() {
 	provider := newProvider()
 	defer provider.Close()

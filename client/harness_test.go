@@ -16,13 +16,13 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// arrival is a request as a server got it.
+// arrival is a request in the form in which a server got it.
 type arrival struct {
 	method, path, body string
 	keys               []string
 }
 
-// arrivals keeps every request that reaches a server.
+// arrivals records every request that reaches a server.
 type arrivals struct {
 	mu  sync.Mutex
 	all []arrival
@@ -37,7 +37,7 @@ func (a *arrivals) add(r *http.Request) (n int) {
 	return len(a.all)
 }
 
-// record puts a in front of next, which is told the number of the request.
+// record wraps next, and passes next the number of the request.
 func (a *arrivals) record(next func(http.ResponseWriter, *http.Request, int)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next(w, r, a.add(r)) })
 }
@@ -48,7 +48,7 @@ func (a *arrivals) list() []arrival {
 	return append([]arrival(nil), a.all...)
 }
 
-// requireOneKey checks that n requests arrived, with one and the same key, and returns the key.
+// requireOneKey requires that n requests have arrived, all with the same key, and returns the key.
 func (a *arrivals) requireOneKey(t *testing.T, n int) string {
 	t.Helper()
 	all := a.list()
@@ -60,7 +60,7 @@ func (a *arrivals) requireOneKey(t *testing.T, n int) string {
 	return all[0].keys[0]
 }
 
-// attempts keeps what the base of a Transport was given, and how it ended.
+// attempts records the requests that a Transport passes to its Base, and how they end.
 type attempts struct {
 	mu  sync.Mutex
 	all []attempt
@@ -72,7 +72,7 @@ type attempt struct {
 	err    error
 }
 
-// of returns a base that keeps the attempts of another one.
+// of wraps base, and records its attempts.
 func (a *attempts) of(base http.RoundTripper) baseFunc {
 	return func(r *http.Request) (*http.Response, error) {
 		resp, err := base.RoundTrip(r)
@@ -93,7 +93,7 @@ func (a *attempts) list() []attempt {
 	return append([]attempt(nil), a.all...)
 }
 
-// baseFunc is a base without a network.
+// baseFunc is a Base without a network.
 type baseFunc func(*http.Request) (*http.Response, error)
 
 func (f baseFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
@@ -105,7 +105,7 @@ func replying(status int, header http.Header) baseFunc {
 	}
 }
 
-// impatient is a Transport that does not wait long, on the connections of server.
+// impatient returns a Transport with short pauses, on the connections of server.
 func impatient(server *httptest.Server) *client.Transport {
 	return &client.Transport{
 		Hosts: []string{"127.0.0.1"}, Base: server.Client().Transport,
@@ -120,7 +120,7 @@ func newPost(t *testing.T, target, body string) *http.Request {
 	return r
 }
 
-// do sends r by way of rt, follows redirects, and reads the whole answer.
+// do sends r with rt, follows redirects, and reads the whole answer.
 func do(rt http.RoundTripper, r *http.Request) testservice.Answer {
 	resp, err := (&http.Client{Transport: rt}).Do(r)
 	if err != nil {
@@ -131,7 +131,7 @@ func do(rt http.RoundTripper, r *http.Request) testservice.Answer {
 	return testservice.Answer{Status: resp.StatusCode, Header: resp.Header, Body: string(body), Err: err}
 }
 
-// requestBody is a body that counts how often it was closed.
+// requestBody is a body that counts calls of Close.
 type requestBody struct {
 	io.Reader
 	closed atomic.Int64

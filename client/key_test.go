@@ -136,7 +136,7 @@ func TestTransportRefusesAnInvalidKeyOfTheContext(t *testing.T) {
 	}
 }
 
-// Client and server have the same keys: the client sends what the server accepts, and reads a value as the server does.
+// The server accepts every key that the client sends, and reads the same key from the header.
 func TestClientAndServerAgreeOnKeys(t *testing.T) {
 	t.Parallel()
 	lost := errors.New("connection lost")

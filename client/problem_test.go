@@ -19,7 +19,7 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// situation is what a request comes across, and what Transport makes of it.
+// situation is a row of the table "What a client sees": the state of the server, and what Transport does.
 type situation struct {
 	name    string
 	setup   func(*testservice.Setup)
@@ -32,7 +32,7 @@ type situation struct {
 	code    string                                 // of the problem that made Transport decide
 }
 
-// situations has the rows of the table "What a client sees".
+// situations returns the rows of the table "What a client sees".
 func situations() []situation {
 	const again, final = 2, 1
 	opts := func(o idempotency.Options) func(*testservice.Setup) {
@@ -100,7 +100,7 @@ func situations() []situation {
 	}
 }
 
-// failing is a handler that answers with a status once, or panics if it is zero, and then as it should.
+// failing returns a handler that once answers with status, or panics if status is zero. Afterwards the handler succeeds.
 func failing(status int, retryAfter string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if op, _ := idempotency.FromContext(r.Context()); op.Attempt > 1 {
@@ -115,12 +115,12 @@ func failing(status int, retryAfter string) http.HandlerFunc {
 	}
 }
 
-// thenFail is the hook of a method that has its effect, and says otherwise.
+// thenFail returns the hook of a store method that has its effect, and returns err all the same.
 func thenFail(err error) testservice.Hook {
 	return func(_ context.Context, _ int64, step func() error) error { return errors.Join(step(), err) }
 }
 
-// Transport does what the problem says, and the caller gets the answer that decided.
+// Transport obeys the problem, and the caller gets the final answer.
 func TestTransportObeysTheProblem(t *testing.T) {
 	t.Parallel()
 	for _, http2 := range []bool{false, true} {
@@ -202,7 +202,7 @@ func (s situation) try(t *testing.T, http2 bool) {
 	}
 }
 
-// problems is a base that keeps the codes of the problems that it hands back.
+// problems is a Base that records the codes of the problems that it returns.
 type problems struct {
 	base http.RoundTripper
 	seen []string
@@ -223,7 +223,7 @@ func (p *problems) RoundTrip(r *http.Request) (*http.Response, error) {
 
 var codeOfType = regexp.MustCompile(`"type":"[^"]*#([a-z-]+)"`)
 
-// The table of the README has no problem that is not tried.
+// Every problem in the table of the README is tested.
 func TestEveryProblemIsTried(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile("../README.md")
@@ -239,7 +239,7 @@ func TestEveryProblemIsTried(t *testing.T) {
 	}
 }
 
-// Problems of somebody else, and what only looks like one.
+// Transport reads problems of other servers, and ignores answers that only look like problems.
 func TestTransportReadsProblemsOfOthers(t *testing.T) {
 	t.Parallel()
 	const problem = "application/problem+json"
@@ -299,7 +299,7 @@ func TestTransportReadsProblemsOfOthers(t *testing.T) {
 	}
 }
 
-// A problem that breaks off does so for the caller, too.
+// If the body of a problem breaks off, the caller gets the same error.
 func TestProblemThatBreaksOff(t *testing.T) {
 	t.Parallel()
 	server := testservice.Listen(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

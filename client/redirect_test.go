@@ -230,7 +230,7 @@ func TestRedirectsToOtherHosts(t *testing.T) {
 	}
 }
 
-// listenTwice returns a server with TLS. Its client sends what is not for https to another one without TLS.
+// listenTwice returns a server with TLS. The client of the server sends requests with http to a second server without TLS.
 func listenTwice(t *testing.T, handler http.Handler) *httptest.Server {
 	clear, secure := testservice.Listen(t, handler, false), testservice.Listen(t, handler, true)
 	base := secure.Client().Transport.(*http.Transport)
@@ -244,7 +244,7 @@ func listenTwice(t *testing.T, handler http.Handler) *httptest.Server {
 	return secure
 }
 
-// Nobody knows where a redirect came from if the base does not say which request was answered.
+// If Base does not set Response.Request, the origin of a redirect is unknown.
 func TestRedirectOfAnUnknownRequest(t *testing.T) {
 	t.Parallel()
 	const fresh = "a new key"
@@ -298,7 +298,7 @@ func TestRedirectOfAnUnknownRequest(t *testing.T) {
 	}
 }
 
-// What nobody knows the origin of may have been led away before, and is not led back.
+// A redirect of unknown origin may have led away before, so no later redirect leads back.
 func TestRedirectAfterOneOfAnUnknownRequest(t *testing.T) {
 	t.Parallel()
 	for address, keyed := range map[string]bool{

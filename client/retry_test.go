@@ -141,7 +141,7 @@ func TestTransportBodyWithoutGetBody(t *testing.T) {
 	}
 }
 
-// A stream can have a writer that waits for the answer. So nothing is read before it is sent.
+// The writer of a stream may wait for the answer, so Transport reads nothing of a stream in advance.
 func TestTransportSendsAStreamWhileItIsWritten(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -195,7 +195,7 @@ func TestTransportReportsABodyThatCannotBeRead(t *testing.T) {
 	require.EqualValues(t, 1, b.closed.Load())
 }
 
-// A body can stall for longer than its context lasts.
+// The end of the context ends the read of a body that stalls.
 func TestContextEndsTheReadingOfABody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -247,7 +247,7 @@ func TestTransportTriesOnceWhatCanNeverBeSent(t *testing.T) {
 	}
 }
 
-// The opposite: these look odd, and net/http sends them.
+// These requests look invalid, but net/http can send them, so Transport retries them.
 func TestTransportRepeatsWhatCanBeSent(t *testing.T) {
 	t.Parallel()
 	for name, edit := range map[string]func(*http.Request){
@@ -341,12 +341,12 @@ func TestSlowAnswerIsWaitedForInFurtherAttempts(t *testing.T) {
 	require.EqualValues(t, 1, svc.Runs.Load())
 }
 
-// inProgress is how an idempotent server answers while an earlier attempt runs.
+// inProgress returns a Base that answers like a server that still executes an earlier attempt.
 func inProgress(retryAfter string) baseFunc {
 	return replying(http.StatusConflict, http.Header{"Retry-After": {retryAfter}})
 }
 
-// changing returns a base that answers as before does until end, and then as after does.
+// changing returns a Base that answers like before until end, and like after from then on.
 func changing(end time.Duration, before, after baseFunc) baseFunc {
 	began := time.Now()
 	return func(r *http.Request) (*http.Response, error) {
@@ -445,7 +445,7 @@ func TestWaitingIsNoAttemptThatCounts(t *testing.T) {
 	})
 }
 
-// A process that dies blocks its key for the rest of its lease.
+// A crashed process blocks its key until its lease lapses. Transport waits longer.
 func TestTransportOutlastsTheLeaseOfACrashedProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -468,7 +468,7 @@ func TestTransportOutlastsTheLeaseOfACrashedProcess(t *testing.T) {
 	})
 }
 
-// pauses sends a request that is never answered for good and returns how long each pause was.
+// pauses sends a request that never gets a final answer, and returns the pauses between its attempts.
 func pauses(t *testing.T, transport client.Transport) []time.Duration {
 	t.Helper()
 	var pauses []time.Duration
@@ -647,7 +647,7 @@ func TestClientTimeoutBoundsAllAttempts(t *testing.T) {
 	})
 }
 
-// endless is a body without end.
+// endless is a body without an end.
 type endless struct {
 	requestBody
 	read int
@@ -675,7 +675,7 @@ func TestAnswerOfARepeatedAttemptIsReadToABoundAndClosed(t *testing.T) {
 	require.Less(t, unwanted.read, 1<<20)
 }
 
-// stalling is an answer whose body never comes. A read ends when it is closed.
+// stalling is a body that never arrives. Close ends a blocked Read.
 type stalling struct {
 	requestBody
 	end   chan struct{}
@@ -695,8 +695,8 @@ func (s *stalling) Close() error {
 	return nil
 }
 
-// However long the pause is, an answer that stalls holds its connection for a second at most. A problem is given that second in
-// any case, because it may say that the request must not be sent again.
+// However long the pause is, an answer that stalls holds its connection for at most a second. A problem always gets this
+// second, because it may forbid the retry.
 func TestAnswerThatStallsIsClosedAfterASecond(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -726,7 +726,7 @@ func TestAnswerThatStallsIsClosedAfterASecond(t *testing.T) {
 	}
 }
 
-// The caller gets the last answer at once, and decides how long to wait for the rest of it.
+// The caller gets the last answer at once, and decides how long to wait for the rest of its body.
 func TestLastAnswerThatStallsIsHandedBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -766,7 +766,7 @@ func TestAttemptsShareAConnection(t *testing.T) {
 	})
 }
 
-// An answer that nobody wants is not waited for, whatever it asks for.
+// Transport does not wait for the body of an answer that it discards, whatever the length of the pause.
 func TestTransportLeavesAnAnswerThatStalls(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

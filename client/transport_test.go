@@ -67,7 +67,7 @@ func TestErrorIsATimeoutIfItsCauseIs(t *testing.T) {
 	}
 }
 
-// lose lets the first answers of a guarded handler get lost in the way that lost names.
+// lose returns a wrapper that loses the first answers of a guarded handler, in the way that lost names.
 func lose(lost string, times int, got *arrivals) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return got.record(func(w http.ResponseWriter, r *http.Request, n int) {
@@ -134,8 +134,7 @@ func TestAnswerCutInItsBodyIsTheCallersToAskForAgain(t *testing.T) {
 	got.requireOneKey(t, 2)
 }
 
-// net/http sends a request that has an Idempotency-Key again by itself, if the connection was used before and dies
-// before the answer begins.
+// net/http itself sends a request with an Idempotency-Key again, if a reused connection fails before the answer begins.
 func TestResendingByNetHTTPTakesEffectOnce(t *testing.T) {
 	t.Parallel()
 	var got arrivals
@@ -277,7 +276,7 @@ type idle struct {
 
 func (i *idle) CloseIdleConnections() { i.closed = true }
 
-// summing is a body that sets a trailer when it has been read.
+// summing is a body that sets a trailer at its end.
 type summing struct {
 	io.Reader
 	of *http.Request
@@ -307,7 +306,7 @@ func TestTransportSendsTrailers(t *testing.T) {
 	require.Equal(t, "1", <-sums)
 }
 
-// A program that only sends requests does not link the server's half, nor what that needs.
+// A program that only sends requests links no package for servers, and none of their dependencies.
 func TestPackageLinksNothingOfTheServer(t *testing.T) {
 	t.Parallel()
 	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".")

@@ -33,7 +33,7 @@ type scene struct {
 	log      strings.Builder
 }
 
-// abandoned plays in a bubble, after the lease has lapsed.
+// abandoned runs play in a bubble with a fake clock, after the lease of the operation has lapsed.
 func abandoned(t *testing.T, play func(*testing.T, *scene)) {
 	t.Helper()
 	t.Parallel()
@@ -106,7 +106,7 @@ func TestWhatHasNotHappenedRuns(t *testing.T) {
 	})
 }
 
-// Whoever writes a handler cannot make a resolution up, and no human operator can pass for Options.Reconcile.
+// A handler cannot forge a resolution, and an operator cannot pass for Options.Reconcile.
 func TestResolutionIsNotForged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestResolutionIsNotForged(t *testing.T) {
 	})
 }
 
-// A tombstone of work without HTTP has no status.
+// A tombstone of an operation without HTTP has no status.
 func TestTombstoneOfTheOperator(t *testing.T) {
 	abandoned(t, func(t *testing.T, s *scene) {
 		require.NoError(t, s.resolver.Happened(t.Context(), s.entry(t), idempotency.Response{Status: 201, Omitted: true}, alice))
@@ -178,7 +178,7 @@ func TestWhatAnOperatorMustNotSay(t *testing.T) {
 	})
 }
 
-// What is stored can be seen.
+// The stored operator and reason have only visible characters.
 func TestCleanOperatorAndReason(t *testing.T) {
 	t.Parallel()
 	for by, want := range map[resolve.By]resolve.By{
@@ -205,7 +205,7 @@ func TestNewReportsEveryFault(t *testing.T) {
 	require.ErrorContains(t, err, "MaxResponse -1 is negative")
 }
 
-// Without a logger, the default one is told; without an observer, nobody.
+// Without a Logger, the default logger is used. Without an Observer, nothing is called.
 func TestDefaults(t *testing.T) {
 	abandoned(t, func(t *testing.T, s *scene) {
 		resolver, err := resolve.New(s.Store.Store.(idempotency.Inspector), resolve.Options{})

@@ -13,8 +13,8 @@ import (
 	"github.com/idempotency-go/idempotency/upload"
 )
 
-// The client sends a scan of many pages, with its digest. Its connection breaks in the middle, and so it sends the scan
-// again, with the same key. When it asks once more for the answer, it need not send the scan.
+// The client sends a scan of many pages with its digest. The connection breaks in the middle, so the client sends the
+// scan again with the same key. A further request for the answer needs no scan.
 func Example() {
 	idem, err := upload.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, idempotency.Options{})
 	if err != nil {

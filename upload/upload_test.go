@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { testservice.Main(m) }
 
-// sha returns the Content-Digest of a body by SHA-256.
+// sha returns the Content-Digest of body by SHA-256.
 func sha(body string) string {
 	sum := sha256.Sum256([]byte(body))
 	return "sha-256=:" + base64.StdEncoding.EncodeToString(sum[:]) + ":"
@@ -39,7 +39,7 @@ func sha512Of(body string) string {
 	return "sha-512=:" + base64.StdEncoding.EncodeToString(sum[:]) + ":"
 }
 
-// service has a guarded handler on a real server.
+// service is a guarded handler on a real server.
 type service struct {
 	t       *testing.T
 	url     string
@@ -69,7 +69,7 @@ func serve(t *testing.T, opts idempotency.Options, handler http.HandlerFunc, out
 	return s
 }
 
-// send sends a body with a digest, unless that is empty.
+// send sends body with digest. An empty digest is left out.
 func (s *service) send(key, digest, body string) testservice.Answer {
 	s.t.Helper()
 	return s.do(key, digest, strings.NewReader(body))
@@ -97,7 +97,7 @@ func (s *service) do(key, digest string, body io.Reader, edits ...testservice.Ed
 	return testservice.Answer{Status: resp.StatusCode, Header: resp.Header, Body: string(b), Err: err}
 }
 
-// count answers 201 with the number of bytes that it has read, or fails as a handler does whose input breaks off.
+// count answers 201 with the number of bytes of the body. If the body breaks off, count answers with an error.
 func count(w http.ResponseWriter, r *http.Request) {
 	n, err := io.Copy(io.Discard, r.Body)
 	if err != nil {
@@ -108,7 +108,7 @@ func count(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, n)
 }
 
-// large is far more than MaxBody.
+// large has many times MaxBody.
 var large = strings.Repeat("a page of the scan\n", 1<<16)
 
 func TestLargeBodyIsStreamed(t *testing.T) {
@@ -127,7 +127,7 @@ func TestLargeBodyIsStreamed(t *testing.T) {
 	require.EqualValues(t, 1, s.runs.Load())
 }
 
-// The handler reads while the client still writes.
+// The handler reads the start of the body while the client still sends the rest.
 func TestHandlerReadsAsTheBodyArrives(t *testing.T) {
 	t.Parallel()
 	half := make(chan struct{})
@@ -149,7 +149,7 @@ func TestHandlerReadsAsTheBodyArrives(t *testing.T) {
 	require.Equal(t, http.StatusCreated, s.do("1", sha(large), reader).Status)
 }
 
-// Whatever a handler does with a body that is wrong, its answer is not kept, and a retry with the right one is carried out.
+// Whatever a handler does with a wrong body, its answer is not kept, and a retry with the right body runs the handler.
 func TestWrongBody(t *testing.T) {
 	t.Parallel()
 	for name, handler := range map[string]http.HandlerFunc{
@@ -201,7 +201,8 @@ func TestWrongBody(t *testing.T) {
 	}
 }
 
-// An answer of 400 and more is the handler's own. It is kept if it is one to the whole body.
+// A handler may answer 400 or more before the end of the body. Its answer is kept only if the whole body was read and
+// right.
 func TestRefusalsOfTheHandler(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -228,7 +229,7 @@ func TestRefusalsOfTheHandler(t *testing.T) {
 	}
 }
 
-// Refusals for the sake of the body have the same address as those of the middleware.
+// ProblemBase applies to refusals of bodies as well.
 func TestProblemBase(t *testing.T) {
 	t.Parallel()
 	s := serve(t, idempotency.Options{ProblemBase: "https://api.example.com/problems/"}, count)
@@ -236,7 +237,7 @@ func TestProblemBase(t *testing.T) {
 	require.Contains(t, s.send("1", sha("a"), "b").Body, `"type":"https://api.example.com/problems/body-invalid"`)
 }
 
-// The verdict that nobody knows what has happened stands, also if the body was wrong.
+// If the handler decides Unknown, the decision stands even if the body was wrong.
 func TestUnknownOutcomeOfAWrongBody(t *testing.T) {
 	t.Parallel()
 	s := serve(t, idempotency.Options{Abandoned: idempotency.Refuse, Lease: time.Second}, func(w http.ResponseWriter, r *http.Request) {
@@ -251,7 +252,7 @@ func TestUnknownOutcomeOfAWrongBody(t *testing.T) {
 	require.EqualValues(t, 1, s.runs.Load())
 }
 
-// A client that hangs up in the middle of its body gets nothing, and its retry is carried out.
+// If a client hangs up in the middle of the body, its retry runs the handler.
 func TestBodyBreaksOff(t *testing.T) {
 	t.Parallel()
 	s := serve(t, idempotency.Options{}, count)
@@ -324,7 +325,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// The example of RFC 9530, section 2.
+// The example of RFC 9530, section 2, is accepted.
 func TestExampleOfTheRFC(t *testing.T) {
 	t.Parallel()
 	s := serve(t, idempotency.Options{}, count)
@@ -332,7 +333,7 @@ func TestExampleOfTheRFC(t *testing.T) {
 	require.Equal(t, http.StatusCreated, got.Status, got.Body)
 }
 
-// Requests that are not guarded are passed on as they are, whatever their digest says.
+// Requests that are not guarded pass unchanged, whatever their digest says.
 func TestUnguardedRequests(t *testing.T) {
 	t.Parallel()
 	for name, edit := range map[string]testservice.Edit{
@@ -352,7 +353,7 @@ func TestUnguardedRequests(t *testing.T) {
 	}
 }
 
-// A form whose files are on disk is removed by the server, as without the middleware.
+// The server removes the temporary files of a form, as without the middleware.
 func TestFormIsRemoved(t *testing.T) {
 	t.Parallel()
 	var body strings.Builder
@@ -396,7 +397,7 @@ func removesForm(t *testing.T, body, media string, key testservice.Edit) {
 	require.NoFileExists(t, <-files)
 }
 
-// A handler that panics has answered nothing.
+// A handler that panics gives no answer.
 func TestPanic(t *testing.T) {
 	t.Parallel()
 	s := serve(t, idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
@@ -409,7 +410,7 @@ func TestPanic(t *testing.T) {
 	require.EqualValues(t, 2, s.runs.Load())
 }
 
-// A middleware inside takes the request for what was sent, and a guard of the same key runs the handler once.
+// A second Middleware within the first one sees the original request, and the handler runs once.
 func TestMountedTwice(t *testing.T) {
 	t.Parallel()
 	store, err := upload.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, idempotency.Options{})
@@ -442,7 +443,7 @@ func TestFaultsOfTheOptions(t *testing.T) {
 	require.Equal(t, want, err)
 }
 
-// Somebody's own fingerprint still sees the bodies that have no digest.
+// A Fingerprint of the options still gets bodies without a digest.
 func TestOwnFingerprint(t *testing.T) {
 	t.Parallel()
 	s := serve(t, idempotency.Options{Fingerprint: func(*http.Request, []byte) (idempotency.Fingerprint, error) {
@@ -453,7 +454,7 @@ func TestOwnFingerprint(t *testing.T) {
 	testservice.RequireProblem(t, s.send("1", sha("two"), "two"), http.StatusConflict, "key-reused")
 }
 
-// A handler that is silent after its deadline leaves the answer to outer middleware, also if the body was wrong.
+// A handler without an answer after its deadline leaves the answer to outer middleware, even if the body was wrong.
 func TestSilentAfterTheDeadline(t *testing.T) {
 	t.Parallel()
 	s := serve(t, idempotency.Options{}, func(_ http.ResponseWriter, r *http.Request) {
@@ -469,7 +470,7 @@ func TestSilentAfterTheDeadline(t *testing.T) {
 	require.Equal(t, http.StatusGatewayTimeout, s.send("1", sha(large), "other").Status)
 }
 
-// A handler that panics has an unknown outcome, also if it has found the body wrong: it may have acted before.
+// A handler that panics has an unknown outcome, even if the body was wrong, because the handler may have acted before.
 func TestPanicAfterAWrongBody(t *testing.T) {
 	t.Parallel()
 	s := serve(t, idempotency.Options{Abandoned: idempotency.Refuse, Lease: time.Second}, func(_ http.ResponseWriter, r *http.Request) {

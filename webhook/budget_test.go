@@ -24,10 +24,10 @@ import (
 	"github.com/idempotency-go/idempotency/webhook"
 )
 
-// patience bounds how long a test waits for something that happens at once unless the code is broken.
+// patience bounds the wait for events that happen at once in correct code.
 const patience = time.Minute
 
-// All deliveries of a Receiver are of one user, who takes all of MaxBodies: there is no other user to leave room for.
+// All deliveries of a Receiver have the same user, so this user may take all of MaxBodies.
 func TestOneSenderTakesAllOfMaxBodies(t *testing.T) {
 	t.Parallel()
 	const together, size = 4, 512
@@ -65,7 +65,7 @@ func TestOneSenderTakesAllOfMaxBodies(t *testing.T) {
 	group.Wait()
 }
 
-// silentDelivery opens a connection on which a delivery that nobody has signed arrives, all but its last byte.
+// silentDelivery opens a connection on which an unsigned delivery arrives, except for its last byte.
 func (e *endpoint) silentDelivery(t *testing.T, announced, sent int) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(e.url, "http://"))
@@ -85,7 +85,7 @@ func answerOn(t *testing.T, conn net.Conn) *http.Response {
 	return answer
 }
 
-// However many strangers send something that nobody has signed, and fall silent, they hold no more memory than MaxBodies.
+// Attackers who send unsigned deliveries and fall silent occupy no more memory than MaxBodies.
 func TestUnverifiedBodiesAreBounded(t *testing.T) { // not in parallel: it measures the memory of the process
 	const size, fit, strangers = 4 << 20, 4, 12
 	e := newEndpoint(t, "GitHub", idempotency.Options{MaxBody: size, MaxBodies: fit * size}, testservice.Status(200))
@@ -115,7 +115,7 @@ func TestUnverifiedBodiesAreBounded(t *testing.T) { // not in parallel: it measu
 	}
 }
 
-// The limit of unverified bodies follows from the options, and has room for each body that MaxBody allows.
+// The budget for unverified bodies follows from the options, and has room for each body that MaxBody allows.
 func TestUnverifiedLimit(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ maxBody, maxBodies, want int64 }{
@@ -133,7 +133,7 @@ func TestUnverifiedLimit(t *testing.T) {
 	}
 }
 
-// Whatever ends a delivery gives the room of its body back.
+// Whatever ends a delivery, the room of its body returns to the budget.
 func TestUnverifiedBodyIsGivenBack(t *testing.T) {
 	t.Parallel()
 	const size = 512
@@ -170,7 +170,7 @@ func TestUnverifiedBodyIsGivenBack(t *testing.T) {
 	}
 }
 
-// A stranger who does not read the answer keeps no room: a body leaves the budget before the answer goes out.
+// A body leaves the budget before the answer is sent, so an attacker who does not read the answer occupies no room.
 func TestUnverifiedBodyIsGivenBackBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	const size = 512
@@ -206,7 +206,7 @@ func TestUnverifiedBodyIsGivenBackBeforeTheAnswer(t *testing.T) {
 	}
 }
 
-// slowReader takes nothing of an answer before reads is closed.
+// slowReader reads nothing of an answer before reads is closed.
 type slowReader struct {
 	*httptest.ResponseRecorder
 	reads chan struct{}
@@ -217,7 +217,7 @@ func (r slowReader) Write(p []byte) (int, error) {
 	return r.ResponseRecorder.Write(p)
 }
 
-// A Verify that panics keeps no room either.
+// If Verify panics, the room of the body returns to the budget.
 func TestVerifyPanics(t *testing.T) {
 	t.Parallel()
 	verify := func(header http.Header, _ []byte) (string, error) {
@@ -239,7 +239,7 @@ func TestVerifyPanics(t *testing.T) {
 	require.Equal(t, http.StatusOK, deliver("1"))
 }
 
-// The files of a form that a handler parses are removed.
+// The server removes the temporary files of a form that a handler parses.
 func TestFilesOfFormsAreRemoved(t *testing.T) {
 	t.Parallel()
 	files := make(chan string, 1)

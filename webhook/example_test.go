@@ -19,7 +19,7 @@ import (
 	"github.com/idempotency-go/idempotency/webhook"
 )
 
-// Receivers of several senders share a store. While a secret changes, the old one and the new one are accepted.
+// Receivers of several senders share a store. While a secret changes, the old and the new secret are accepted.
 func ExampleNew() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{}) // or one that outlives the process
 	book := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -55,7 +55,7 @@ func ExampleNew() {
 	// 401
 }
 
-// A delivery that failed is tried again. One that succeeded is answered from the store.
+// A failed delivery runs again. A delivery that has succeeded is answered from the store.
 func ExampleStandard() {
 	secret := base64.StdEncoding.EncodeToString([]byte("shared with the sender"))
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
@@ -98,7 +98,7 @@ func ExampleStandard() {
 	// 400
 }
 
-// A sender that the package does not know, with two tenants that have secrets of their own.
+// A sender that the package does not know has two tenants, each with a secret of its own.
 func ExampleSender() {
 	acme := func(tenant, secret string) webhook.Sender {
 		return webhook.Sender{
@@ -145,7 +145,7 @@ func ExampleSender() {
 	// 401
 }
 
-// sign stands for what senders do.
+// sign signs content as senders do.
 func sign(secret, content string) []byte {
 	mac := hmac.New(sha256.New, []byte(secret))
 	mac.Write([]byte(content))

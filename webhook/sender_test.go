@@ -16,7 +16,7 @@ import (
 	"github.com/idempotency-go/idempotency/webhook"
 )
 
-// vector is a delivery as a sender signs it.
+// vector is a delivery with a signature of its sender.
 type vector struct {
 	sender func(secrets ...string) webhook.Sender
 	secret string
@@ -29,7 +29,7 @@ type vector struct {
 
 func standard(secrets ...string) webhook.Sender { return webhook.Standard("acme", secrets...) }
 
-// Where a sender has published a delivery with its secret, it is that one.
+// vectors are deliveries that the senders have published with their secrets, as far as there are any.
 var vectors = map[string]vector{
 	// TestWebhookSign of github.com/standard-webhooks/standard-webhooks/libraries/go
 	"Standard Webhooks": {
@@ -84,7 +84,7 @@ var vectors = map[string]vector{
 	},
 }
 
-// with returns the header of the delivery, in which some fields are others. An empty one is left out.
+// with returns the header of the delivery with some fields replaced. An empty value removes a field.
 func (v vector) with(fields map[string]string) http.Header {
 	h := http.Header{}
 	all := maps.Clone(v.header)
@@ -127,7 +127,7 @@ func TestVectors(t *testing.T) {
 	}
 }
 
-// other is a secret that any sender may have.
+// other is a valid secret of a different sender.
 const other = "whsec_b3RoZXJvdGhlcm90aGVyb3RoZXJvdGhlcm90aGVy"
 
 func changed(signature string) string {
@@ -139,14 +139,14 @@ func changed(signature string) string {
 	return signature[:last] + string(digit) + signature[last+1:]
 }
 
-// goTo moves the clock of the test to a time, in seconds since 1970.
+// goTo moves the clock of the test to seconds since 1970.
 func goTo(seconds int64) {
 	if seconds != 0 {
 		time.Sleep(time.Until(time.Unix(seconds, 0)))
 	}
 }
 
-// Senders that sign a time sign it anew with each attempt.
+// Senders that sign a time sign it again with each attempt, so an old time is refused.
 func TestTolerance(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"Standard Webhooks", "Standard Webhooks v1a", "Svix", "Stripe"} {
@@ -161,7 +161,7 @@ func TestTolerance(t *testing.T) {
 	}
 }
 
-// A time that the sender has not signed, or that is none, does not help.
+// A time that the sender has not signed, or that is malformed, is refused.
 func TestTimestampIsSigned(t *testing.T) {
 	t.Parallel()
 	standard, stripe := vectors["Standard Webhooks"], vectors["Stripe"]
@@ -176,7 +176,7 @@ func TestTimestampIsSigned(t *testing.T) {
 	}
 }
 
-// Standard Webhooks signs the ID. A delivery that somebody has seen cannot be sent with another one.
+// Standard Webhooks signs the ID, so an attacker cannot send a recorded delivery with a different ID.
 func TestStandardSignsTheID(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"Standard Webhooks", "Standard Webhooks v1a", "Svix"} {
@@ -191,7 +191,7 @@ func TestStandardSignsTheID(t *testing.T) {
 	}
 }
 
-// While a secret changes, a sender signs with both. It may also add signatures of other kinds.
+// While a secret changes, a sender signs with both secrets. It may also add signatures of other kinds.
 func TestSeveralSignatures(t *testing.T) {
 	t.Parallel()
 	for name, around := range map[string][2]string{
@@ -211,8 +211,8 @@ func TestSeveralSignatures(t *testing.T) {
 	}
 }
 
-// Secrets and public keys stand side by side while a sender changes from one algorithm to the other. A signature is verified by
-// a key of its own algorithm only: the public key, which everybody knows, is no secret of an HMAC.
+// Secrets and public keys work side by side while a sender changes its algorithm. Only a key of the same algorithm
+// verifies a signature: the public key, which everybody knows, is no secret of an HMAC.
 func TestKeysOfTwoAlgorithms(t *testing.T) {
 	t.Parallel()
 	symmetric, asymmetric := vectors["Standard Webhooks"], vectors["Standard Webhooks v1a"]
@@ -251,7 +251,7 @@ func TestKeysOfTwoAlgorithms(t *testing.T) {
 	}
 }
 
-// A key that is not what it must be is reported, by its place.
+// A malformed key is reported by its position.
 func TestFaultsOfKeys(t *testing.T) {
 	t.Parallel()
 	for secret, fault := range map[string]string{
@@ -271,7 +271,7 @@ func TestFaultsOfKeys(t *testing.T) {
 	}
 }
 
-// Stripe gives all test events of the dashboard one ID, or one for each type of event. The body tells them apart.
+// Test events of the dashboard of Stripe share an ID, or an ID for each type of event. The body tells them apart.
 func TestStripeTestEvents(t *testing.T) {
 	t.Parallel()
 	verify := func(body string) string {
@@ -291,7 +291,7 @@ func TestStripeTestEvents(t *testing.T) {
 	}
 }
 
-// Shopify sends two names of each field for a while. The new ones count, as in its own libraries.
+// Shopify sends both names of each field for a while. The new names count, as in the libraries of Shopify.
 func TestShopifySendsBothNames(t *testing.T) {
 	t.Parallel()
 	v := vectors["Shopify"]
@@ -301,7 +301,7 @@ func TestShopifySendsBothNames(t *testing.T) {
 	require.Equal(t, v.id, id)
 }
 
-// Whatever arrives, it neither causes a panic, nor is accepted without a secret of the sender.
+// No delivery makes Verify panic, and no delivery is accepted without a secret of the sender.
 func FuzzVerify(f *testing.F) {
 	for _, v := range vectors {
 		f.Add(v.header[v.field], strconv.FormatInt(v.signed, 10), v.id, v.body)

@@ -16,7 +16,8 @@ import (
 	"github.com/idempotency-go/idempotency/webhook"
 )
 
-// stores are the ways to keep the records of a Receiver. Each call makes the stores of one more process over the same memory.
+// stores are the kinds of stores for the records of a Receiver. Each call makes the store of a further process over the
+// same memory.
 var stores = map[string]func(*testing.T, idempotency.Store) idempotency.Store{
 	"alone": func(_ *testing.T, inner idempotency.Store) idempotency.Store { return inner },
 	"cached": func(_ *testing.T, inner idempotency.Store) idempotency.Store {
@@ -33,7 +34,7 @@ var stores = map[string]func(*testing.T, idempotency.Store) idempotency.Store{
 	},
 }
 
-// A sender that delivers again is told that its delivery has succeeded, whatever the store has kept of the answer.
+// A repeated delivery that has succeeded is answered with success, whatever the store has kept of the answer.
 func TestSuccessIsToldFromEveryStore(t *testing.T) {
 	t.Parallel()
 	memory := func(opts idempotency.MemoryOptions) func(*testing.T) idempotency.Store {

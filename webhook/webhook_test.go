@@ -29,7 +29,7 @@ import (
 // privateKey belongs to the public key of the vector "Standard Webhooks v1a".
 const privateKey = "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvg=="
 
-// signed returns the header of a delivery as a sender signs it now. The ID of one by Stripe is in its body instead.
+// signed returns the header of a delivery that its sender signs now. Stripe has the ID in the body instead.
 func signed(name, secret, id, body string) http.Header {
 	now := strconv.FormatInt(time.Now().Unix(), 10)
 	inBase64 := func(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
@@ -64,7 +64,7 @@ func signed(name, secret, id, body string) http.Header {
 	return h
 }
 
-// endpoint is a receiver on a real server, with what its handler and its store were asked.
+// endpoint is a Receiver on a real server that records the calls of its handler and its store.
 type endpoint struct {
 	name, secret, url string
 	store             *testservice.SpyStore
@@ -106,7 +106,7 @@ func (b countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// deliver signs a delivery and sends it. Stripe's has an ID of its own in the body.
+// deliver signs and sends a delivery. A delivery of Stripe has its ID in the body.
 func (e *endpoint) deliver(t *testing.T, id, body string) testservice.Answer {
 	t.Helper()
 	return e.send(t, "POST", signed(e.name, e.secret, id, body), body)
@@ -125,7 +125,7 @@ func (e *endpoint) send(t *testing.T, method string, h http.Header, body string)
 	return testservice.Answer{Status: resp.StatusCode, Header: resp.Header, Body: string(answer)}
 }
 
-// Each sender writes the same event in another way the second time.
+// A repeated delivery does not run again, even if the sender writes the event differently.
 func TestDeliveryRunsOnce(t *testing.T) {
 	t.Parallel()
 	for name := range vectors {
@@ -148,7 +148,7 @@ func TestDeliveryRunsOnce(t *testing.T) {
 	}
 }
 
-// What fails is not kept, whatever its status is: the bug is mended, or the redirect removed.
+// A failed delivery runs again, whatever its status was.
 func TestFailureIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{302, 400, 404, 409, 410, 422, 500} {
@@ -166,7 +166,7 @@ func TestFailureIsTriedAgain(t *testing.T) {
 	}
 }
 
-// No refusal makes a sender believe that it should not try again.
+// All refusals have statuses after which senders try again.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	working, finish := make(chan struct{}), make(chan struct{})
@@ -226,7 +226,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// The store is down: the sender tries later.
+// If the store is down, the sender tries later.
 func TestStoreIsDown(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t, "Stripe", idempotency.Options{}, testservice.Status(200))
@@ -243,7 +243,7 @@ func TestProblemBase(t *testing.T) {
 	require.Contains(t, e.deliver(t, "", `{"id":"a b"}`).Body, `"type":"https://shop.example/problems#key-invalid"`)
 }
 
-// Nothing is stored, and the handler does not run, for what the sender has not signed.
+// An unverified delivery is not stored, and does not run.
 func TestUnverifiedIsNotStored(t *testing.T) {
 	t.Parallel()
 	for name := range vectors {
@@ -280,7 +280,7 @@ func TestUnverifiedIsNotStored(t *testing.T) {
 	}
 }
 
-// Half a body is not verified.
+// A part of a body is not verified.
 func TestBodyBreaksOff(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t, "GitHub", idempotency.Options{}, testservice.Status(200))
@@ -298,7 +298,7 @@ func TestBodyBreaksOff(t *testing.T) {
 	require.Zero(t, e.runs.Load())
 }
 
-// What is signed, but is no event, has no ID.
+// A signed body without an event has no ID.
 func TestStripeBodies(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t, "Stripe", idempotency.Options{}, testservice.Status(200))
@@ -308,8 +308,8 @@ func TestStripeBodies(t *testing.T) {
 	require.Zero(t, e.runs.Load())
 }
 
-// A delivery is known by its sender and its ID. Senders do not sign the path, so the path is no part of the key. If one sender has
-// two endpoints, their names or Options.Endpoint tell them apart.
+// The key of a delivery is its sender and its ID. Senders do not sign the path, so the path is not part of the key. If a
+// sender has two endpoints, different names or Options.Endpoint tell their deliveries apart.
 func TestKeyIsSenderAndID(t *testing.T) {
 	t.Parallel()
 	named := func(name string) webhook.Sender {
@@ -360,7 +360,7 @@ func TestKeyIsSenderAndID(t *testing.T) {
 	}
 }
 
-// The options outrank what is known about the sender.
+// Options take precedence over the defaults of the sender.
 func TestOptionsOutrankTheSender(t *testing.T) {
 	t.Parallel()
 	v := vectors["Stripe"]
@@ -389,7 +389,7 @@ func TestOptionsOutrankTheSender(t *testing.T) {
 	}
 }
 
-// ttlStore knows for how long it was last asked to keep a record.
+// ttlStore records the TTL of the last record.
 type ttlStore struct {
 	idempotency.Store
 	ttl time.Duration
@@ -402,7 +402,7 @@ func (s *ttlStore) Begin(
 	return s.Store.Begin(ctx, key, req)
 }
 
-// The constructor reports every fault at once.
+// New reports all faults together.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	_, err := webhook.New(nil, webhook.Standard("acme", "whsec_!", ""), idempotency.Options{
