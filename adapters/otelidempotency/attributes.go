@@ -9,7 +9,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// The attributes of metrics and spans.
+// The keys of the attributes of metrics and spans.
 const (
 	outcomeKey        = attribute.Key("idempotency.outcome")
 	replayedKey       = attribute.Key("idempotency.replayed")
@@ -24,8 +24,8 @@ const (
 	errorTypeKey      = attribute.Key("error.type")
 )
 
-// outcomes are all of them.
-var outcomes = []idempotency.Outcome{
+// allOutcomes has every outcome of package idempotency, so that every series can begin at zero.
+var allOutcomes = []idempotency.Outcome{
 	idempotency.OutcomeExecuted, idempotency.OutcomeReplayed, idempotency.OutcomeReleased, idempotency.OutcomeAbandoned,
 	idempotency.OutcomeInProgress, idempotency.OutcomeKeyReused, idempotency.OutcomeNotReplayable,
 	idempotency.OutcomeReplayRefused, idempotency.OutcomeClientLeft, idempotency.OutcomeQuotaExceeded,
@@ -35,73 +35,74 @@ var outcomes = []idempotency.Outcome{
 	idempotency.OutcomeHappened, idempotency.OutcomeNotHappened,
 }
 
-// lateOutcomes may follow unrecorded.
+// lateOutcomes are the outcomes that may follow OutcomeUnrecorded, when the answer is settled in the background.
 var lateOutcomes = []idempotency.Outcome{
 	idempotency.OutcomeRecorded, idempotency.OutcomeRestored, idempotency.OutcomeClaimLost,
 }
 
-// series is what tells the series of a counter of requests apart.
-type series struct {
-	outcome            idempotency.Outcome
-	fromCache, omitted bool
+// seriesKey identifies a series of the counter of requests.
+type seriesKey struct {
+	outcome                idempotency.Outcome
+	isFromCache, isOmitted bool
 }
 
-func seriesOf(e *idempotency.Event) series {
-	s := series{outcome: e.Outcome}
+func seriesKeyOf(e *idempotency.Event) seriesKey {
+	s := seriesKey{outcome: e.Outcome}
 	switch e.Outcome {
 	case idempotency.OutcomeReplayed:
-		s.fromCache = e.FromCache
+		s.isFromCache = e.FromCache
 	case idempotency.OutcomeExecuted, idempotency.OutcomeRestored, idempotency.OutcomeRecorded:
-		s.omitted = e.Omitted
+		s.isOmitted = e.Omitted
 	}
 	return s
 }
 
-// resolves reports whether an abandoned operation was ended, which is not the outcome of a request.
-func (s series) resolves() bool {
+// isResolution reports whether the event is the resolution of an abandoned operation instead of the outcome of a request.
+func (s seriesKey) isResolution() bool {
 	return s.outcome == idempotency.OutcomeHappened || s.outcome == idempotency.OutcomeNotHappened
 }
 
-// allSeries lists the series that there may be.
-func allSeries() (all []series) {
-	for _, outcome := range outcomes {
-		all = append(all, series{outcome: outcome})
+// listSeries returns the keys of all possible series.
+func listSeries() (keys []seriesKey) {
+	for _, outcome := range allOutcomes {
+		keys = append(keys, seriesKey{outcome: outcome})
 	}
-	return append(all,
-		series{outcome: idempotency.OutcomeReplayed, fromCache: true},
-		series{outcome: idempotency.OutcomeExecuted, omitted: true},
-		series{outcome: idempotency.OutcomeRestored, omitted: true},
-		series{outcome: idempotency.OutcomeRecorded, omitted: true},
+	return append(keys,
+		seriesKey{outcome: idempotency.OutcomeReplayed, isFromCache: true},
+		seriesKey{outcome: idempotency.OutcomeExecuted, isOmitted: true},
+		seriesKey{outcome: idempotency.OutcomeRestored, isOmitted: true},
+		seriesKey{outcome: idempotency.OutcomeRecorded, isOmitted: true},
 	)
 }
 
-// labels are the attributes of the measurements of an event. They are made once for each series.
-type labels struct {
-	count   []metric.AddOption            // by outcome, from_cache and omitted
-	measure []metric.RecordOption         // by outcome
-	errors  map[string][]metric.AddOption // by outcome and error.type
+// seriesLabels has the attributes of measurements as options. The options are made in advance for each series, because their
+// creation allocates.
+type seriesLabels struct {
+	counterOptions   []metric.AddOption            // outcome, from_cache and omitted
+	histogramOptions []metric.RecordOption         // outcome
+	errorOptions     map[string][]metric.AddOption // outcome and error.type
 }
 
-func newLabels(s series, more ...attribute.KeyValue) *labels {
-	outcome := append([]attribute.KeyValue{outcomeKey.String(string(s.outcome))}, more...)
-	count := slices.Clone(outcome)
-	if s.fromCache {
-		count = append(count, fromCacheKey.Bool(true))
+func newSeriesLabels(s seriesKey, attributes ...attribute.KeyValue) *seriesLabels {
+	outcome := append([]attribute.KeyValue{outcomeKey.String(string(s.outcome))}, attributes...)
+	counted := slices.Clone(outcome)
+	if s.isFromCache {
+		counted = append(counted, fromCacheKey.Bool(true))
 	}
-	if s.omitted {
-		count = append(count, omittedKey.Bool(true))
+	if s.isOmitted {
+		counted = append(counted, omittedKey.Bool(true))
 	}
-	l := &labels{
-		count:   addOptions(count),
-		measure: []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(outcome...))},
-		errors:  make(map[string][]metric.AddOption),
+	l := &seriesLabels{
+		counterOptions:   newAddOptions(counted),
+		histogramOptions: []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(outcome...))},
+		errorOptions:     make(map[string][]metric.AddOption),
 	}
-	for _, kind := range typesOf[s.outcome] {
-		l.errors[kind] = addOptions(append(slices.Clone(outcome), errorTypeKey.String(kind)))
+	for _, errorType := range typesByOutcome[s.outcome] {
+		l.errorOptions[errorType] = newAddOptions(append(slices.Clone(outcome), errorTypeKey.String(errorType)))
 	}
 	return l
 }
 
-func addOptions(attributes []attribute.KeyValue) []metric.AddOption {
+func newAddOptions(attributes []attribute.KeyValue) []metric.AddOption {
 	return []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(attributes...))}
 }

@@ -1,4 +1,4 @@
-// Package otelidempotency makes OpenTelemetry metrics and traces of what package idempotency reports.
+// Package otelidempotency turns the events of package idempotency into OpenTelemetry metrics and traces.
 //
 //	telemetry, err := otelidempotency.New(otelidempotency.Options{})
 //	...
@@ -8,7 +8,7 @@
 //
 // # Metrics
 //
-// Durations are in seconds. A histogram has a value only for requests in which the step took place.
+// Durations are in seconds. A histogram counts only requests that have reached the step.
 //
 //	idempotency.requests             counter        {request}    requests with a key, each once, by outcome
 //	idempotency.recoveries           counter        {answer}     unrecorded answers that were settled later, by outcome
@@ -22,16 +22,16 @@
 //	idempotency.completion.duration  histogram      s            settling the claim, with repetitions
 //	idempotency.stored.size          histogram      By           header, trailer and body of an answer that was stored
 //
-// All but idempotency.leases.lost and idempotency.operations.active have the attribute idempotency.outcome, one of the
-// values of [idempotency.Outcome]. Requests also have idempotency.from_cache=true if a cache answered a replay, and
-// idempotency.omitted=true if an answer was stored without its content, so that it cannot be replayed.
+// All metrics except idempotency.leases.lost and idempotency.operations.active have the attribute idempotency.outcome with a value
+// of [idempotency.Outcome]. Requests also have idempotency.from_cache=true if a cache answered a replay, and
+// idempotency.omitted=true if an answer was stored without the content and cannot be replayed.
 //
-// The counters have all their series from the beginning, at zero. So the increase in Prometheus sees the first event of
-// a kind, too. Errors are told apart by error.type, see [ErrorType].
+// All series of the counters begin at zero, so the function increase of Prometheus counts the first event of a series, too. Errors
+// have the attribute error.type (see [ErrorType]).
 //
 // # Traces
 //
-// If the context of an event has a span that is recorded, as inside of otelhttp, these attributes are set on it:
+// If the context of an event has a recording span, for example inside otelhttp, the span gets these attributes:
 //
 //	idempotency.outcome          string
 //	idempotency.replayed         bool
@@ -42,48 +42,51 @@
 //	idempotency.stored.size      int, bytes, if an answer was stored or replayed
 //	idempotency.lease.remaining  float64, seconds, if the request was refused because another attempt holds the key
 //
-// The span also gets four span events: idempotency.waiting when a wait began, idempotency.claimed when the claim was
-// granted, idempotency.handled when the handler had returned, and idempotency.outcome when all was settled. The last
-// one has error.type if something went wrong. If Reconcile has ended the operation before, idempotency.resolved comes
-// first, with idempotency.outcome.
+// The span also gets span events:
 //
-// If the context has no span, or a span that has ended, Observe makes a span, "idempotency replayed" for example. It
-// lasts from when the store was first asked to the event, and has the same attributes and events. If the span of the
-// context is not sampled, nothing is traced.
+//	idempotency.resolved  Reconcile has resolved the operation; with idempotency.outcome
+//	idempotency.waiting   the wait for another attempt has begun
+//	idempotency.claimed   the store has granted the claim
+//	idempotency.handled   the handler has returned
+//	idempotency.outcome   the request is settled; with error.type after an error
+//
+// If the context has no span, or a span that has ended, Observe makes a span, for example "idempotency replayed". The span begins
+// with the first call of the store and ends with the event, and has the same attributes and span events. If the span of the
+// context is unsampled, Observe records no trace.
 //
 // # Steps
 //
-// Each step of package step is a span, "step charge" for example, within that of the handler. So no name of a step
-// should have the ID of something in it. The span has the attributes idempotency.operation.id, idempotency.attempt and
-// these:
+// Each step of package step is a span within the span of the handler, for example "step charge". Names of steps should therefore
+// be free of IDs. The span has the attributes idempotency.operation.id and idempotency.attempt, and also:
 //
 //	idempotency.step.name   string
 //	idempotency.step.found  bool, whether an earlier attempt has run the step
 //	error.type              string, if the step has returned an error
 //
-// The status of the span is then an error. Besides the values of [ErrorType], error.type may be outcome_unknown
-// (step.ErrUnknown), result_unusable (step.ErrResult), claim_lost or user_quota. An error of the service's own is
-// _OTHER.
+// If the step has returned an error, the status of the span is Error. The values of error.type are the values of [ErrorType], and
+// also outcome_unknown (step.ErrUnknown), result_unusable (step.ErrResult), claim_lost and user_quota. Errors of the service itself
+// are _OTHER.
 //
 // # The trace of the first execution
 //
-// [Telemetry.Handler] and [Telemetry.Start] attach the traceparent of the current span to the operation
-// ([idempotency.Annotate]), if it is sampled. It is stored with the answer. The span of a replay gets a link to it.
-// There is no link if the handler attaches its own note, because the last note counts, or if the answer was not kept.
+// [Telemetry.Handler] and [Telemetry.Start] attach the traceparent of the current span to the operation ([idempotency.Annotate]) if
+// the span is sampled. The store keeps the traceparent with the answer, and the span of a replay gets a link to the span of the
+// execution. The link is missing if the answer was not kept, or if the handler attaches a note of its own, because the last note
+// counts.
 //
 // # Where otelhttp goes
 //
-// Outside of idem.Handler, every request has one span, with its outcome:
+// Outside idem.Handler, otelhttp makes a span for every request, and the span has the outcome:
 //
 //	otelhttp.NewHandler(authenticate(idem.Handler(telemetry.Handler(payments))), "payments")
 //
-// Inside, only requests that run the handler have a span of otelhttp. Put [Telemetry.Handler] inside of it. The outcome
-// of each request is then on a span that Observe makes: a root span with a link to the span of the execution:
+// Inside idem.Handler, otelhttp makes a span only for requests that run the handler. Put [Telemetry.Handler] inside otelhttp.
+// Observe then makes a root span with the outcome of each request, and a link to the span of the execution:
 //
 //	authenticate(idem.Handler(otelhttp.NewHandler(telemetry.Handler(payments), "payments")))
 //
-// # What is not told
+// # Secrets
 //
-// No metric, attribute or event has a key, a user or an endpoint, nor the text of an error, which may quote them. The
-// service can add attributes to metrics by Options.Attributes.
+// Metrics, attributes and events are free of keys, users and endpoints, and of the texts of errors, which may quote a key. A service
+// can add attributes to metrics with Options.Attributes.
 package otelidempotency

@@ -11,13 +11,13 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// otherError is what the semantic conventions call an error that no other value names.
-const otherError = "_OTHER"
+// otherErrorType is the value of error.type in the semantic conventions for all other errors.
+const otherErrorType = "_OTHER"
 
-// errorTypes are found in this order: the first that an error wraps counts.
-var errorTypes = []struct {
-	is   error
-	name string
+// errorTypeRules are tried in this order. The first rule whose error is wrapped gives the type.
+var errorTypeRules = []struct {
+	wrapped   error
+	errorType string
 }{
 	{idempotency.ErrKeyMissing, "key_missing"},
 	{idempotency.ErrKeyInvalid, "key_invalid"},
@@ -36,50 +36,50 @@ var errorTypes = []struct {
 	{io.ErrUnexpectedEOF, "connection"},
 }
 
-// The types of errors of rejected requests, and of the outcomes of which the store is the cause.
+// The possible error types of rejected requests, and of outcomes by a failure of the store.
 var (
-	rejections = []string{
-		"key_missing", "key_invalid", "user_unknown", "body_too_large", "body_invalid", "body_consumed", "overloaded", otherError,
+	rejectionTypes = []string{
+		"key_missing", "key_invalid", "user_unknown", "body_too_large", "body_invalid", "body_consumed", "overloaded", otherErrorType,
 	}
-	failures = []string{
-		"record_invalid", "store_full", "store_busy", "timeout", "canceled", "connection", otherError,
+	storeFailureTypes = []string{
+		"record_invalid", "store_full", "store_busy", "timeout", "canceled", "connection", otherErrorType,
 	}
-	typesOf = map[idempotency.Outcome][]string{
-		idempotency.OutcomeRejected:    rejections,
-		idempotency.OutcomeUnavailable: failures,
-		idempotency.OutcomeUnprotected: failures,
-		idempotency.OutcomeUnrecorded:  failures,
+	typesByOutcome = map[idempotency.Outcome][]string{
+		idempotency.OutcomeRejected:    rejectionTypes,
+		idempotency.OutcomeUnavailable: storeFailureTypes,
+		idempotency.OutcomeUnprotected: storeFailureTypes,
+		idempotency.OutcomeUnrecorded:  storeFailureTypes,
 	}
 )
 
-// ErrorType returns the attribute error.type of an event: why a request was rejected, or how the store has failed. It is
-// empty if neither is the case. The values are
+// ErrorType returns the attribute error.type of an event, the reason for a rejection or for a failure of the store. ErrorType
+// returns "" for all other events. The values are
 //
-//   - of rejected requests: key_missing, key_invalid, user_unknown, body_too_large, body_invalid, body_consumed and
+//   - for rejected requests: key_missing, key_invalid, user_unknown, body_too_large, body_invalid, body_consumed and
 //     overloaded;
-//   - of the store: record_invalid, store_full, store_busy, timeout, canceled and connection;
-//   - _OTHER.
+//   - for failures of the store: record_invalid, store_full, store_busy, timeout, canceled and connection;
+//   - _OTHER for any other error.
 func ErrorType(e idempotency.Event) string {
-	types, ok := typesOf[e.Outcome]
+	types, ok := typesByOutcome[e.Outcome]
 	if !ok {
-		return "" // all is said by the outcome, or the handler's business
+		return "" // the outcome is explanation enough, or the error belongs to the handler
 	}
-	if kind := errorType(e.Err); slices.Contains(types, kind) {
-		return kind
+	if errorType := classifyError(e.Err); slices.Contains(types, errorType) {
+		return errorType
 	}
-	return otherError
+	return otherErrorType
 }
 
-func errorType(err error) string {
-	for _, t := range errorTypes {
-		if errors.Is(err, t.is) {
-			return t.name
+func classifyError(err error) string {
+	for _, rule := range errorTypeRules {
+		if errors.Is(err, rule.wrapped) {
+			return rule.errorType
 		}
 	}
 	network, ok := errors.AsType[net.Error](err)
 	switch {
 	case !ok:
-		return otherError
+		return otherErrorType
 	case network.Timeout():
 		return "timeout"
 	default:

@@ -12,8 +12,8 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// The boundaries of the histograms. Those of the store's steps begin where a store in memory ends, and end where
-// StoreTimeout does. Those of handlers and of waiting are the ones of http.server.request.duration, and go on to a minute.
+// The bucket boundaries of the histograms. storeBounds reach from the time that a store in memory takes to the default of
+// StoreTimeout. workBounds are the boundaries of http.server.request.duration in the semantic conventions, extended to a minute.
 var (
 	storeBounds = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 	workBounds  = []float64{.005, .01, .025, .05, .075, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 30, 60}
@@ -21,107 +21,108 @@ var (
 )
 
 type instruments struct {
-	requests, recoveries, errors, lost metric.Int64Counter
-	resolutions                        metric.Int64Counter
-	active                             metric.Int64UpDownCounter
-	claim, wait, handler, completion   metric.Float64Histogram
-	stored                             metric.Int64Histogram
+	requestCounter, recoveryCounter, errorCounter, lostLeaseCounter  metric.Int64Counter
+	resolutionCounter                                                metric.Int64Counter
+	activeOperations                                                 metric.Int64UpDownCounter
+	claimDuration, waitDuration, handlerDuration, completionDuration metric.Float64Histogram
+	storedSize                                                       metric.Int64Histogram
 
-	labels map[series]*labels // is not changed any more
+	labelsBySeries map[seriesKey]*seriesLabels // read-only after newInstruments
 }
 
 func newInstruments(meter metric.Meter) (*instruments, error) {
-	m := maker{meter: meter}
+	m := instrumentMaker{meter: meter}
 	i := &instruments{
-		requests:    m.counter("requests", "{request}", "Requests with a key, by what became of them."),
-		recoveries:  m.counter("recoveries", "{answer}", "Unrecorded answers that were settled in the background."),
-		errors:      m.counter("errors", "{error}", "Rejected requests, and failures of the store."),
-		lost:        m.counter("leases.lost", "{lease}", "Attempts that lost their claim while they ran."),
-		resolutions: m.counter("resolutions", "{operation}", "Abandoned operations that an operator or Reconcile has ended."),
-		active:      m.upDownCounter("operations.active", "{operation}", "Attempts that run now."),
-		claim:       m.duration("claim", "Duration of the first question to the store.", storeBounds),
-		wait:        m.duration("wait", "Duration of waiting for another attempt.", workBounds),
-		handler:     m.duration("handler", "Duration of the handler.", workBounds),
-		completion:  m.duration("completion", "Duration of settling the claim, with repetitions.", storeBounds),
-		stored:      m.size("stored.size", "Size of the answers that were stored."),
-		labels:      make(map[series]*labels),
+		requestCounter:     m.newCounter("requests", "{request}", "Requests with a key, by what became of them."),
+		recoveryCounter:    m.newCounter("recoveries", "{answer}", "Unrecorded answers that were settled in the background."),
+		errorCounter:       m.newCounter("errors", "{error}", "Rejected requests, and failures of the store."),
+		lostLeaseCounter:   m.newCounter("leases.lost", "{lease}", "Attempts that lost their claim while they ran."),
+		resolutionCounter:  m.newCounter("resolutions", "{operation}", "Abandoned operations that an operator or Reconcile has ended."),
+		activeOperations:   m.newUpDownCounter("operations.active", "{operation}", "Attempts that run now."),
+		claimDuration:      m.newDurationHistogram("claim", "Duration of the first question to the store.", storeBounds),
+		waitDuration:       m.newDurationHistogram("wait", "Duration of waiting for another attempt.", workBounds),
+		handlerDuration:    m.newDurationHistogram("handler", "Duration of the handler.", workBounds),
+		completionDuration: m.newDurationHistogram("completion", "Duration of settling the claim, with repetitions.", storeBounds),
+		storedSize:         m.newSizeHistogram("stored.size", "Size of the answers that were stored."),
+		labelsBySeries:     make(map[seriesKey]*seriesLabels),
 	}
-	for _, s := range allSeries() {
-		i.labels[s] = newLabels(s)
+	for _, s := range listSeries() {
+		i.labelsBySeries[s] = newSeriesLabels(s)
 	}
-	if err := errors.Join(m.errs...); err != nil {
+	if err := errors.Join(m.makeErrors...); err != nil {
 		return nil, err
 	}
-	i.begin()
+	i.initSeries()
 	return i, nil
 }
 
-// begin makes the series at zero: else what computes an increase, as Prometheus does, would not see the first event.
-func (i *instruments) begin() {
+// initSeries makes all series with the value zero. Without a zero before the first event, the function increase of Prometheus would
+// miss the first event.
+func (i *instruments) initSeries() {
 	ctx := context.Background()
-	for s, l := range i.labels {
+	for s, l := range i.labelsBySeries {
 		switch {
-		case s.resolves():
-			i.resolutions.Add(ctx, 0, l.count...)
+		case s.isResolution():
+			i.resolutionCounter.Add(ctx, 0, l.counterOptions...)
 		case s.outcome != idempotency.OutcomeRecorded:
-			i.requests.Add(ctx, 0, l.count...)
+			i.requestCounter.Add(ctx, 0, l.counterOptions...)
 		}
 		if slices.Contains(lateOutcomes, s.outcome) {
-			i.recoveries.Add(ctx, 0, l.count...)
+			i.recoveryCounter.Add(ctx, 0, l.counterOptions...)
 		}
-		for _, errors := range l.errors {
-			i.errors.Add(ctx, 0, errors...)
+		for _, options := range l.errorOptions {
+			i.errorCounter.Add(ctx, 0, options...)
 		}
 	}
-	i.lost.Add(ctx, 0)
-	i.active.Add(ctx, 0)
+	i.lostLeaseCounter.Add(ctx, 0)
+	i.activeOperations.Add(ctx, 0)
 }
 
-func (i *instruments) labelsOf(o *observation) *labels {
-	s := seriesOf(&o.Event)
-	if l, ok := i.labels[s]; ok {
+func (i *instruments) labelsFor(o *observation) *seriesLabels {
+	s := seriesKeyOf(&o.Event)
+	if l, ok := i.labelsBySeries[s]; ok {
 		return l
 	}
-	return newLabels(s) // an outcome that is newer than this module
+	return newSeriesLabels(s) // an outcome by a newer version of package idempotency
 }
 
-// with returns labels that have more attributes.
-func (l *labels) with(s series, more []attribute.KeyValue) *labels {
-	if len(more) == 0 {
+// withAttributes returns the labels of s with additional attributes.
+func (l *seriesLabels) withAttributes(s seriesKey, attributes []attribute.KeyValue) *seriesLabels {
+	if len(attributes) == 0 {
 		return l
 	}
-	return newLabels(s, more...)
+	return newSeriesLabels(s, attributes...)
 }
 
-func (i *instruments) record(ctx context.Context, o *observation, l *labels) {
-	if seriesOf(&o.Event).resolves() {
-		i.resolutions.Add(ctx, 1, l.count...)
+func (i *instruments) recordEvent(ctx context.Context, o *observation, l *seriesLabels) {
+	if seriesKeyOf(&o.Event).isResolution() {
+		i.resolutionCounter.Add(ctx, 1, l.counterOptions...)
 		return
 	}
-	if kind := ErrorType(o.Event); kind != "" {
-		i.errors.Add(ctx, 1, l.errors[kind]...)
+	if errorType := ErrorType(o.Event); errorType != "" {
+		i.errorCounter.Add(ctx, 1, l.errorOptions[errorType]...)
 	}
-	measure(ctx, i.completion, o.Completion, l)
-	if o.storesNow() {
-		i.stored.Record(ctx, int64(o.Stored), l.measure...)
+	recordDuration(ctx, i.completionDuration, o.Completion, l)
+	if o.hasStoredContent() {
+		i.storedSize.Record(ctx, int64(o.Stored), l.histogramOptions...)
 	}
-	if o.late {
-		i.recoveries.Add(ctx, 1, l.count...)
+	if o.isLate {
+		i.recoveryCounter.Add(ctx, 1, l.counterOptions...)
 		return
 	}
-	i.requests.Add(ctx, 1, l.count...)
+	i.requestCounter.Add(ctx, 1, l.counterOptions...)
 	if o.Outcome == idempotency.OutcomeClaimLost || errors.Is(context.Cause(ctx), idempotency.ErrClaimLost) {
-		i.lost.Add(ctx, 1)
+		i.lostLeaseCounter.Add(ctx, 1)
 	}
-	if !o.FromCache || o.Waited > 0 { // else it was the cache that was asked
-		measure(ctx, i.claim, o.Claim, l)
+	if !o.FromCache || o.Waited > 0 { // only the store counts, and a cache has answered without the store
+		recordDuration(ctx, i.claimDuration, o.Claim, l)
 	}
-	measure(ctx, i.wait, o.Waited, l)
-	measure(ctx, i.handler, o.Work, l)
+	recordDuration(ctx, i.waitDuration, o.Waited, l)
+	recordDuration(ctx, i.handlerDuration, o.Work, l)
 }
 
-// storesNow reports whether an answer was stored, rather than replayed, with its content.
-func (o *observation) storesNow() bool {
+// hasStoredContent reports whether the event has stored an answer with its content. Replays return false.
+func (o *observation) hasStoredContent() bool {
 	switch o.Outcome {
 	case idempotency.OutcomeExecuted, idempotency.OutcomeRestored, idempotency.OutcomeRecorded:
 		return !o.Omitted
@@ -130,42 +131,42 @@ func (o *observation) storesNow() bool {
 	}
 }
 
-func measure(ctx context.Context, h metric.Float64Histogram, d time.Duration, l *labels) {
+func recordDuration(ctx context.Context, h metric.Float64Histogram, d time.Duration, l *seriesLabels) {
 	if d > 0 {
-		h.Record(ctx, d.Seconds(), l.measure...)
+		h.Record(ctx, d.Seconds(), l.histogramOptions...)
 	}
 }
 
-// maker makes instruments, and collects what goes wrong.
-type maker struct {
-	meter metric.Meter
-	errs  []error
+// instrumentMaker makes instruments and collects their errors.
+type instrumentMaker struct {
+	meter      metric.Meter
+	makeErrors []error
 }
 
-const prefix = "idempotency."
+const namePrefix = "idempotency."
 
-func (m *maker) counter(name, unit, description string) metric.Int64Counter {
-	c, err := m.meter.Int64Counter(prefix+name, metric.WithUnit(unit), metric.WithDescription(description))
-	m.errs = append(m.errs, err)
+func (m *instrumentMaker) newCounter(name, unit, description string) metric.Int64Counter {
+	c, err := m.meter.Int64Counter(namePrefix+name, metric.WithUnit(unit), metric.WithDescription(description))
+	m.makeErrors = append(m.makeErrors, err)
 	return c
 }
 
-func (m *maker) upDownCounter(name, unit, description string) metric.Int64UpDownCounter {
-	c, err := m.meter.Int64UpDownCounter(prefix+name, metric.WithUnit(unit), metric.WithDescription(description))
-	m.errs = append(m.errs, err)
+func (m *instrumentMaker) newUpDownCounter(name, unit, description string) metric.Int64UpDownCounter {
+	c, err := m.meter.Int64UpDownCounter(namePrefix+name, metric.WithUnit(unit), metric.WithDescription(description))
+	m.makeErrors = append(m.makeErrors, err)
 	return c
 }
 
-func (m *maker) duration(step, description string, bounds []float64) metric.Float64Histogram {
-	h, err := m.meter.Float64Histogram(prefix+step+".duration", metric.WithUnit("s"),
+func (m *instrumentMaker) newDurationHistogram(step, description string, bounds []float64) metric.Float64Histogram {
+	h, err := m.meter.Float64Histogram(namePrefix+step+".duration", metric.WithUnit("s"),
 		metric.WithDescription(description), metric.WithExplicitBucketBoundaries(bounds...))
-	m.errs = append(m.errs, err)
+	m.makeErrors = append(m.makeErrors, err)
 	return h
 }
 
-func (m *maker) size(name, description string) metric.Int64Histogram {
-	h, err := m.meter.Int64Histogram(prefix+name, metric.WithUnit("By"),
+func (m *instrumentMaker) newSizeHistogram(name, description string) metric.Int64Histogram {
+	h, err := m.meter.Int64Histogram(namePrefix+name, metric.WithUnit("By"),
 		metric.WithDescription(description), metric.WithExplicitBucketBoundaries(sizeBounds...))
-	m.errs = append(m.errs, err)
+	m.makeErrors = append(m.makeErrors, err)
 	return h
 }

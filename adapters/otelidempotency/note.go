@@ -7,40 +7,41 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// A note is the header traceparent of W3C Trace Context, by which another trace can have a link to a span.
+// The note of an operation is the header traceparent of W3C Trace Context, so that the span of a replay can link to the span of the
+// execution.
 
-// noteOf returns the note of the span of ctx.
-func noteOf(ctx context.Context) string {
-	var c carrier
+// traceparentOf returns the traceparent of the span of ctx.
+func traceparentOf(ctx context.Context) string {
+	var c traceparentCarrier
 	propagation.TraceContext{}.Inject(ctx, &c)
 	return string(c)
 }
 
-// spanOf returns the span of a note. It is not valid if the note is something else.
-func spanOf(note string) trace.SpanContext {
+// parseTraceparent returns the span context in note, or an invalid span context if note is any other text.
+func parseTraceparent(note string) trace.SpanContext {
 	if note == "" {
 		return trace.SpanContext{}
 	}
-	c := carrier(note)
+	c := traceparentCarrier(note)
 	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), &c))
 }
 
-// carrier is a header with the field traceparent only.
-type carrier string
+// traceparentCarrier is a header with the single field traceparent.
+type traceparentCarrier string
 
-const traceparent = "traceparent"
+const traceparentField = "traceparent"
 
-func (c *carrier) Get(key string) string {
-	if key != traceparent {
+func (c *traceparentCarrier) Get(key string) string {
+	if key != traceparentField {
 		return ""
 	}
 	return string(*c)
 }
 
-func (c *carrier) Set(key, value string) {
-	if key == traceparent {
-		*c = carrier(value)
+func (c *traceparentCarrier) Set(key, value string) {
+	if key == traceparentField {
+		*c = traceparentCarrier(value)
 	}
 }
 
-func (c *carrier) Keys() []string { return []string{traceparent} }
+func (c *traceparentCarrier) Keys() []string { return []string{traceparentField} }

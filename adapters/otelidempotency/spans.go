@@ -12,84 +12,84 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// trace tells of an event on the span of ctx, or on a span of its own.
-func (t *Telemetry) trace(ctx context.Context, o *observation) {
+// traceEvent describes an event on the span of ctx or, without a recording span, on a new span.
+func (t *Telemetry) traceEvent(ctx context.Context, o *observation) {
 	span := trace.SpanFromContext(ctx)
 	current := span.SpanContext()
 	switch {
 	case span.IsRecording():
-		o.describe(span, current, o.end())
-	case t.traces(ctx): // there is none, it has ended, or it is that of another process
-		t.ownSpan(ctx, current, o)
+		o.describeOn(span, current, o.endTime())
+	case t.shouldTrace(ctx): // the span is missing, has ended, or belongs to another process
+		t.addSpan(ctx, current, o)
 	}
 }
 
-func (t *Telemetry) ownSpan(ctx context.Context, current trace.SpanContext, o *observation) {
-	began, end := o.span()
+func (t *Telemetry) addSpan(ctx context.Context, current trace.SpanContext, o *observation) {
+	began, end := o.spanTimes()
 	_, span := t.tracer.Start(ctx, "idempotency "+string(o.Outcome), trace.WithTimestamp(began))
 	defer span.End(trace.WithTimestamp(end))
 	if !span.IsRecording() {
 		return
 	}
-	o.describe(span, current, end)
-	if o.failed() {
+	o.describeOn(span, current, end)
+	if o.hasFailed() {
 		span.SetStatus(codes.Error, string(o.Outcome))
 	}
 }
 
-// first returns the span of the execution, as its note has it, unless that is the current one.
-func (o *observation) first(current trace.SpanContext) (trace.SpanContext, bool) {
-	first := spanOf(o.Note)
-	same := first.TraceID() == current.TraceID() && first.SpanID() == current.SpanID()
-	return first, first.IsValid() && !same
+// findFirstSpan returns the span of the execution from the note of the operation. ok is false for the current span itself.
+func (o *observation) findFirstSpan(current trace.SpanContext) (trace.SpanContext, bool) {
+	first := parseTraceparent(o.Note)
+	isSame := first.TraceID() == current.TraceID() && first.SpanID() == current.SpanID()
+	return first, first.IsValid() && !isSame
 }
 
-// span returns when a span of the event begins and ends. That of a late one begins with the completion.
-func (o *observation) span() (began, end time.Time) {
-	end = o.end()
+// spanTimes returns begin and end of a new span for the event. The span of a late event begins with the completion.
+func (o *observation) spanTimes() (began, end time.Time) {
+	end = o.endTime()
 	switch {
 	case o.Began.IsZero():
 		return end, end
-	case o.late:
+	case o.isLate:
 		return end.Add(-o.Completion), end
 	default:
 		return o.Began, end
 	}
 }
 
-// end returns when the event took place.
-func (o *observation) end() time.Time {
+// endTime returns the time of the event.
+func (o *observation) endTime() time.Time {
 	if o.Began.IsZero() {
 		return time.Now()
 	}
 	return o.Began.Add(o.Total)
 }
 
-// describe sets attributes, events and the link on a span. The current one is that of the request.
-func (o *observation) describe(span trace.Span, current trace.SpanContext, end time.Time) {
-	if seriesOf(&o.Event).resolves() {
+// describeOn sets attributes, events and the link on span. current is the span context of the request.
+func (o *observation) describeOn(span trace.Span, current trace.SpanContext, end time.Time) {
+	if seriesKeyOf(&o.Event).isResolution() {
 		span.AddEvent("idempotency.resolved", trace.WithTimestamp(end), trace.WithAttributes(outcomeKey.String(string(o.Outcome))))
 		return
 	}
-	span.SetAttributes(o.attributes()...)
-	if first, ok := o.first(current); ok {
+	span.SetAttributes(o.spanAttributes()...)
+	if first, ok := o.findFirstSpan(current); ok {
 		span.AddLink(trace.Link{SpanContext: first})
 	}
-	if !o.late {
+	if !o.isLate {
 		o.addSteps(span, end)
 	}
-	settled := []attribute.KeyValue{outcomeKey.String(string(o.Outcome))}
-	if kind := ErrorType(o.Event); kind != "" {
-		settled = append(settled, errorTypeKey.String(kind))
+	outcomeAttributes := []attribute.KeyValue{outcomeKey.String(string(o.Outcome))}
+	if errorType := ErrorType(o.Event); errorType != "" {
+		outcomeAttributes = append(outcomeAttributes, errorTypeKey.String(errorType))
 	}
-	span.AddEvent("idempotency.outcome", trace.WithTimestamp(end), trace.WithAttributes(settled...))
+	span.AddEvent("idempotency.outcome", trace.WithTimestamp(end), trace.WithAttributes(outcomeAttributes...))
 }
 
 func (o *observation) addSteps(span trace.Span, end time.Time) {
 	if o.Waited > 0 {
 		span.AddEvent("idempotency.waiting", trace.WithTimestamp(o.Began.Add(o.Claim)))
 	}
-	if o.claimed() {
+	if o.wasClaimed() {
 		span.AddEvent("idempotency.claimed", trace.WithTimestamp(o.Began.Add(o.Claim+o.Waited)))
 	}
 	if o.Work > 0 {
@@ -97,34 +97,34 @@ func (o *observation) addSteps(span trace.Span, end time.Time) {
 	}
 }
 
-func (o *observation) attributes() []attribute.KeyValue {
-	all := make([]attribute.KeyValue, 0, 8)
-	all = append(all,
+func (o *observation) spanAttributes() []attribute.KeyValue {
+	attributes := make([]attribute.KeyValue, 0, 8)
+	attributes = append(attributes,
 		outcomeKey.String(string(o.Outcome)),
 		replayedKey.Bool(o.Outcome == idempotency.OutcomeReplayed))
 	if o.Operation != uuid.Nil {
-		all = append(all, operationKey.String(o.Operation.String()))
+		attributes = append(attributes, operationKey.String(o.Operation.String()))
 	}
 	if o.Attempt > 0 {
-		all = append(all, attemptKey.Int(o.Attempt))
+		attributes = append(attributes, attemptKey.Int(o.Attempt))
 	}
 	if o.FromCache {
-		all = append(all, fromCacheKey.Bool(true))
+		attributes = append(attributes, fromCacheKey.Bool(true))
 	}
 	if o.Omitted {
-		all = append(all, omittedKey.Bool(true))
+		attributes = append(attributes, omittedKey.Bool(true))
 	}
 	if o.Stored > 0 {
-		all = append(all, storedKey.Int(o.Stored))
+		attributes = append(attributes, storedKey.Int(o.Stored))
 	}
 	if o.LeaseLeft > 0 {
-		all = append(all, leaseRemainingKey.Float64(o.LeaseLeft.Seconds()))
+		attributes = append(attributes, leaseRemainingKey.Float64(o.LeaseLeft.Seconds()))
 	}
-	return all
+	return attributes
 }
 
-// claimed reports whether the request got the claim.
-func (o *observation) claimed() bool {
+// wasClaimed reports whether the store granted the claim to the request.
+func (o *observation) wasClaimed() bool {
 	switch o.Outcome {
 	case idempotency.OutcomeExecuted, idempotency.OutcomeReleased, idempotency.OutcomeAbandoned,
 		idempotency.OutcomeUnrecorded, idempotency.OutcomeRestored, idempotency.OutcomeClaimLost:
@@ -134,8 +134,8 @@ func (o *observation) claimed() bool {
 	}
 }
 
-// failed reports whether the service or its store is to blame.
-func (o *observation) failed() bool {
+// hasFailed reports whether the outcome is a failure of the service or of the store.
+func (o *observation) hasFailed() bool {
 	switch o.Outcome {
 	case idempotency.OutcomeUnavailable, idempotency.OutcomeUnprotected, idempotency.OutcomeUnrecorded,
 		idempotency.OutcomeClaimLost:

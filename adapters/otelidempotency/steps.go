@@ -12,40 +12,40 @@ import (
 	"github.com/idempotency-go/idempotency/step"
 )
 
-// Step is a [step.Tracer]: it makes a span for each step. [Telemetry.Handler] puts it into the context of its handler.
-// The work of an [idempotency.Runner], and a handler of a framework, does that itself:
+// Step is a [step.Tracer] that makes a span for each step. [Telemetry.Handler] adds Step to the context of the handler. In the work
+// of an [idempotency.Runner] and in handlers of frameworks, add Step yourself:
 //
 //	ctx = step.WithTracer(ctx, telemetry.Step)
 func (t *Telemetry) Step(ctx context.Context, name string) (_ context.Context, end func(found bool, err error)) {
-	if !t.traces(ctx) {
+	if !t.shouldTrace(ctx) {
 		return ctx, func(bool, error) {}
 	}
-	about := []attribute.KeyValue{stepNameKey.String(name)}
+	attributes := []attribute.KeyValue{stepNameKey.String(name)}
 	if op, ok := idempotency.FromContext(ctx); ok {
-		about = append(about, operationKey.String(op.ID.String()), attemptKey.Int(op.Attempt))
+		attributes = append(attributes, operationKey.String(op.ID.String()), attemptKey.Int(op.Attempt))
 	}
-	ctx, span := t.tracer.Start(ctx, "step "+name, trace.WithAttributes(about...))
+	ctx, span := t.tracer.Start(ctx, "step "+name, trace.WithAttributes(attributes...))
 	return ctx, func(found bool, err error) {
 		defer span.End()
 		span.SetAttributes(stepFoundKey.Bool(found))
 		if err != nil {
-			kind := stepErrorType(err)
-			span.SetAttributes(errorTypeKey.String(kind))
-			span.SetStatus(codes.Error, kind)
+			errorType := classifyStepError(err)
+			span.SetAttributes(errorTypeKey.String(errorType))
+			span.SetStatus(codes.Error, errorType)
 		}
 	}
 }
 
-// traces reports whether spans are begun in ctx.
-func (t *Telemetry) traces(ctx context.Context) bool {
+// shouldTrace reports whether to make spans in ctx: always inside a sampled span, and without any span.
+func (t *Telemetry) shouldTrace(ctx context.Context) bool {
 	current := trace.SpanContextFromContext(ctx)
 	return t.tracer != nil && (current.IsSampled() || !current.IsValid())
 }
 
-// stepErrorTypes are found before [errorTypes].
-var stepErrorTypes = []struct {
-	is   error
-	name string
+// stepErrorTypeRules take precedence over errorTypeRules.
+var stepErrorTypeRules = []struct {
+	wrapped   error
+	errorType string
 }{
 	{step.ErrUnknown, "outcome_unknown"},
 	{step.ErrResult, "result_unusable"},
@@ -53,11 +53,11 @@ var stepErrorTypes = []struct {
 	{idempotency.ErrUserQuota, "user_quota"},
 }
 
-func stepErrorType(err error) string {
-	for _, t := range stepErrorTypes {
-		if errors.Is(err, t.is) {
-			return t.name
+func classifyStepError(err error) string {
+	for _, rule := range stepErrorTypeRules {
+		if errors.Is(err, rule.wrapped) {
+			return rule.errorType
 		}
 	}
-	return errorType(err)
+	return classifyError(err)
 }

@@ -12,35 +12,34 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-const scope = "github.com/idempotency-go/idempotency/adapters/otelidempotency"
+const instrumentationScope = "github.com/idempotency-go/idempotency/adapters/otelidempotency"
 
 // Options are the settings of a [Telemetry]. The zero value of each field is its default.
 type Options struct {
-	// MeterProvider makes the instruments. Nil means the global one, see [otel.GetMeterProvider].
+	// MeterProvider makes the instruments. Nil means the global provider (see [otel.GetMeterProvider]).
 	MeterProvider metric.MeterProvider
 
-	// TracerProvider makes the spans that Observe begins. Nil means the global one, see [otel.GetTracerProvider]. With the
-	// provider of package trace/noop, Observe begins none, which saves time where there are no traces at all.
+	// TracerProvider makes the spans of Observe and Step. Nil means the global provider (see [otel.GetTracerProvider]). With the
+	// provider of package trace/noop, Observe makes no spans, which saves time in a service without traces.
 	TracerProvider trace.TracerProvider
 
-	// Attributes returns further attributes for what an event adds to metrics, such as the name of a route. Each
-	// combination of values makes new series, so there must be few of them: never a user or a key. It is called once for
-	// each event, by many goroutines at once. The metric of operations that run now does not have these attributes. Nil
-	// means none.
+	// Attributes returns additional attributes for the metrics of an event, such as the name of a route. Each combination of values
+	// makes new series, so use few values, and never a user or a key. Attributes is called once for each event, concurrently. The
+	// metric idempotency.operations.active never has additional attributes. Nil means no additional attributes.
 	//
-	// Series with such attributes begin when they first count something.
+	// A series with additional attributes begins at its first event instead of at zero.
 	Attributes func(context.Context, idempotency.Event) []attribute.KeyValue
 }
 
-// Telemetry makes metrics and traces of the events of any number of [idempotency.Middleware] and [idempotency.Runner]. It
+// Telemetry makes metrics and traces from the events of any number of [idempotency.Middleware] and [idempotency.Runner]. A Telemetry
 // is safe for concurrent use.
 type Telemetry struct {
-	tracer      trace.Tracer // nil: Observe begins no spans
-	instruments *instruments
-	attributes  func(context.Context, idempotency.Event) []attribute.KeyValue
+	tracer          trace.Tracer // nil if traces are off
+	instruments     *instruments
+	extraAttributes func(context.Context, idempotency.Event) []attribute.KeyValue
 }
 
-// New returns a Telemetry. The error is that of the MeterProvider, if it refuses an instrument.
+// New returns a Telemetry. New returns the errors of the MeterProvider if the MeterProvider refuses an instrument.
 func New(opts Options) (*Telemetry, error) {
 	if opts.MeterProvider == nil {
 		opts.MeterProvider = otel.GetMeterProvider()
@@ -48,37 +47,38 @@ func New(opts Options) (*Telemetry, error) {
 	if opts.TracerProvider == nil {
 		opts.TracerProvider = otel.GetTracerProvider()
 	}
-	instruments, err := newInstruments(opts.MeterProvider.Meter(scope))
+	instruments, err := newInstruments(opts.MeterProvider.Meter(instrumentationScope))
 	if err != nil {
 		return nil, err
 	}
-	t := &Telemetry{instruments: instruments, attributes: opts.Attributes}
+	t := &Telemetry{instruments: instruments, extraAttributes: opts.Attributes}
 	if _, off := opts.TracerProvider.(noop.TracerProvider); !off {
-		t.tracer = opts.TracerProvider.Tracer(scope)
+		t.tracer = opts.TracerProvider.Tracer(instrumentationScope)
 	}
 	return t, nil
 }
 
 // Observe is an [idempotency.Observer].
 func (t *Telemetry) Observe(ctx context.Context, event idempotency.Event) {
-	o := observation{Event: event, late: isLate(ctx, &event)}
-	labels := t.instruments.labelsOf(&o)
-	if t.attributes != nil {
-		labels = labels.with(seriesOf(&o.Event), t.attributes(ctx, event))
+	o := observation{Event: event, isLate: isLateEvent(ctx, &event)}
+	labels := t.instruments.labelsFor(&o)
+	if t.extraAttributes != nil {
+		labels = labels.withAttributes(seriesKeyOf(&o.Event), t.extraAttributes(ctx, event))
 	}
-	t.instruments.record(ctx, &o, labels)
-	t.trace(ctx, &o)
+	t.instruments.recordEvent(ctx, &o, labels)
+	t.traceEvent(ctx, &o)
 }
 
-// observation is an event, and whether it comes after another one of the same request: an unrecorded answer that was
-// settled in the background.
+// observation is an event. A late event follows an earlier event of the same request, when an unrecorded answer is settled in the
+// background.
 type observation struct {
 	idempotency.Event
-	late bool
+	isLate bool
 }
 
-// isLate tells by the context, which belongs to the operation only as long as the handler's does.
-func isLate(ctx context.Context, e *idempotency.Event) bool {
+// isLateEvent reports whether e is a late event. Outcomes that may be late or not are told apart by ctx, because the context of a
+// late event has no operation.
+func isLateEvent(ctx context.Context, e *idempotency.Event) bool {
 	switch e.Outcome {
 	case idempotency.OutcomeRecorded:
 		return true
