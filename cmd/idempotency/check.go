@@ -10,49 +10,49 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// checkCommand runs the Check of the store.
+// checkCommand calls Check of the store and prints the findings.
 type checkCommand struct{}
 
 // The severities of findings.
 const (
-	severityBroken = "broken" // the stores do not work, or will not for long
-	severityUnsafe = "unsafe" // they work, but a part of the promise does not hold
+	severityBroken = "broken" // the store fails, or will fail soon
+	severityUnsafe = "unsafe" // the store works, but breaks a part of the promise
 )
 
-// finding is one that Check has returned.
+// finding is a finding by Check.
 type finding struct {
 	Severity string `json:"severity"`
 	Problem  string `json:"problem"`
 }
 
 func (c *checkCommand) Run(a *app) error {
-	s, err := a.open()
+	store, err := a.openStore()
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	ctx, cancel := context.WithTimeout(context.Background(), a.line.Timeout)
+	defer store.closeClient()
+	ctx, cancel := context.WithTimeout(context.Background(), a.flags.Timeout)
 	defer cancel()
-	findings, err := a.weigh(s.Check(ctx))
-	if a.line.JSON {
+	findings, err := a.sortFindings(store.Check(ctx))
+	if a.flags.JSON {
 		if findings == nil {
 			findings = []finding{}
 		}
 		err = errors.Join(err, writeJSON(a.out, struct {
 			Store    string    `json:"store"`
 			Findings []finding `json:"findings"`
-		}{s.name, findings}))
+		}{store.description, findings}))
 	} else {
-		a.showFindings(s, findings, err == nil)
+		a.showFindings(store, findings, err == nil)
 	}
 	if err == nil && len(findings) > 0 {
-		return nothing(exitNothing)
+		return exitSilently(exitNothing)
 	}
 	return err
 }
 
-// weigh returns the findings that err joins, and what else is in it: the store could not be asked.
-func (a *app) weigh(err error) (findings []finding, failed error) {
+// sortFindings splits err into findings and other errors. failed has the other errors, which mean that Check was incomplete.
+func (a *app) sortFindings(err error) (findings []finding, failed error) {
 	var others []error
 	for _, found := range idempotency.Findings(err) {
 		_, unsafe := errors.AsType[*idempotency.UnsafeSetting](found)
@@ -66,14 +66,14 @@ func (a *app) weigh(err error) (findings []finding, failed error) {
 			others = append(others, found)
 			continue
 		}
-		findings = append(findings, finding{severity, a.secrets.hide(found.Error())})
+		findings = append(findings, finding{severity, a.secrets.hideSecrets(found.Error())})
 	}
 	return findings, errors.Join(others...)
 }
 
-func (a *app) showFindings(s *opened, findings []finding, complete bool) {
+func (a *app) showFindings(store *openedStore, findings []finding, complete bool) {
 	if len(findings) == 0 && complete {
-		fmt.Fprintf(a.out, "No findings: %s is fit to keep records.\n", s.name)
+		fmt.Fprintf(a.out, "No findings: %s is fit to keep records.\n", store.description)
 		return
 	}
 	t := newTable(a.out)
@@ -82,7 +82,7 @@ func (a *app) showFindings(s *opened, findings []finding, complete bool) {
 		if f.Severity == severityBroken {
 			code = red
 		}
-		t.row(a.style.colour(code, f.Severity), visible.Text(f.Problem))
+		t.writeRow(a.style.colourText(code, f.Severity), visible.Text(f.Problem))
 	}
 	t.flush()
 }

@@ -11,23 +11,23 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// mayAsk returns an error if somebody is to be asked, and nobody can be.
-func (a *app) mayAsk(yes bool) error {
+// requireTerminal returns an error if the command needs a confirmation and standard input is no terminal.
+func (a *app) requireTerminal(yes bool) error {
 	if yes || term.IsTerminal(int(a.stdin.Fd())) {
 		return nil
 	}
 	return errors.New("standard input is no terminal, so nobody can be asked: want --yes")
 }
 
-// confirm asks whether to do something to an entry, which was shown with a warning. It takes nothing but a word for a yes.
-func (a *app) confirm(entry idempotency.Entry, warning, verb string) bool {
-	if a.line.JSON || !a.seen {
-		fmt.Fprintln(a.questions, paragraph(warning)) // whoever is asked must see it
+// askToConfirm asks the user to confirm a change of entry. Only the confirmationWord confirms.
+func (a *app) askToConfirm(entry idempotency.Entry, warning, verb string) bool {
+	if a.flags.JSON || !a.outIsTerminal {
+		fmt.Fprintln(a.stderr, wrapText(warning)) // standard output does not show the warning to the user
 	}
-	fmt.Fprintf(a.questions, "Type %s to %s it, anything else to leave it: ", wordOf(entry), verb)
+	fmt.Fprintf(a.stderr, "Type %s to %s it, anything else to leave it: ", confirmationWord(entry), verb)
 	answer, _ := bufio.NewReader(a.stdin).ReadString('\n')
-	return strings.TrimSpace(answer) == wordOf(entry)
+	return strings.TrimSpace(answer) == confirmationWord(entry)
 }
 
-// wordOf is what to type.
-func wordOf(entry idempotency.Entry) string { return entry.OperationID().String()[:8] }
+// confirmationWord is the beginning of the operation ID, so that a user confirms a specific operation.
+func confirmationWord(entry idempotency.Entry) string { return entry.OperationID().String()[:8] }

@@ -16,10 +16,10 @@ import (
 	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 
-// openDynamoDB opens a table. What the URL does not say comes from the variables and files of the SDK.
-func (a *app) openDynamoDB(address string) (*opened, error) {
+// openDynamoDB opens a table. The SDK takes missing settings from its environment variables and files.
+func (a *app) openDynamoDB(address string) (*openedStore, error) {
 	u, err := url.Parse(address)
-	if err != nil || u.User != nil || u.Path+u.Opaque != "" { // what is wrong may have a credential
+	if err != nil || u.User != nil || u.Path+u.Opaque != "" { // the text of err may contain a credential
 		return nil, errors.New("the URL of DynamoDB cannot be read: want dynamodb://table?region=eu-central-1, without credentials")
 	}
 	query := u.Query()
@@ -28,7 +28,7 @@ func (a *app) openDynamoDB(address string) (*opened, error) {
 			return nil, fmt.Errorf("the URL of DynamoDB: parameter %q is unknown: want region or endpoint", name)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), a.line.Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), a.flags.Timeout)
 	defer cancel()
 	settings, err := config.LoadDefaultConfig(ctx, config.WithRegion(query.Get("region")), config.WithLogger(logging.Nop{}))
 	if err != nil {
@@ -38,16 +38,16 @@ func (a *app) openDynamoDB(address string) (*opened, error) {
 		return nil, errors.New("DynamoDB: which region? want dynamodb://table?region=eu-central-1, or AWS_REGION")
 	}
 	if _, err := settings.Credentials.Retrieve(ctx); err != nil {
-		return nil, fail(exitUnknown, "DynamoDB: no credentials: %w", err)
+		return nil, failWith(exitUnknown, "DynamoDB: no credentials: %w", err)
 	}
 	client := dynamodb.NewFromConfig(settings, func(o *dynamodb.Options) {
 		if endpoint := query.Get("endpoint"); endpoint != "" {
 			o.BaseEndpoint = aws.String(endpoint)
 		}
 	})
-	table := cmp.Or(u.Host, a.line.Table, "idempotency_records")
-	return &opened{
-		store: dynamodbstore.New(client, dynamodbstore.Options{Table: table}), close: func() {},
-		name: visible.Text(fmt.Sprintf("DynamoDB in %s, table %s", settings.Region, table)),
+	table := cmp.Or(u.Host, a.flags.Table, "idempotency_records")
+	return &openedStore{
+		openableStore: dynamodbstore.New(client, dynamodbstore.Options{Table: table}), closeClient: func() {},
+		description: visible.Text(fmt.Sprintf("DynamoDB in %s, table %s", settings.Region, table)),
 	}, nil
 }

@@ -1,7 +1,7 @@
 package main
 
-// Program is the program, and Run what it does.
+// Program and Run give tests access to the program.
 var (
 	Program = main
-	Run     = run
+	Run     = runProgram
 )

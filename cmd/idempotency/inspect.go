@@ -11,7 +11,7 @@ import (
 	"github.com/idempotency-go/idempotency/internal/visible"
 )
 
-// keyFlags name a key.
+// keyFlags are the flags that identify a key.
 type keyFlags struct {
 	User     string `placeholder:"NAME" help:"The user, as the service names it ('single' for SingleUser)."`
 	Endpoint string `placeholder:"TEXT" help:"The endpoint, such as 'POST /payments'."`
@@ -19,8 +19,8 @@ type keyFlags struct {
 	Digest   string `placeholder:"HEX" help:"The digest of all three, from a list, in their place."`
 }
 
-// check reports what is wrong with the flags.
-func (k keyFlags) check() error {
+// checkFlags returns an error unless the flags give either a digest or user, endpoint and key.
+func (k keyFlags) checkFlags() error {
 	digest, err := hex.DecodeString(k.Digest)
 	switch all := k.User != "" && k.Endpoint != "" && k.Key != ""; {
 	case k.Digest != "" && (k.User != "" || k.Endpoint != "" || k.Key != ""):
@@ -33,134 +33,134 @@ func (k keyFlags) check() error {
 	return nil
 }
 
-// find returns what the store has of the key.
-func (k keyFlags) find(ctx context.Context, s *opened) (idempotency.Entry, error) {
+// findEntry returns the entry of the key in store.
+func (k keyFlags) findEntry(ctx context.Context, store *openedStore) (idempotency.Entry, error) {
 	if k.Digest != "" {
-		return s.InspectDigest(ctx, k.digest())
+		return store.InspectDigest(ctx, k.keyDigest())
 	}
-	return s.Inspect(ctx, k.key())
+	return store.Inspect(ctx, k.parseKey())
 }
 
-// key returns the key that is named by its parts.
-func (k keyFlags) key() idempotency.Key {
-	id, err := idempotency.ParseKey([]string{k.Key}) // in quotes or bare, as the header may be
+// parseKey returns the key of --user, --endpoint and --key.
+func (k keyFlags) parseKey() idempotency.Key {
+	id, err := idempotency.ParseKey([]string{k.Key}) // in quotes or bare, like the header field
 	if err != nil {
-		id = k.Key // of a Runner, which has other rules
+		id = k.Key // a Runner accepts other IDs, too
 	}
 	return idempotency.Key{User: k.User, Endpoint: k.Endpoint, ID: id}.Bounded()
 }
 
-func (k keyFlags) digest() [32]byte {
+func (k keyFlags) keyDigest() [32]byte {
 	if k.Digest != "" {
-		digest, _ := hex.DecodeString(k.Digest) // was checked
+		digest, _ := hex.DecodeString(k.Digest) // checkFlags has seen to the error
 		return [32]byte(digest)
 	}
-	return k.key().Digest()
+	return k.parseKey().Digest()
 }
 
-// absent is the story of the key if there is no record of it.
-func (k keyFlags) absent() string {
-	return tellAbsent(idempotency.Entry{Digest: k.digest()}.OperationID().String())
+// describeAbsence describes the key when the store has no record.
+func (k keyFlags) describeMissingKey() string {
+	return describeAbsence(idempotency.Entry{Digest: k.keyDigest()}.OperationID().String())
 }
 
-// inspectCommand tells what happened to a key.
+// inspectCommand describes the operation of a key.
 type inspectCommand struct {
 	keyFlags
 	Body bool `help:"Show the body of the answer, too."`
 }
 
 func (c *inspectCommand) Run(a *app) error {
-	s, err := a.open(c.check())
+	store, err := a.openStore(c.checkFlags())
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	entry, err := a.ask(c.keyFlags, s)
+	defer store.closeClient()
+	entry, err := a.loadEntry(c.keyFlags, store)
 	switch {
 	case errors.Is(err, idempotency.ErrNoRecord):
-		return a.tellAbsent(inspection{Store: s.name, Story: c.absent()})
+		return a.reportAbsence(inspection{Store: store.description, Story: c.describeMissingKey()})
 	case err != nil && !errors.Is(err, idempotency.ErrRecordInvalid):
 		return err
 	}
 	damage := err
-	if a.line.JSON {
+	if a.flags.JSON {
 		err = writeJSON(a.out, inspection{
-			Store: s.name, Found: true, Story: tell(entry, damage), Entry: jsonOf(entry, damage, c.Body),
+			Store: store.description, Found: true, Story: describeEntry(entry, damage), Entry: newJSONEntry(entry, damage, c.Body),
 		})
 	} else {
-		fmt.Fprintln(a.out, paragraph(tell(entry, damage)))
-		a.show(entry)
+		fmt.Fprintln(a.out, wrapText(describeEntry(entry, damage)))
+		a.showEntry(entry)
 		showBody(a.out, entry, c.Body)
 		if damage == nil && entry.State == idempotency.StateAbandoned {
 			fmt.Fprint(a.out, "\nWhen you know what it has done, end it: idempotency resolve --help says how.\n")
 		}
 	}
 	if damage != nil {
-		return errors.Join(err, &failure{exitUnknown, damage})
+		return errors.Join(err, &exitError{exitUnknown, damage})
 	}
 	return err
 }
 
-// tellAbsent says that there is no record, and ends the command.
-func (a *app) tellAbsent(document inspection) error {
-	if a.line.JSON {
-		return errors.Join(writeJSON(a.out, document), nothing(exitNothing))
+// reportAbsence prints that the record is missing, and returns the exit status as an error.
+func (a *app) reportAbsence(document inspection) error {
+	if a.flags.JSON {
+		return errors.Join(writeJSON(a.out, document), exitSilently(exitNothing))
 	}
-	fmt.Fprintf(a.out, "%s\nThe store is %s.\n", paragraph(document.Story), document.Store)
-	return nothing(exitNothing)
+	fmt.Fprintf(a.out, "%s\nThe store is %s.\n", wrapText(document.Story), document.Store)
+	return exitSilently(exitNothing)
 }
 
-// ask returns what the store has of the key, within the bound.
-func (a *app) ask(key keyFlags, s *opened) (idempotency.Entry, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), a.line.Timeout)
+// loadEntry returns the entry of key in store, within --timeout.
+func (a *app) loadEntry(key keyFlags, store *openedStore) (idempotency.Entry, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), a.flags.Timeout)
 	defer cancel()
-	return key.find(ctx, s)
+	return key.findEntry(ctx, store)
 }
 
-// show writes what is known of an entry.
-func (a *app) show(e idempotency.Entry) {
+// showEntry prints the known fields of an entry.
+func (a *app) showEntry(e idempotency.Entry) {
 	t := newTable(a.out)
-	row := func(name, value string) {
+	addRow := func(name, value string) {
 		if value != "" {
-			t.row("  "+name, value)
+			t.writeRow("  "+name, value)
 		}
 	}
-	row("state", a.style.state(e.State))
-	row("user", visible.Text(e.Key.User))
-	row("endpoint", visible.Text(e.Key.Endpoint))
-	row("key", visible.Text(e.Key.ID))
-	row("digest", hex.EncodeToString(e.Digest[:]))
-	row("operation", e.OperationID().String())
+	addRow("state", a.style.colourState(e.State))
+	addRow("user", visible.Text(e.Key.User))
+	addRow("endpoint", visible.Text(e.Key.Endpoint))
+	addRow("key", visible.Text(e.Key.ID))
+	addRow("digest", hex.EncodeToString(e.Digest[:]))
+	addRow("operation", e.OperationID().String())
 	if e.Attempt > 0 {
-		row("attempt", fmt.Sprint(e.Attempt))
+		addRow("attempt", fmt.Sprint(e.Attempt))
 	}
-	row("began", instant(e.Created))
-	row("completed", instant(e.Completed))
-	row("lease left", duration(e.LeaseLeft))
-	row("kept for", duration(e.Remaining))
+	addRow("began", formatTime(e.Created))
+	addRow("completed", formatTime(e.Completed))
+	addRow("lease left", formatDuration(e.LeaseLeft))
+	addRow("kept for", formatDuration(e.Remaining))
 	if e.Size > 0 {
-		row("size", bytesOf(e.Size))
+		addRow("size", formatBytes(e.Size))
 	}
 	if e.State == idempotency.StateCompleted {
-		row("status", statusOf(e.Status))
+		addRow("status", formatStatus(e.Status))
 	}
-	t.rows("  header", headerOf(e.Response))
-	t.rows("  steps", stepsOf(e))
-	row("note", visible.Text(e.Note))
-	t.rows("  resolved", resolutionOf(e.Resolved))
+	t.writeRows("  header", headerLines(e.Response))
+	t.writeRows("  steps", stepLines(e))
+	addRow("note", visible.Text(e.Note))
+	t.writeRows("  resolved", resolutionLines(e.Resolved))
 	t.flush()
 }
 
-// showBody writes the body of the answer, or how to see it.
-func showBody(out io.Writer, e idempotency.Entry, asked bool) {
+// showBody prints the body of the answer or, if isRequested is false, the flag that shows the body.
+func showBody(out io.Writer, e idempotency.Entry, isRequested bool) {
 	switch {
 	case e.Response == nil || e.Response.Omitted:
 	case isSealed(e.Response):
-		fmt.Fprintf(out, "\nThe answer is sealed: %s that only the service can open.\n", bytesOf(int64(len(e.Response.Body))))
-	case !asked:
-		fmt.Fprintf(out, "\nThe body has %s: --body shows it.\n", bytesOf(int64(len(e.Response.Body))))
+		fmt.Fprintf(out, "\nThe answer is sealed: %s that only the service can open.\n", formatBytes(int64(len(e.Response.Body))))
+	case !isRequested:
+		fmt.Fprintf(out, "\nThe body has %s: --body shows it.\n", formatBytes(int64(len(e.Response.Body))))
 	default:
-		fmt.Fprintf(out, "\nThe body has %s:\n\n%s", bytesOf(int64(len(e.Response.Body))),
-			visibleLines(string(e.Response.Body), "  | "))
+		fmt.Fprintf(out, "\nThe body has %s:\n\n%s", formatBytes(int64(len(e.Response.Body))),
+			quoteLines(string(e.Response.Body), "  | "))
 	}
 }

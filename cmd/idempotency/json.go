@@ -9,18 +9,18 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// inspection is what inspect, forget and resolve print as JSON. The names in all documents are stable.
+// inspection is the JSON document of inspect, forget and resolve. The names in all JSON documents are stable.
 type inspection struct {
 	Store      string          `json:"store"`
 	Found      bool            `json:"found"`
-	Forgotten  *bool           `json:"forgotten,omitempty"` // of forget
-	Resolved   *bool           `json:"resolved,omitempty"`  // of resolve
+	Forgotten  *bool           `json:"forgotten,omitempty"` // only by forget
+	Resolved   *bool           `json:"resolved,omitempty"`  // only by resolve
 	Story      string          `json:"story"`
 	Entry      *jsonEntry      `json:"entry,omitempty"`
 	Resolution *jsonResolution `json:"resolution,omitempty"`
 }
 
-// jsonResolution is how an operation was ended.
+// jsonResolution is the resolution by the command resolve.
 type jsonResolution struct {
 	Happened    bool        `json:"happened"`
 	Status      int         `json:"status,omitempty"`
@@ -32,7 +32,7 @@ type jsonResolution struct {
 	RemainingMS int64       `json:"remainingMs"`
 }
 
-// jsonEntry is an entry. What the store does not know is left out.
+// jsonEntry is an entry. Fields that the store does not know are left out.
 type jsonEntry struct {
 	State       idempotency.State `json:"state"`
 	User        string            `json:"user,omitempty"`
@@ -54,7 +54,7 @@ type jsonEntry struct {
 	Response    *jsonResponse     `json:"response,omitempty"`
 }
 
-// jsonResolved is how the operation was ended last, by an operator or by Options.Reconcile, which is no operator.
+// jsonResolved is the last resolution in the record. Operator is empty for a resolution by Options.Reconcile.
 type jsonResolved struct {
 	Happened bool      `json:"happened"`
 	Attempt  int       `json:"attempt"`
@@ -64,7 +64,7 @@ type jsonResolved struct {
 	Sealed   bool      `json:"sealed,omitempty"`
 }
 
-// jsonStep is a checkpoint, never with what is in it.
+// jsonStep is a checkpoint without its data.
 type jsonStep struct {
 	Name string `json:"name"`
 	Size int    `json:"size"`
@@ -77,52 +77,52 @@ type jsonResponse struct {
 	Omitted    bool        `json:"omitted,omitempty"`
 	Sealed     bool        `json:"sealed,omitempty"`
 	BodySize   int         `json:"bodySize"`
-	Body       *string     `json:"body,omitempty"`       // with --body, if it is text
-	BodyBase64 []byte      `json:"bodyBase64,omitempty"` // with --body, if it is not
+	Body       *string     `json:"body,omitempty"`       // with --body, for a body in UTF-8
+	BodyBase64 []byte      `json:"bodyBase64,omitempty"` // with --body, for any other body
 }
 
-func jsonOf(e idempotency.Entry, damage error, body bool) *jsonEntry {
-	j := &jsonEntry{
+func newJSONEntry(e idempotency.Entry, damage error, withBody bool) *jsonEntry {
+	document := &jsonEntry{
 		State: e.State, User: e.Key.User, Endpoint: e.Key.Endpoint, Key: e.Key.ID,
 		Digest: hex.EncodeToString(e.Digest[:]), Operation: e.OperationID().String(),
-		Attempt: e.Attempt, Created: timeOf(e.Created), Completed: timeOf(e.Completed),
+		Attempt: e.Attempt, Created: utcOrNil(e.Created), Completed: utcOrNil(e.Completed),
 		LeaseLeftMS: e.LeaseLeft.Milliseconds(), RemainingMS: e.Remaining.Milliseconds(), Size: e.Size, Status: e.Status,
 		Note: e.Note,
 	}
 	for _, step := range e.Steps {
-		j.Steps = append(j.Steps, jsonStep{step.Name, step.Bytes})
+		document.Steps = append(document.Steps, jsonStep{step.Name, step.Bytes})
 	}
 	if r := e.Resolved; r != nil {
-		j.Resolved = &jsonResolved{Happened: r.Happened, Attempt: r.Attempt, At: r.At, Sealed: isSealedResolution(r)}
-		if !j.Resolved.Sealed {
-			j.Resolved.Operator, j.Resolved.Reason = r.Operator, r.Reason
+		document.Resolved = &jsonResolved{Happened: r.Happened, Attempt: r.Attempt, At: r.At, Sealed: isSealedResolution(r)}
+		if !document.Resolved.Sealed {
+			document.Resolved.Operator, document.Resolved.Reason = r.Operator, r.Reason
 		}
 	}
 	if damage != nil {
-		j.Damage = damage.Error()
+		document.Damage = damage.Error()
 	}
 	r := e.Response
 	if r == nil {
-		return j
+		return document
 	}
-	j.Response = &jsonResponse{
+	document.Response = &jsonResponse{
 		Trailer: r.Trailer.Header(), Omitted: r.Omitted, Sealed: isSealed(r), BodySize: len(r.Body),
 	}
-	if !j.Response.Sealed { // else it is the mark of that
-		j.Response.Header = r.Header.Header()
+	if !document.Response.Sealed { // a sealed answer has only sealedPrefix and ciphertext as its header
+		document.Response.Header = r.Header.Header()
 	}
 	switch {
-	case !body:
+	case !withBody:
 	case utf8.Valid(r.Body):
 		text := string(r.Body)
-		j.Response.Body = &text
+		document.Response.Body = &text
 	default:
-		j.Response.BodyBase64 = r.Body
+		document.Response.BodyBase64 = r.Body
 	}
-	return j
+	return document
 }
 
-func timeOf(t time.Time) *time.Time {
+func utcOrNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}

@@ -26,12 +26,12 @@ type listCommand struct {
 
 func (c *listCommand) Run(a *app) error {
 	after, err := parseCursor(c.After)
-	s, err := a.open(err, positive("--limit", c.Limit), positive("--scan", c.Scan))
+	store, err := a.openStore(err, requirePositive("--limit", c.Limit), requirePositive("--scan", c.Scan))
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	listing, err := a.list(s, idempotency.ListRequest{
+	defer store.closeClient()
+	listing, err := a.loadListing(store, idempotency.ListRequest{
 		States: c.State, User: c.User, Largest: c.Largest, Limit: min(c.Limit, math.MaxInt-1) + 1, Scan: c.Scan, After: after,
 	})
 	if err != nil {
@@ -40,31 +40,32 @@ func (c *listCommand) Run(a *app) error {
 	next := ""
 	if len(listing.Entries) > c.Limit {
 		listing.Entries = listing.Entries[:c.Limit]
-		next = cursorOf(listing.Entries[c.Limit-1])
+		next = formatCursor(listing.Entries[c.Limit-1])
 	}
-	if a.line.JSON {
-		err = writeJSON(a.out, jsonListing(s, listing, next))
+	if a.flags.JSON {
+		err = writeJSON(a.out, newListingDocument(store, listing, next))
 	} else {
 		a.showListing(listing, next)
 	}
 	switch {
 	case err != nil || len(listing.Entries) > 0:
 		return err
-	case listing.Partial || listing.Unreadable > 0: // there may be one among those
-		return nothing(exitUnknown)
+	case listing.Partial || listing.Unreadable > 0: // the unread records may have a match
+		return exitSilently(exitUnknown)
 	default:
-		return nothing(exitNothing)
+		return exitSilently(exitNothing)
 	}
 }
 
-// cursorOf returns where a listing is to go on: behind an entry.
-func cursorOf(e idempotency.Entry) string {
+// formatCursor returns the cursor for the page after e.
+func formatCursor(e idempotency.Entry) string {
 	b := binary.BigEndian.AppendUint64(nil, uint64(e.Created.UnixMicro()))
 	b = binary.BigEndian.AppendUint64(b, uint64(e.Size))
 	return base64.RawURLEncoding.EncodeToString(append(b, e.Digest[:]...))
 }
 
-// parseCursor returns what the order of a listing needs of the entry that cursorOf was given, or nil for an empty text.
+// parseCursor returns an entry with the fields in a cursor, which determine the order of a listing. parseCursor returns nil for an
+// empty text.
 func parseCursor(text string) (*idempotency.Entry, error) {
 	if text == "" {
 		return nil, nil
@@ -79,17 +80,17 @@ func parseCursor(text string) (*idempotency.Entry, error) {
 	}, nil
 }
 
-func (a *app) list(s *opened, request idempotency.ListRequest) (idempotency.Listing, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), a.line.Timeout)
+func (a *app) loadListing(store *openedStore, request idempotency.ListRequest) (idempotency.Listing, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), a.flags.Timeout)
 	defer cancel()
-	listing, err := s.List(ctx, request)
+	listing, err := store.List(ctx, request)
 	if errors.Is(err, errors.ErrUnsupported) {
-		return listing, &failure{exitUsage, err}
+		return listing, &exitError{exitUsage, err}
 	}
 	return listing, err
 }
 
-// showListing writes a page of a listing.
+// showListing prints a page of a listing.
 func (a *app) showListing(listing idempotency.Listing, next string) {
 	total := 0
 	for _, t := range listing.Totals {
@@ -117,15 +118,15 @@ func (a *app) showListing(listing idempotency.Listing, next string) {
 	}
 }
 
-// showEntries writes a row for each entry: with its key where the store keeps it, else with the digest. A column that no
-// entry has anything for is left out.
+// showEntries prints a row for each entry, with the key or, if the store keeps no keys, with the digest. Columns without any value
+// are left out.
 func (a *app) showEntries(entries []idempotency.Entry) {
-	rows := [][]string{{a.style.colour(plain, "state"), "began", "attempt", "status", "bytes", "lease left", "kept for",
+	rows := [][]string{{a.style.colourText(plain, "state"), "began", "attempt", "status", "bytes", "lease left", "kept for",
 		"user", "endpoint", "key", "digest"}}
 	used := make([]bool, len(rows[0]))
 	for _, e := range entries {
-		row := []string{a.style.state(e.State), instant(e.Created), fmt.Sprint(e.Attempt), "", fmt.Sprint(e.Size),
-			duration(e.LeaseLeft), duration(e.Remaining), visible.Text(e.Key.User), visible.Text(e.Key.Endpoint), visible.Text(e.Key.ID), ""}
+		row := []string{a.style.colourState(e.State), formatTime(e.Created), fmt.Sprint(e.Attempt), "", fmt.Sprint(e.Size),
+			formatDuration(e.LeaseLeft), formatDuration(e.Remaining), visible.Text(e.Key.User), visible.Text(e.Key.Endpoint), visible.Text(e.Key.ID), ""}
 		if e.Status != 0 {
 			row[3] = fmt.Sprint(e.Status)
 		}
@@ -145,12 +146,12 @@ func (a *app) showEntries(entries []idempotency.Entry) {
 				cells = append(cells, cell)
 			}
 		}
-		t.row(cells...)
+		t.writeRow(cells...)
 	}
 	t.flush()
 }
 
-// listingDocument is what list prints as JSON.
+// listingDocument is the JSON document of list.
 type listingDocument struct {
 	Store      string                          `json:"store"`
 	Entries    []*jsonEntry                    `json:"entries"`
@@ -165,16 +166,16 @@ type jsonTotal struct {
 	Bytes   int64 `json:"bytes"`
 }
 
-func jsonListing(s *opened, listing idempotency.Listing, next string) listingDocument {
-	d := listingDocument{
-		Store: s.name, Entries: []*jsonEntry{}, Next: next, Totals: make(map[idempotency.State]jsonTotal), Partial: listing.Partial,
+func newListingDocument(store *openedStore, listing idempotency.Listing, next string) listingDocument {
+	document := listingDocument{
+		Store: store.description, Entries: []*jsonEntry{}, Next: next, Totals: make(map[idempotency.State]jsonTotal), Partial: listing.Partial,
 		Unreadable: listing.Unreadable,
 	}
 	for _, e := range listing.Entries {
-		d.Entries = append(d.Entries, jsonOf(e, nil, false))
+		document.Entries = append(document.Entries, newJSONEntry(e, nil, false))
 	}
 	for state, total := range listing.Totals {
-		d.Totals[state] = jsonTotal(total)
+		document.Totals[state] = jsonTotal(total)
 	}
-	return d
+	return document
 }

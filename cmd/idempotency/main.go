@@ -1,10 +1,10 @@
-// Idempotency tells support and operators what has happened to an idempotency key: it inspects, lists, resolves and forgets
-// the records that a service keeps.
+// Idempotency is a command for support and operators. The command inspects, lists, resolves and forgets the records of a service,
+// and describes the operation of an idempotency key.
 //
 //	export DATABASE_URL=postgres://app@db/shop
 //	idempotency inspect --user alice --endpoint 'POST /payments' --key order-1
 //
-// The README lists all commands. What to do with what they show:
+// The README lists all commands. The page for support explains what to do about each result:
 // https://github.com/idempotency-go/idempotency/blob/main/docs/support.md
 package main
 
@@ -15,6 +15,6 @@ import (
 )
 
 func main() {
-	redis.SetLogger(quiet{}) // not in run: it is one for the process, in which tests call run many times at once
-	os.Exit(run(os.Args[1:], os.LookupEnv, os.Stdin, os.Stdout, os.Stderr))
+	redis.SetLogger(silentLogger{}) // here because the logger is global, and tests call runProgram concurrently
+	os.Exit(runProgram(os.Args[1:], os.LookupEnv, os.Stdin, os.Stdout, os.Stderr))
 }

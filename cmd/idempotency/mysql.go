@@ -15,9 +15,9 @@ import (
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
-// openMySQL opens a table of MySQL or MariaDB. The parameters of the URL are those of the driver.
-func (a *app) openMySQL(address string) (*opened, error) {
-	config, err := a.mysqlConfig(address)
+// openMySQL opens a table of MySQL or MariaDB. The URL may have the parameters of the driver.
+func (a *app) openMySQL(address string) (*openedStore, error) {
+	config, err := a.parseMySQLURL(address)
 	if err != nil {
 		return nil, err
 	}
@@ -27,14 +27,14 @@ func (a *app) openMySQL(address string) (*opened, error) {
 	}
 	db := sql.OpenDB(connector)
 	db.SetMaxOpenConns(2)
-	return &opened{
-		store: mysqlstore.NewTable(db, mysqlstore.Options{Table: a.line.Table}), close: func() { _ = db.Close() },
-		name: visible.Text(fmt.Sprintf("MySQL at %s, database %s", config.Addr, config.DBName)),
+	return &openedStore{
+		openableStore: mysqlstore.NewTable(db, mysqlstore.Options{Table: a.flags.Table}), closeClient: func() { _ = db.Close() },
+		description: visible.Text(fmt.Sprintf("MySQL at %s, database %s", config.Addr, config.DBName)),
 	}, nil
 }
 
-func (a *app) mysqlConfig(address string) (*mysql.Config, error) {
-	unreadable := errors.New("the URL of MySQL cannot be read: want mysql://user@host/database") // what is wrong may have a part of it
+func (a *app) parseMySQLURL(address string) (*mysql.Config, error) {
+	unreadable := errors.New("the URL of MySQL cannot be read: want mysql://user@host/database") // without the cause, whose text may contain the password
 	u, err := url.Parse(address)
 	if err != nil || u.Hostname() == "" {
 		return nil, unreadable
@@ -43,11 +43,11 @@ func (a *app) mysqlConfig(address string) (*mysql.Config, error) {
 	if err != nil {
 		return nil, unreadable
 	}
-	password, _ := a.env("MYSQL_PWD")
+	password, _ := a.lookupEnv("MYSQL_PWD")
 	inURL, _ := u.User.Password()
 	config.User, config.Passwd = u.User.Username(), cmp.Or(inURL, password)
 	config.Net, config.Addr = "tcp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "3306"))
 	config.DBName = strings.TrimPrefix(u.Path, "/")
-	config.Logger = &mysql.NopLogger{} // what matters is in the error
+	config.Logger = &mysql.NopLogger{} // the error has the same information
 	return config, nil
 }

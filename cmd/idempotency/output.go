@@ -5,28 +5,28 @@ import (
 	"io"
 )
 
-// output is where the program prints. It remembers that something could not be printed, on a full disk for instance: the
-// exit status must not say then that all is there.
-type output struct {
-	w   io.Writer
-	err error
+// completeWriter is the standard output of the program. completeWriter keeps the first error of a write, for example on a full
+// disk, because an incomplete output must not have the exit status of success.
+type completeWriter struct {
+	underlying io.Writer
+	firstErr   error
 }
 
-func (o *output) Write(b []byte) (int, error) {
-	if o.err != nil {
-		return 0, o.err
+func (o *completeWriter) Write(b []byte) (int, error) {
+	if o.firstErr != nil {
+		return 0, o.firstErr
 	}
-	n, err := o.w.Write(b)
+	n, err := o.underlying.Write(b)
 	if err != nil {
-		o.err = fmt.Errorf("the output is not complete: %w", err)
+		o.firstErr = fmt.Errorf("the output is not complete: %w", err)
 	}
-	return n, o.err
+	return n, o.firstErr
 }
 
-// orFailed returns the end of a command, or why not all of its output is there.
-func (o *output) orFailed(err error) error {
-	if o.err == nil || err != nil && err.Error() != "" {
+// orIncomplete returns the error of a command or, if err has no text, the first error of a write.
+func (o *completeWriter) orIncomplete(err error) error {
+	if o.firstErr == nil || err != nil && err.Error() != "" {
 		return err
 	}
-	return &failure{exitUnknown, o.err}
+	return &exitError{exitUnknown, o.firstErr}
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// openPostgres opens a table. What the URL does not say comes from the variables and files of libpq.
-func (a *app) openPostgres(address string) (*opened, error) {
+// openPostgres opens a table. Missing settings come from the environment variables and files of libpq.
+func (a *app) openPostgres(address string) (*openedStore, error) {
 	config, err := pgxpool.ParseConfig(address)
-	if err != nil { // its text may have a part of the URL
+	if err != nil { // the text of err may contain a part of the URL
 		return nil, errors.New("the URL of PostgreSQL, or a variable or file of libpq, cannot be read")
 	}
 	conn := config.ConnConfig
-	a.secrets.add(conn.Password) // perhaps of ~/.pgpass
+	a.secrets.addValue(conn.Password) // may come from ~/.pgpass
 	if conn.RuntimeParams["application_name"] == "" {
 		conn.RuntimeParams["application_name"] = "idempotency"
 	}
@@ -28,10 +28,10 @@ func (a *app) openPostgres(address string) (*opened, error) {
 		return nil, err
 	}
 	table := pgxstore.NewTable(pool, pgxstore.Options{
-		Schema: a.line.Schema, Table: a.line.Table, PartitionDays: a.line.PartitionDays,
+		Schema: a.flags.Schema, Table: a.flags.Table, PartitionDays: a.flags.PartitionDays,
 	})
-	return &opened{
-		store: table, users: table.LargestUsers, close: pool.Close,
-		name: visible.Text(fmt.Sprintf("PostgreSQL at %s:%d, database %s", conn.Host, conn.Port, conn.Database)),
+	return &openedStore{
+		openableStore: table, loadLargestUsers: table.LargestUsers, closeClient: pool.Close,
+		description: visible.Text(fmt.Sprintf("PostgreSQL at %s:%d, database %s", conn.Host, conn.Port, conn.Database)),
 	}, nil
 }

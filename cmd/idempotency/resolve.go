@@ -17,7 +17,7 @@ import (
 	"github.com/idempotency-go/idempotency/resolve"
 )
 
-// resolveCommand ends an abandoned operation.
+// resolveCommand resolves an abandoned operation after a confirmation.
 type resolveCommand struct {
 	keyFlags
 	Happened    bool `help:"The operation has happened: retries get this answer."`
@@ -34,7 +34,7 @@ type resolveCommand struct {
 	Yes      bool          `help:"Do not ask. Needed where nobody can be asked."`
 }
 
-// Help is printed above the flags.
+// Help returns the text above the flags.
 func (*resolveCommand) Help() string {
 	return `First find out, for instance from the payment provider, whether the operation has taken effect.
 
@@ -45,60 +45,60 @@ If the service seals its answers (package seal), it cannot read an answer of thi
 the operation in the service, by package resolve.`
 }
 
-// mostBody bounds the body of an answer, as package resolve does.
-const mostBody = 1 << 20
+// maxBody bounds the body of an answer. Package resolve has the same default.
+const maxBody = 1 << 20
 
-// resolution is what the flags ask for.
-type resolution struct {
-	resp *idempotency.Response // nil: not happened
-	by   resolve.By
-	ttl  time.Duration // 0: as the record says
+// requestedResolution is the resolution that the flags describe.
+type requestedResolution struct {
+	response  *idempotency.Response // nil for an operation that has not happened
+	signature resolve.By
+	ttl       time.Duration // 0 until the record is known
 }
 
 func (c *resolveCommand) Run(a *app) error {
-	r, faults := c.parse(a)
-	s, err := a.open(append(faults, c.check(), a.mayAsk(c.Yes))...)
+	resolution, faults := c.parseFlags(a)
+	store, err := a.openStore(append(faults, c.checkFlags(), a.requireTerminal(c.Yes))...)
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	entry, damage := a.ask(c.keyFlags, s)
+	defer store.closeClient()
+	entry, damage := a.loadEntry(c.keyFlags, store)
 	switch {
 	case errors.Is(damage, idempotency.ErrNoRecord):
-		return a.tellAbsent(inspection{Store: s.name, Story: c.absent(), Resolved: new(bool)})
+		return a.reportAbsence(inspection{Store: store.description, Story: c.describeMissingKey(), Resolved: new(bool)})
 	case errors.Is(damage, idempotency.ErrRecordInvalid):
-		return fail(exitUnknown, "not resolved: %s", tell(entry, damage))
+		return failWith(exitUnknown, "not resolved: %s", describeEntry(entry, damage))
 	case damage != nil:
 		return damage
 	case entry.State != idempotency.StateAbandoned:
-		return fail(exitRefused, "not resolved: %s", tell(entry, nil))
+		return failWith(exitRefused, "not resolved: %s", describeEntry(entry, nil))
 	}
-	r.ttl = cmp.Or(r.ttl, max(24*time.Hour, entry.Remaining))
-	story := r.story(entry)
-	if !a.line.JSON {
-		fmt.Fprintln(a.out, paragraph(tell(entry, nil)))
-		a.show(entry)
-		fmt.Fprintf(a.out, "\n%s\n", paragraph(story))
-		r.show(a)
+	resolution.ttl = cmp.Or(resolution.ttl, max(24*time.Hour, entry.Remaining))
+	story := resolution.describeEffect(entry)
+	if !a.flags.JSON {
+		fmt.Fprintln(a.out, wrapText(describeEntry(entry, nil)))
+		a.showEntry(entry)
+		fmt.Fprintf(a.out, "\n%s\n", wrapText(story))
+		resolution.showResolution(a)
 	}
-	if !c.Yes && !a.confirm(entry, story, "resolve") {
-		return fail(exitRefused, "not resolved: you did not type %s", wordOf(entry))
+	if !c.Yes && !a.askToConfirm(entry, story, "resolve") {
+		return failWith(exitRefused, "not resolved: you did not type %s", confirmationWord(entry))
 	}
-	if err := a.resolve(s, entry, r); err != nil {
+	if err := a.applyResolution(store, entry, resolution); err != nil {
 		return err
 	}
-	if !a.line.JSON {
+	if !a.flags.JSON {
 		_, err = fmt.Fprintln(a.out, "Resolved.")
 		return err
 	}
 	yes := true
 	return writeJSON(a.out, inspection{
-		Store: s.name, Found: true, Resolved: &yes, Story: story, Entry: jsonOf(entry, nil, false), Resolution: r.json(),
+		Store: store.description, Found: true, Resolved: &yes, Story: story, Entry: newJSONEntry(entry, nil, false), Resolution: resolution.newDocument(),
 	})
 }
 
-// parse returns what the flags ask for, and every fault of them.
-func (c *resolveCommand) parse(a *app) (r resolution, faults []error) {
+// parseFlags returns the requested resolution and all faults of the flags.
+func (c *resolveCommand) parseFlags(a *app) (r requestedResolution, faults []error) {
 	fault := func(is bool, text string) {
 		if is {
 			faults = append(faults, errors.New(text))
@@ -112,7 +112,7 @@ func (c *resolveCommand) parse(a *app) (r resolution, faults []error) {
 	fault(c.Body == "-" && !c.Yes, "--body - reads standard input, so nobody can be asked: want --yes")
 	fault(c.TTL < 0, "--ttl must be positive")
 	r.ttl = c.TTL
-	faults = append(faults, c.sign(&r))
+	faults = append(faults, c.signResolution(&r))
 	header, err := parseHeader(c.Header)
 	faults = append(faults, err)
 	var body []byte
@@ -123,14 +123,14 @@ func (c *resolveCommand) parse(a *app) (r resolution, faults []error) {
 	if !c.Happened || c.Status == nil {
 		return r, faults
 	}
-	r.resp = &idempotency.Response{
+	r.response = &idempotency.Response{
 		Status: *c.Status, Header: idempotency.NewFields(header), Body: body, Omitted: c.Tombstone,
 	}
-	return r, append(faults, idempotency.Resolution{Response: r.resp, TTL: time.Hour}.Validate())
+	return r, append(faults, idempotency.Resolution{Response: r.response, TTL: time.Hour}.Validate())
 }
 
-// sign adds who resolves the operation, and why.
-func (c *resolveCommand) sign(r *resolution) (err error) {
+// signResolution adds operator and reason.
+func (c *resolveCommand) signResolution(r *requestedResolution) (err error) {
 	if strings.TrimSpace(c.Reason) == "" {
 		return errors.New("want --reason")
 	}
@@ -142,17 +142,17 @@ func (c *resolveCommand) sign(r *resolution) (err error) {
 		}
 		by.Operator = self.Username
 	}
-	r.by, err = by.Clean()
+	r.signature, err = by.Clean()
 	return err
 }
 
-// parseHeader reads fields as they stand in a message. What net/http would not send as it stands is a fault.
+// parseHeader parses lines of the form "Name: value". Names and values that net/http would reject or change are faults.
 func parseHeader(lines []string) (http.Header, error) {
 	var faults []error
 	header := http.Header{}
 	for _, line := range lines {
 		name, value, ok := strings.Cut(line, ":")
-		if !ok || name == "" || strings.ContainsFunc(name, func(c rune) bool { return !isToken(c) }) {
+		if !ok || name == "" || strings.ContainsFunc(name, func(c rune) bool { return !isTokenChar(c) }) {
 			faults = append(faults, fmt.Errorf("--header %q: want 'Name: value'", line))
 			continue
 		}
@@ -164,12 +164,12 @@ func parseHeader(lines []string) (http.Header, error) {
 	return header, errors.Join(faults...)
 }
 
-// isToken reports whether the name of a field may have a character (RFC 9110, section 5.6.2).
-func isToken(c rune) bool {
+// isTokenChar reports whether the name of a field may contain c (RFC 9110, section 5.6.2).
+func isTokenChar(c rune) bool {
 	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || strings.ContainsRune("!#$%&'*+-.^_`|~", c)
 }
 
-// readBody reads a file, or standard input.
+// readBody reads the file called name, or standard input for "-".
 func readBody(a *app, name string) ([]byte, error) {
 	from := io.Reader(a.stdin)
 	switch name {
@@ -184,25 +184,25 @@ func readBody(a *app, name string) ([]byte, error) {
 		defer file.Close()
 		from = file
 	}
-	body, err := io.ReadAll(io.LimitReader(from, mostBody+1))
+	body, err := io.ReadAll(io.LimitReader(from, maxBody+1))
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("--body: %w", err)
-	case len(body) > mostBody:
-		return nil, fmt.Errorf("--body: more than %d bytes", mostBody)
+	case len(body) > maxBody:
+		return nil, fmt.Errorf("--body: more than %d bytes", maxBody)
 	}
 	return body, nil
 }
 
-// story says what the resolution does.
-func (r *resolution) story(e idempotency.Entry) string {
-	kept := fmt.Sprintf(" The record is kept for %s.", duration(r.ttl))
+// describeEffect describes the effect of the resolution on retries.
+func (r *requestedResolution) describeEffect(e idempotency.Entry) string {
+	kept := fmt.Sprintf(" The record is kept for %s.", formatDuration(r.ttl))
 	switch {
-	case r.resp == nil:
+	case r.response == nil:
 		return fmt.Sprintf("If this is resolved as not happened, the next request like it makes attempt %d at the same "+
 			"operation. If the effects of attempt %d took place nevertheless, they happen A SECOND TIME.", e.Attempt+1, e.Attempt) +
-			tellSteps(e) + kept
-	case r.resp.Omitted:
+			describeSteps(e) + kept
+	case r.response.Omitted:
 		return "If this is resolved as happened, without its answer, a retry is refused with 409 not-replayable, and nothing " +
 			"runs." + kept
 	default:
@@ -212,57 +212,57 @@ func (r *resolution) story(e idempotency.Entry) string {
 	}
 }
 
-// show writes what is stored.
-func (r *resolution) show(a *app) {
+// showResolution prints the answer, operator and reason that the store will keep.
+func (r *requestedResolution) showResolution(a *app) {
 	t := newTable(a.out)
-	if r.resp != nil {
-		t.row("  status", statusOf(r.resp.Status))
-		t.rows("  header", headerOf(r.resp))
+	if r.response != nil {
+		t.writeRow("  status", formatStatus(r.response.Status))
+		t.writeRows("  header", headerLines(r.response))
 	}
-	t.row("  operator", visible.Text(r.by.Operator))
-	t.row("  reason", visible.Text(r.by.Reason))
+	t.writeRow("  operator", visible.Text(r.signature.Operator))
+	t.writeRow("  reason", visible.Text(r.signature.Reason))
 	t.flush()
-	if r.resp != nil && len(r.resp.Body) > 0 {
-		fmt.Fprintf(a.out, "\nThe body has %s:\n\n%s", bytesOf(int64(len(r.resp.Body))),
-			visibleLines(string(r.resp.Body), "  | "))
+	if r.response != nil && len(r.response.Body) > 0 {
+		fmt.Fprintf(a.out, "\nThe body has %s:\n\n%s", formatBytes(int64(len(r.response.Body))),
+			quoteLines(string(r.response.Body), "  | "))
 	}
 	fmt.Fprintln(a.out)
 }
 
-// json is the resolution in a document.
-func (r *resolution) json() *jsonResolution {
-	j := &jsonResolution{Operator: r.by.Operator, Reason: r.by.Reason, RemainingMS: r.ttl.Milliseconds()}
-	if r.resp != nil {
-		j.Happened, j.Status, j.Omitted, j.BodySize = true, r.resp.Status, r.resp.Omitted, len(r.resp.Body)
-		j.Header = r.resp.Header.Header()
+// newDocument returns the resolution for the JSON document.
+func (r *requestedResolution) newDocument() *jsonResolution {
+	j := &jsonResolution{Operator: r.signature.Operator, Reason: r.signature.Reason, RemainingMS: r.ttl.Milliseconds()}
+	if r.response != nil {
+		j.Happened, j.Status, j.Omitted, j.BodySize = true, r.response.Status, r.response.Omitted, len(r.response.Body)
+		j.Header = r.response.Header.Header()
 	}
 	return j
 }
 
-// resolve ends an operation that has not changed since it was shown.
-func (a *app) resolve(s *opened, entry idempotency.Entry, r resolution) error {
-	resolver, err := resolve.New(s, resolve.Options{
-		TTL: r.ttl, MaxResponse: mostBody, Logger: a.logger(),
+// applyResolution resolves the operation of entry, unless the record has changed since the program showed entry.
+func (a *app) applyResolution(store *openedStore, entry idempotency.Entry, resolution requestedResolution) error {
+	resolver, err := resolve.New(store, resolve.Options{
+		TTL: resolution.ttl, MaxResponse: maxBody, Logger: a.newLogger(),
 	})
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), a.line.Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), a.flags.Timeout)
 	defer cancel()
-	if r.resp != nil {
-		err = resolver.Happened(ctx, entry, *r.resp, r.by)
+	if resolution.response != nil {
+		err = resolver.Happened(ctx, entry, *resolution.response, resolution.signature)
 	} else {
-		err = resolver.NotHappened(ctx, entry, r.by)
+		err = resolver.NotHappened(ctx, entry, resolution.signature)
 	}
 	switch {
 	case errors.Is(err, idempotency.ErrNoRecord):
-		return fail(exitNothing, "there is no record any more")
+		return failWith(exitNothing, "there is no record any more")
 	case errors.Is(err, idempotency.ErrInProgress):
-		return fail(exitRefused, "not resolved: the operation is running by now")
+		return failWith(exitRefused, "not resolved: the operation is running by now")
 	case errors.Is(err, idempotency.ErrEntryChanged):
-		return fail(exitRefused, "not resolved: the record has changed since it was shown")
+		return failWith(exitRefused, "not resolved: the record has changed since it was shown")
 	case errors.Is(err, idempotency.ErrStoreFull), errors.Is(err, idempotency.ErrUserQuota):
-		return fail(exitRefused, "not resolved: %w", err)
+		return failWith(exitRefused, "not resolved: %w", err)
 	}
 	return err
 }

@@ -22,12 +22,12 @@ const (
 	exitOK      = 0
 	exitNothing = 1 // no record, nothing listed; or Check has findings
 	exitUsage   = 2
-	exitUnknown = 3 // the store could not be asked, or its record cannot be read: nobody knows
-	exitRefused = 4 // not forgotten, or not resolved: the state forbids it, it has changed, or a person said no
+	exitUnknown = 3 // the store has failed, or the record cannot be read, so the result is unknown
+	exitRefused = 4 // not forgotten or not resolved: wrong state, changed record, or no confirmation
 )
 
-// commandLine is what can be asked for. Kong makes flags, help and faults of six commands with common flags from it, which
-// is shorter than one flag.FlagSet for each command, and keeps each flag beside the code that uses it.
+// commandLine has the commands and flags. Kong derives parsing, help and error messages from the tags. With package flag, six
+// commands with common flags would need more code, and the flags would be apart from the code that uses them.
 type commandLine struct {
 	Store   string           `placeholder:"URL" help:"${store}"`
 	Timeout time.Duration    `default:"30s" help:"Bound on each question to the store."`
@@ -69,88 +69,88 @@ the record cannot be read; 4 not forgotten or not resolved: running, not abandon
 	ttlHelp = "How long the record is kept from now: Options.TTL of the service. Default: 24h, or as long as it is kept already."
 )
 
-// failure is an error with an exit status. Without a message, what there is to say was printed.
-type failure struct {
-	status int
-	err    error
+// exitError is an error with an exit status. If err is nil, the command has already printed the message.
+type exitError struct {
+	exitStatus int
+	err        error
 }
 
-func (f *failure) Error() string {
+func (f *exitError) Error() string {
 	if f.err == nil {
 		return ""
 	}
 	return f.err.Error()
 }
 
-func (f *failure) Unwrap() error { return f.err }
+func (f *exitError) Unwrap() error { return f.err }
 
-func fail(status int, format string, args ...any) error {
-	return &failure{status, fmt.Errorf(format, args...)}
+func failWith(status int, format string, args ...any) error {
+	return &exitError{status, fmt.Errorf(format, args...)}
 }
 
-// nothing ends the program with a status, and says no more.
-func nothing(status int) error { return &failure{status: status} }
+// exitSilently returns an error that ends the program with a status and without a message.
+func exitSilently(status int) error { return &exitError{exitStatus: status} }
 
-// run is the program. If it fails, it says why in one line.
-func run(args []string, env func(string) (string, bool), stdin, stdout, stderr *os.File) (status int) {
-	secrets := secretsIn(env, args)
-	defer func() { // the trace of a panic may have what an error has
+// runProgram runs the command in args and returns the exit status. An error is printed as a single line.
+func runProgram(args []string, env func(string) (string, bool), stdin, stdout, stderr *os.File) (status int) {
+	secrets := collectSecrets(env, args)
+	defer func() { // the value of a panic may contain a secret, as an error may
 		if p := recover(); p != nil {
-			fmt.Fprintf(stderr, "idempotency: panic: %s\n%s", visible.Text(secrets.hide(fmt.Sprint(p))), debug.Stack())
+			fmt.Fprintf(stderr, "idempotency: panic: %s\n%s", visible.Text(secrets.hideSecrets(fmt.Sprint(p))), debug.Stack())
 			status = exitUnknown
 		}
 	}()
 	var line commandLine
 	parser, err := kong.New(&line, kong.Name("idempotency"), kong.Description(description), kong.Writers(stdout, stderr),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Vars{"version": version(), "store": storeHelp, "ttl": ttlHelp})
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Vars{"version": programVersion(), "store": storeHelp, "ttl": ttlHelp})
 	if err != nil {
-		panic(err) // a fault of commandLine
+		panic(err) // a mistake in commandLine
 	}
-	kongcompletion.Register(parser) // ends the program if a shell asks
+	kongcompletion.Register(parser) // answers a completion request of the shell and exits
 	parsed, err := parser.Parse(args)
 	if err == nil {
-		out := &output{w: stdout}
-		err = out.orFailed(parsed.Run(&app{
-			line: &line, env: env, secrets: secrets, style: styleOf(stdout, env),
-			stdin: stdin, out: out, questions: stderr, seen: term.IsTerminal(int(stdout.Fd())),
+		out := &completeWriter{underlying: stdout}
+		err = out.orIncomplete(parsed.Run(&app{
+			flags: &line, lookupEnv: env, secrets: secrets, style: detectColour(stdout, env),
+			stdin: stdin, out: out, stderr: stderr, outIsTerminal: term.IsTerminal(int(stdout.Fd())),
 		}))
 	} else {
-		err = &failure{exitUsage, err}
+		err = &exitError{exitUsage, err}
 	}
 	if err == nil {
 		return exitOK
 	}
-	complain(stderr, secrets, err)
-	if f, ok := errors.AsType[*failure](err); ok {
-		return f.status
+	printError(stderr, secrets, err)
+	if f, ok := errors.AsType[*exitError](err); ok {
+		return f.exitStatus
 	}
 	return exitUnknown
 }
 
-// complain prints all that an error says in one line, if it says anything.
-func complain(stderr io.Writer, secrets *secrets, err error) {
-	text := strings.ReplaceAll("\n"+secrets.hide(err.Error()), "\nidempotency: ", "\n")[1:] // of the library
+// printError prints the text of err in a single line, without secrets. printError prints nothing for an empty text.
+func printError(stderr io.Writer, secrets *secretSet, err error) {
+	text := strings.ReplaceAll("\n"+secrets.hideSecrets(err.Error()), "\nidempotency: ", "\n")[1:] // the prefix of errors by the library
 	if text != "" {
 		fmt.Fprintln(stderr, "idempotency:", visible.Text(strings.ReplaceAll(text, "\n", "; ")))
 	}
 }
 
-// app is what the commands work with.
+// app is the environment of the commands.
 type app struct {
-	line      *commandLine
-	env       func(string) (string, bool)
-	secrets   *secrets
-	stdin     *os.File
-	out       io.Writer
-	questions io.Writer
-	seen      bool // out is a terminal
-	style     style
+	flags         *commandLine
+	lookupEnv     func(string) (string, bool)
+	secrets       *secretSet
+	stdin         *os.File
+	out           io.Writer
+	stderr        io.Writer
+	outIsTerminal bool // out is a terminal
+	style         colourMode
 }
 
-// logger returns the logger of what the program changes: whoever keeps its standard error has an audit trail.
-func (a *app) logger() *slog.Logger { return slog.New(slog.NewTextHandler(a.questions, nil)) }
+// newLogger returns a logger for changes on standard error, so that standard error is an audit trail.
+func (a *app) newLogger() *slog.Logger { return slog.New(slog.NewTextHandler(a.stderr, nil)) }
 
-func version() string {
+func programVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"

@@ -7,37 +7,37 @@ import (
 	"strings"
 )
 
-// secrets are what must not be printed. Errors of pgx and go-redis may have parts of a URL in them.
-type secrets struct{ all []string }
+// secretSet has the texts to hide in all output, because errors of pgx and go-redis may contain parts of a URL.
+type secretSet struct{ values []string }
 
-// secretVariables are the variables of the environment that have a password, or may have one within.
+// secretVariables are the environment variables that are a password or may contain a password.
 var secretVariables = []string{"REDISCLI_AUTH", "PGPASSWORD", "MYSQL_PWD", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", redisVariable,
 	databaseVariable}
 
-// secretsIn returns the secrets that the environment has, and the arguments, where they should not be.
-func secretsIn(env func(string) (string, bool), args []string) *secrets {
-	s := new(secrets)
+// collectSecrets returns the secrets in the environment and in the arguments. Arguments should have no secrets, but may.
+func collectSecrets(env func(string) (string, bool), args []string) *secretSet {
+	s := new(secretSet)
 	for _, arg := range args {
 		if strings.Contains(arg, "://") {
-			s.addURL(arg)
+			s.addFromURL(arg)
 		}
 	}
 	for _, name := range secretVariables {
 		value, _ := env(name)
-		s.add(value)
+		s.addValue(value)
 		if strings.Contains(value, "://") {
-			s.addURL(value)
+			s.addFromURL(value)
 		}
 	}
 	return s
 }
 
-// addURL adds the passwords in a URL, as they are written and as they are meant. The URL may be malformed.
-func (s *secrets) addURL(text string) {
+// addFromURL adds the passwords in a URL, both escaped and unescaped. The URL may be malformed.
+func (s *secretSet) addFromURL(text string) {
 	if _, rest, ok := strings.Cut(text, "://"); ok {
 		if at := strings.LastIndex(rest, "@"); at >= 0 {
 			if _, password, ok := strings.Cut(rest[:at], ":"); ok {
-				s.add(password)
+				s.addValue(password)
 			}
 		}
 	}
@@ -46,32 +46,32 @@ func (s *secrets) addURL(text string) {
 		return
 	}
 	password, _ := u.User.Password()
-	s.add(password)
+	s.addValue(password)
 	for name, values := range u.Query() {
 		if strings.Contains(strings.ToLower(name), "password") {
 			for _, value := range values {
-				s.add(value)
-				s.add(url.QueryEscape(value))
+				s.addValue(value)
+				s.addValue(url.QueryEscape(value))
 			}
 		}
 	}
 }
 
-func (s *secrets) add(secret string) {
+func (s *secretSet) addValue(secret string) {
 	if secret != "" {
-		s.all = append(s.all, secret)
+		s.values = append(s.values, secret)
 	}
 }
 
-// hide returns text without the secrets. A longer one may begin with a shorter one.
-func (s *secrets) hide(text string) string {
-	for _, secret := range slices.SortedFunc(slices.Values(s.all), func(a, b string) int { return len(b) - len(a) }) {
+// hideSecrets replaces all secrets in text by "***". Longer secrets come first because a secret may contain a shorter secret.
+func (s *secretSet) hideSecrets(text string) string {
+	for _, secret := range slices.SortedFunc(slices.Values(s.values), func(a, b string) int { return len(b) - len(a) }) {
 		text = strings.ReplaceAll(text, secret, "***")
 	}
 	return text
 }
 
-// quiet keeps the log of go-redis from the terminal: what matters is in the error.
-type quiet struct{}
+// silentLogger discards the log of go-redis, because the error has the same information.
+type silentLogger struct{}
 
-func (quiet) Printf(context.Context, string, ...any) {}
+func (silentLogger) Printf(context.Context, string, ...any) {}

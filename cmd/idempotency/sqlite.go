@@ -12,23 +12,24 @@ import (
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
-// openSQLite opens a file that has records: sqlitestore would make what is missing.
-func (a *app) openSQLite(address string) (*opened, error) {
+// openSQLite opens a file that already has a table of records. The check comes first because sqlitestore.Open would create a missing
+// file or table.
+func (a *app) openSQLite(address string) (*openedStore, error) {
 	path := strings.TrimPrefix(strings.TrimPrefix(address, "sqlite:"), "//")
-	ctx, cancel := context.WithTimeout(context.Background(), a.line.Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), a.flags.Timeout)
 	defer cancel()
-	if err := hasRecords(ctx, path); err != nil {
+	if err := checkTable(ctx, path); err != nil {
 		return nil, err
 	}
-	s, err := sqlitestore.Open(ctx, path, sqlitestore.Options{})
+	store, err := sqlitestore.Open(ctx, path, sqlitestore.Options{})
 	if err != nil {
-		return nil, &failure{exitUnknown, err}
+		return nil, &exitError{exitUnknown, err}
 	}
-	return &opened{store: s, name: visible.Text("SQLite at " + path), close: func() { _ = s.Close() }}, nil
+	return &openedStore{openableStore: store, description: visible.Text("SQLite at " + path), closeClient: func() { _ = store.Close() }}, nil
 }
 
-// hasRecords returns an error if a file has no table with records, or is none.
-func hasRecords(ctx context.Context, path string) error {
+// checkTable returns an error if path is no file or has no table of records.
+func checkTable(ctx context.Context, path string) error {
 	if !isFile(path) {
 		return errors.New("SQLite: there is no file at this path: " + path)
 	}
@@ -41,7 +42,7 @@ func hasRecords(ctx context.Context, path string) error {
 	err = db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'idempotency_records'").Scan(&tables)
 	switch {
 	case err != nil:
-		return &failure{exitUnknown, fmt.Errorf("SQLite: %s: %w", path, err)}
+		return &exitError{exitUnknown, fmt.Errorf("SQLite: %s: %w", path, err)}
 	case tables == 0:
 		return errors.New("SQLite: the file has no table idempotency_records: " + path)
 	}

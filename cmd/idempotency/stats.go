@@ -9,65 +9,65 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// statsCommand sums up the store.
+// statsCommand prints totals of the store, abandoned operations, and the largest users.
 type statsCommand struct {
 	Limit int `default:"10" help:"Show so many abandoned records and users at most."`
 	Scan  int `default:"100000" help:"Look at so many records at most, in Redis and DynamoDB."`
 }
 
-// states are in the order in which they are shown.
-var states = []idempotency.State{
+// shownStates has all states in the order of the output.
+var shownStates = []idempotency.State{
 	idempotency.StateRunning, idempotency.StateAbandoned, idempotency.StateReleased, idempotency.StateCompleted,
 }
 
 func (c *statsCommand) Run(a *app) error {
-	s, err := a.open(positive("--limit", c.Limit), positive("--scan", c.Scan))
+	store, err := a.openStore(requirePositive("--limit", c.Limit), requirePositive("--scan", c.Scan))
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	all, err := a.list(s, idempotency.ListRequest{Limit: 1, Scan: c.Scan})
+	defer store.closeClient()
+	all, err := a.loadListing(store, idempotency.ListRequest{Limit: 1, Scan: c.Scan})
 	if err != nil {
 		return err
 	}
-	abandoned, err := a.list(s, idempotency.ListRequest{
+	abandoned, err := a.loadListing(store, idempotency.ListRequest{
 		States: []idempotency.State{idempotency.StateAbandoned}, Limit: c.Limit, Scan: c.Scan,
 	})
 	if err != nil {
 		return err
 	}
 	all.Entries = abandoned.Entries
-	users, err := c.users(a, s)
+	users, err := c.loadUsers(a, store)
 	if err != nil {
 		return err
 	}
-	if a.line.JSON {
-		return writeJSON(a.out, jsonStats(s, all, users))
+	if a.flags.JSON {
+		return writeJSON(a.out, newStatsDocument(store, all, users))
 	}
-	c.show(a, s, all, users)
+	c.showStats(a, store, all, users)
 	return nil
 }
 
-func (c *statsCommand) users(a *app, s *opened) ([]pgxstore.UserTotal, error) {
-	if s.users == nil {
+func (c *statsCommand) loadUsers(a *app, store *openedStore) ([]pgxstore.UserTotal, error) {
+	if store.loadLargestUsers == nil {
 		return nil, nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), a.line.Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), a.flags.Timeout)
 	defer cancel()
-	return s.users(ctx, c.Limit)
+	return store.loadLargestUsers(ctx, c.Limit)
 }
 
-func (c *statsCommand) show(a *app, s *opened, all idempotency.Listing, users []pgxstore.UserTotal) {
-	fmt.Fprintf(a.out, "%s\n\n", s.name)
+func (c *statsCommand) showStats(a *app, store *openedStore, all idempotency.Listing, users []pgxstore.UserTotal) {
+	fmt.Fprintf(a.out, "%s\n\n", store.description)
 	t := newTable(a.out)
-	t.row(a.style.colour(plain, "state"), "records", "bytes")
+	t.writeRow(a.style.colourText(plain, "state"), "records", "bytes")
 	var sum idempotency.Total
-	for _, state := range states {
+	for _, state := range shownStates {
 		total := all.Totals[state]
-		t.row(a.style.state(state), total.Records, total.Bytes)
+		t.writeRow(a.style.colourState(state), total.Records, total.Bytes)
 		sum.Records, sum.Bytes = sum.Records+total.Records, sum.Bytes+total.Bytes
 	}
-	t.row(a.style.colour(plain, "all"), sum.Records, sum.Bytes)
+	t.writeRow(a.style.colourText(plain, "all"), sum.Records, sum.Bytes)
 	t.flush()
 	if all.Partial {
 		fmt.Fprint(a.out, "\nThe store has more records than were looked at: --scan looks at more.\n")
@@ -82,15 +82,15 @@ func (c *statsCommand) show(a *app, s *opened, all idempotency.Listing, users []
 	if len(users) > 0 {
 		fmt.Fprint(a.out, "\nThe largest users:\n\n")
 		t := newTable(a.out)
-		t.row("records", "bytes", "user")
+		t.writeRow("records", "bytes", "user")
 		for _, u := range users {
-			t.row(u.Records, u.Bytes, visible.Text(u.User))
+			t.writeRow(u.Records, u.Bytes, visible.Text(u.User))
 		}
 		t.flush()
 	}
 }
 
-// statsDocument is what stats prints as JSON.
+// statsDocument is the JSON document of stats.
 type statsDocument struct {
 	Store      string                          `json:"store"`
 	Totals     map[idempotency.State]jsonTotal `json:"totals"`
@@ -105,13 +105,13 @@ type jsonUser struct {
 	jsonTotal
 }
 
-func jsonStats(s *opened, all idempotency.Listing, users []pgxstore.UserTotal) statsDocument {
-	listing := jsonListing(s, all, "")
-	d := statsDocument{
-		Store: s.name, Totals: listing.Totals, Partial: all.Partial, Unreadable: all.Unreadable, Abandoned: listing.Entries,
+func newStatsDocument(store *openedStore, all idempotency.Listing, users []pgxstore.UserTotal) statsDocument {
+	listing := newListingDocument(store, all, "")
+	document := statsDocument{
+		Store: store.description, Totals: listing.Totals, Partial: all.Partial, Unreadable: all.Unreadable, Abandoned: listing.Entries,
 	}
 	for _, u := range users {
-		d.Users = append(d.Users, jsonUser{u.User, jsonTotal(u.Total)})
+		document.Users = append(document.Users, jsonUser{u.User, jsonTotal(u.Total)})
 	}
-	return d
+	return document
 }

@@ -15,18 +15,18 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// store is what the commands ask.
-type store interface {
+// openableStore is the interface of all stores that the commands use.
+type openableStore interface {
 	idempotency.Resolver
 	Check(ctx context.Context) error
 }
 
-// opened is a store with what is known of its server.
-type opened struct {
-	store
-	name  string // for people, without a credential
-	users func(ctx context.Context, limit int) ([]pgxstore.UserTotal, error)
-	close func()
+// openedStore is a store with its client. loadLargestUsers is nil if the store has no totals of users.
+type openedStore struct {
+	openableStore
+	description      string // for people, without a credential
+	loadLargestUsers func(ctx context.Context, limit int) ([]pgxstore.UserTotal, error)
+	closeClient      func()
 }
 
 const (
@@ -34,69 +34,69 @@ const (
 	databaseVariable = "DATABASE_URL"
 )
 
-// open opens the store that the flag or the environment names. It does not connect yet. The error reports the faults, too,
-// that the command has found in its own flags.
-func (a *app) open(faults ...error) (*opened, error) {
-	faults = append(faults, positive("--timeout", a.line.Timeout))
-	address, kind, err := a.address()
+// openStore opens the store that --store or the environment names. Most stores connect only when a command calls them. The error
+// also reports faults, which are the faults of the flags of the command.
+func (a *app) openStore(faults ...error) (*openedStore, error) {
+	faults = append(faults, requirePositive("--timeout", a.flags.Timeout))
+	address, kind, err := a.findAddress()
 	if err := errors.Join(append(faults, err)...); err != nil {
-		return nil, &failure{exitUsage, err}
+		return nil, &exitError{exitUsage, err}
 	}
-	openers := map[string]func(string) (*opened, error){
+	openers := map[string]func(string) (*openedStore, error){
 		"redis": a.openRedis, "postgres": a.openPostgres, "mysql": a.openMySQL, "sqlite": a.openSQLite,
 		"dynamodb": a.openDynamoDB,
 	}
-	s, err := openers[kind](address)
-	if _, weighed := errors.AsType[*failure](err); err != nil && !weighed {
-		err = &failure{exitUsage, err}
+	store, err := openers[kind](address)
+	if _, hasStatus := errors.AsType[*exitError](err); err != nil && !hasStatus {
+		err = &exitError{exitUsage, err}
 	}
-	return s, err
+	return store, err
 }
 
-func positive[N int | time.Duration](name string, n N) error {
+func requirePositive[N int | time.Duration](name string, n N) error {
 	if n <= 0 {
 		return fmt.Errorf("%s must be positive", name)
 	}
 	return nil
 }
 
-// address returns where the store is, and of which kind it is. The address of PostgreSQL and DynamoDB may be empty: pgx and the
-// SDK have variables of their own.
-func (a *app) address() (address, kind string, err error) {
-	redis, hasRedis := a.env(redisVariable)
-	database, hasDatabase := a.env(databaseVariable)
-	kind = cmp.Or(kindOf(database), "postgres") // which may also be in words, such as host=localhost
-	switch asked := a.line.Store; {
-	case asked == "" && hasRedis && hasDatabase:
+// findAddress returns address and kind of the store. The address of PostgreSQL and DynamoDB may be empty, because pgx and the SDK
+// read environment variables of their own.
+func (a *app) findAddress() (address, kind string, err error) {
+	redis, hasRedis := a.lookupEnv(redisVariable)
+	database, hasDatabase := a.lookupEnv(databaseVariable)
+	kind = cmp.Or(storeKind(database), "postgres") // DATABASE_URL may also be keywords such as host=localhost
+	switch requested := a.flags.Store; {
+	case requested == "" && hasRedis && hasDatabase:
 		return "", "", errors.New("the environment has " + redisVariable + " and " + databaseVariable +
 			": want --store redis or --store " + kind)
-	case hasRedis && (asked == "redis" || asked == ""):
+	case hasRedis && (requested == "redis" || requested == ""):
 		return redis, "redis", nil
-	case asked == "redis":
+	case requested == "redis":
 		return "", "", errors.New(redisVariable + " is not set")
-	case !hasDatabase && (asked == "postgres" || asked == "dynamodb"):
-		return "", asked, nil
-	case asked == kind, asked == "" && hasDatabase:
+	case !hasDatabase && (requested == "postgres" || requested == "dynamodb"):
+		return "", requested, nil
+	case requested == kind, requested == "" && hasDatabase:
 		return database, kind, nil
-	case slices.Contains([]string{"postgres", "mysql", "sqlite", "dynamodb"}, asked):
+	case slices.Contains([]string{"postgres", "mysql", "sqlite", "dynamodb"}, requested):
 		return "", "", errors.New(databaseVariable + " is not set, or is of another kind than --store says")
-	case asked == "":
+	case requested == "":
 		return "", "", errors.New("which store? want --store, " + redisVariable + " or " + databaseVariable)
 	default:
-		kind, err = named(asked)
-		return asked, kind, err
+		kind, err = parseStoreFlag(requested)
+		return requested, kind, err
 	}
 }
 
-// named returns the kind of the store that a flag names by its address.
-func named(address string) (kind string, err error) {
+// parseStoreFlag returns the kind of the store whose address is in --store.
+func parseStoreFlag(address string) (kind string, err error) {
 	u, err := url.Parse(address)
-	switch kind = kindOf(address); {
+	switch kind = storeKind(address); {
 	case kind == "sqlite":
 		return kind, nil
 	case kind == "" && isFile(address):
 		return "sqlite", nil
-	case err != nil: // which would show a password
+	case err != nil: // the text of err may contain a password
 		return "", errors.New("--store: not a URL")
 	case hasPassword(u):
 		return "", errors.New("--store has a password, which other users of the machine can see: use " + redisVariable +
@@ -107,8 +107,8 @@ func named(address string) (kind string, err error) {
 	return kind, nil
 }
 
-// kindOf returns the kind of store that a URL is of, or nothing.
-func kindOf(address string) string {
+// storeKind returns the kind of store for the scheme of a URL, or "".
+func storeKind(address string) string {
 	scheme, _, _ := strings.Cut(address, ":")
 	switch scheme {
 	case "redis", "rediss":
@@ -123,7 +123,7 @@ func kindOf(address string) string {
 	return ""
 }
 
-// isFile reports whether there is a file of that name.
+// isFile reports whether name is a regular file.
 func isFile(name string) bool {
 	is, err := os.Stat(name)
 	return err == nil && is.Mode().IsRegular()

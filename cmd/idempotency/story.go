@@ -12,64 +12,64 @@ import (
 	"github.com/idempotency-go/idempotency/internal/visible"
 )
 
-// tellAbsent is the story of a key without a record.
-func tellAbsent(operation string) string {
+// describeAbsence describes a key without a record.
+func describeAbsence(operation string) string {
 	return "There is no record of this key. It was never used by this user at this endpoint, or the service has freed it, " +
 		"or its record has expired, or it was forgotten. The next request with it is executed. In logs and traces, " +
 		"its operation is " + operation + "."
 }
 
-// tell says in plain English what happened, and what a retry gets.
-func tell(e idempotency.Entry, damage error) string {
+// describeEntry describes in plain English the state of the operation, and the answer to a retry.
+func describeEntry(e idempotency.Entry, damage error) string {
 	if damage != nil {
 		return "The record of this key cannot be read. Until it has expired or is forgotten, a request with the key is " +
 			"refused with 503 store-unavailable, and nothing runs. Whether the operation was executed is not known here."
 	}
 	switch e.State {
 	case idempotency.StateRunning:
-		return tellRunning(e)
+		return describeRunning(e)
 	case idempotency.StateAbandoned:
 		return fmt.Sprintf("Attempt %d was abandoned: its process died, stood still or lost the store, and its lease has "+
 			"lapsed. Nobody knows what it has done. The next request like it makes attempt %d at the same operation. But "+
 			"if the service refuses abandoned operations, the request gets 409 outcome-unknown, and nothing runs.",
-			e.Attempt, e.Attempt+1) + tellSteps(e)
+			e.Attempt, e.Attempt+1) + describeSteps(e)
 	case idempotency.StateReleased:
 		return fmt.Sprintf("Attempt %d has ended without an answer that counts: the service failed, or said that the "+
 			"request may be tried again%s. The next request like it makes attempt %d at the same operation.",
-			e.Attempt, tellResolution(e), e.Attempt+1) + tellSteps(e)
+			e.Attempt, describeResolution(e), e.Attempt+1) + describeSteps(e)
 	case idempotency.StateCompleted:
-		return tellCompleted(e)
+		return describeCompleted(e)
 	default:
 		return "The store tells a state that this program does not know."
 	}
 }
 
-// tellResolution says that the attempt was ended by a resolution.
-func tellResolution(e idempotency.Entry) string {
+// describeResolution returns a clause about the resolution of the last attempt, or "".
+func describeResolution(e idempotency.Entry) string {
 	if e.Resolved == nil || e.Resolved.Happened || e.Resolved.Attempt != e.Attempt {
 		return ""
 	}
 	return ", or rather: it was resolved as not happened"
 }
 
-// tellSteps says what the next attempt does about steps.
-func tellSteps(e idempotency.Entry) string {
+// describeSteps returns a sentence about steps in the next attempt, or "".
+func describeSteps(e idempotency.Entry) string {
 	if len(e.Steps) == 0 {
 		return ""
 	}
 	return " Steps that are done are not repeated."
 }
 
-func tellRunning(e idempotency.Entry) string {
+func describeRunning(e idempotency.Entry) string {
 	const refused = "A retry is refused with 409 in-progress, or waits for the answer."
 	return fmt.Sprintf("Attempt %d is running now. %s The owner renews its lease for as long as it lives; if it dies, "+
-		"the lease lapses in %s.", e.Attempt, refused, duration(e.LeaseLeft))
+		"the lease lapses in %s.", e.Attempt, refused, formatDuration(e.LeaseLeft))
 }
 
-func tellCompleted(e idempotency.Entry) string {
+func describeCompleted(e idempotency.Entry) string {
 	when := ""
 	if !e.Completed.IsZero() {
-		when = " at " + instant(e.Completed)
+		when = " at " + formatTime(e.Completed)
 	}
 	done := fmt.Sprintf("The operation was completed by attempt %d%s. ", e.Attempt, when)
 	switch {
@@ -82,8 +82,8 @@ func tellCompleted(e idempotency.Entry) string {
 	}
 }
 
-// warn says what may be executed again once the record is forgotten.
-func warn(e idempotency.Entry, damage error) string {
+// describeForgetting describes the effects that may happen again after the record is forgotten.
+func describeForgetting(e idempotency.Entry, damage error) string {
 	const again = "If the record is forgotten, the next request with this key is executed as if it were the first. "
 	const same = " Effects that are kept under its operation ID, or under a downstream key, are found again: these stay the same."
 	switch {
@@ -102,8 +102,8 @@ func warn(e idempotency.Entry, damage error) string {
 	}
 }
 
-// paragraph returns text in lines that fit on a terminal and on a page.
-func paragraph(text string) string {
+// wrapText breaks text into lines of at most 100 characters.
+func wrapText(text string) string {
 	const width = 100
 	var b strings.Builder
 	column := 0
@@ -123,30 +123,30 @@ func paragraph(text string) string {
 	return b.String() + "\n"
 }
 
-// instant returns a time for people, or nothing.
-func instant(t time.Time) string {
+// formatTime returns t for people, or "" for the zero time.
+func formatTime(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
 	return t.UTC().Format("2006-01-02 15:04:05 UTC")
 }
 
-// duration returns a duration for people, or nothing.
-func duration(d time.Duration) string {
+// formatDuration returns d for people, or "" unless d is positive.
+func formatDuration(d time.Duration) string {
 	if d <= 0 {
 		return ""
 	}
 	return visible.Duration(d)
 }
 
-func bytesOf(n int64) string {
+func formatBytes(n int64) string {
 	if n == 1 {
 		return "1 byte"
 	}
 	return fmt.Sprintf("%d bytes", n)
 }
 
-func statusOf(status int) string {
+func formatStatus(status int) string {
 	switch text := http.StatusText(status); {
 	case status == 0:
 		return ""
@@ -157,8 +157,8 @@ func statusOf(status int) string {
 	}
 }
 
-// headerOf returns the lines of the header of an answer, if there is one.
-func headerOf(r *idempotency.Response) (lines []string) {
+// headerLines returns the lines of the header of an answer. A sealed header has no lines.
+func headerLines(r *idempotency.Response) (lines []string) {
 	if r == nil || isSealed(r) {
 		return nil
 	}
@@ -174,9 +174,9 @@ func headerOf(r *idempotency.Response) (lines []string) {
 	return lines
 }
 
-// stepsOf returns a line for each step: how large its result is, or that it was begun. With AtMostOnce, that has an
-// entry of its own, whose name ends in a question mark.
-func stepsOf(e idempotency.Entry) (lines []string) {
+// stepLines returns a line for each step. A step with AtMostOnce has two checkpoints: the name with a question mark when the step
+// begins, and the name itself with the result when the step is done.
+func stepLines(e idempotency.Entry) (lines []string) {
 	for i, step := range e.Steps {
 		name, begun := strings.CutSuffix(step.Name, "?")
 		done := func(s idempotency.StepSize) bool { return s.Name == name }
@@ -184,7 +184,7 @@ func stepsOf(e idempotency.Entry) (lines []string) {
 		case step.Name == idempotency.RecordLost:
 			lines = append(lines, "the store has lost the record once, so further steps may have begun")
 		case !begun:
-			lines = append(lines, fmt.Sprintf("%s: done, %s", name, bytesOf(int64(step.Bytes))))
+			lines = append(lines, fmt.Sprintf("%s: done, %s", name, formatBytes(int64(step.Bytes))))
 		case !slices.ContainsFunc(e.Steps[:i], done):
 			lines = append(lines, name+": begun, its outcome is not known")
 		}
@@ -192,17 +192,19 @@ func stepsOf(e idempotency.Entry) (lines []string) {
 	return lines
 }
 
-// isSealed reports whether an answer was stored by a store of package seal.
-func isSealed(r *idempotency.Response) bool { return strings.HasPrefix(string(r.Header), sealMark) }
+// isSealed reports whether a store of package seal has encrypted the answer.
+func isSealed(r *idempotency.Response) bool { return strings.HasPrefix(string(r.Header), sealedPrefix) }
 
-// sealMark is what the header of a sealed answer begins with, and the operator of a sealed resolution.
-const sealMark = ":sealed/1 "
+// sealedPrefix begins the header of a sealed answer, and the operator of a sealed resolution.
+const sealedPrefix = ":sealed/1 "
 
-// isSealedResolution reports whether a store of package seal has stored who has resolved an operation, and why.
-func isSealedResolution(r *idempotency.Resolved) bool { return strings.HasPrefix(r.Operator, sealMark) }
+// isSealedResolution reports whether a store of package seal has encrypted operator and reason.
+func isSealedResolution(r *idempotency.Resolved) bool {
+	return strings.HasPrefix(r.Operator, sealedPrefix)
+}
 
-// resolutionOf returns what is shown of a resolution, in lines.
-func resolutionOf(r *idempotency.Resolved) (lines []string) {
+// resolutionLines returns the lines about a resolution.
+func resolutionLines(r *idempotency.Resolved) (lines []string) {
 	if r == nil {
 		return nil
 	}
@@ -210,7 +212,7 @@ func resolutionOf(r *idempotency.Resolved) (lines []string) {
 	if r.Happened {
 		what = "happened"
 	}
-	lines = []string{fmt.Sprintf("%s, attempt %d, %s", what, r.Attempt, instant(r.At))}
+	lines = []string{fmt.Sprintf("%s, attempt %d, %s", what, r.Attempt, formatTime(r.At))}
 	switch {
 	case isSealedResolution(r):
 		return append(lines, "sealed")

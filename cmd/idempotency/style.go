@@ -12,17 +12,17 @@ import (
 	"github.com/idempotency-go/idempotency/internal/visible"
 )
 
-// style says whether there are colours.
-type style bool
+// colourMode is true if the output has colours.
+type colourMode bool
 
-// styleOf returns colours for a terminal that can show them, unless the environment has NO_COLOR (https://no-color.org).
-func styleOf(out *os.File, env func(string) (string, bool)) style {
+// detectColour turns colours on for a terminal with colours, unless the environment has NO_COLOR (https://no-color.org).
+func detectColour(out *os.File, env func(string) (string, bool)) colourMode {
 	no, _ := env("NO_COLOR")
 	kind, _ := env("TERM")
-	return style(no == "" && kind != "dumb" && term.IsTerminal(int(out.Fd())))
+	return colourMode(no == "" && kind != "dumb" && term.IsTerminal(int(out.Fd())))
 }
 
-// The colours have codes of one length, so that columns of coloured cells are still aligned.
+// All colour codes have the same length, so that tabwriter aligns columns of coloured cells.
 const (
 	plain  = "39"
 	red    = "31"
@@ -31,7 +31,7 @@ const (
 	blue   = "34"
 )
 
-func (s style) colour(code, text string) string {
+func (s colourMode) colourText(code, text string) string {
 	if !s {
 		return text
 	}
@@ -43,34 +43,34 @@ var stateColours = map[idempotency.State]string{
 	idempotency.StateReleased: yellow, idempotency.StateCompleted: green,
 }
 
-func (s style) state(state idempotency.State) string {
+func (s colourMode) colourState(state idempotency.State) string {
 	code, ok := stateColours[state]
 	if !ok {
 		code = plain
 	}
-	return s.colour(code, visible.Text(string(state)))
+	return s.colourText(code, visible.Text(string(state)))
 }
 
-// table writes aligned rows. The cells are visible already.
-type table struct{ w *tabwriter.Writer }
+// alignedTable prints rows in aligned columns. The caller has escaped the cells.
+type alignedTable struct{ tabWriter *tabwriter.Writer }
 
-func newTable(w io.Writer) table { return table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)} }
+func newTable(w io.Writer) alignedTable { return alignedTable{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)} }
 
-func (t table) row(cells ...any) {
+func (t alignedTable) writeRow(cells ...any) {
 	for i, cell := range cells {
 		if i > 0 {
-			fmt.Fprint(t.w, "\t")
+			fmt.Fprint(t.tabWriter, "\t")
 		}
-		fmt.Fprint(t.w, cell)
+		fmt.Fprint(t.tabWriter, cell)
 	}
-	fmt.Fprintln(t.w)
+	fmt.Fprintln(t.tabWriter)
 }
 
-// rows writes a row for each value, with the name in the first one.
-func (t table) rows(name string, values []string) {
+// writeRows prints a row for each value, with name in the first row.
+func (t alignedTable) writeRows(name string, values []string) {
 	for i, value := range values {
-		t.row([]string{name, ""}[min(i, 1)], visible.Text(value))
+		t.writeRow([]string{name, ""}[min(i, 1)], visible.Text(value))
 	}
 }
 
-func (t table) flush() { _ = t.w.Flush() }
+func (t alignedTable) flush() { _ = t.tabWriter.Flush() }

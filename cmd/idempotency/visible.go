@@ -13,18 +13,18 @@ import (
 	"github.com/idempotency-go/idempotency/internal/visible"
 )
 
-// visibleLines is visible.Text for text of several lines. Each gets a mark in front, so that none is taken for the program's own.
-func visibleLines(text, mark string) string {
+// quoteLines escapes each line of text and puts prefix in front, so that no line of text looks like a line by the program.
+func quoteLines(text, prefix string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
 		bare, _ := strings.CutSuffix(line, "\n")
-		b.WriteString(mark + visible.Line(bare) + "\n")
+		b.WriteString(prefix + visible.Line(bare) + "\n")
 	}
 	return b.String()
 }
 
-// writeJSON writes a document in which everything that is not printable is escaped, not only what JSON demands: some
-// terminals obey also the control characters beyond ASCII.
+// writeJSON writes document as JSON with all unprintable characters escaped. JSON requires escapes only for ASCII control
+// characters, but some terminals interpret other control characters as well.
 func writeJSON(w io.Writer, document any) error {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
@@ -34,7 +34,7 @@ func writeJSON(w io.Writer, document any) error {
 		return err
 	}
 	var safe strings.Builder
-	for _, c := range b.String() { // what is not ASCII is within strings
+	for _, c := range b.String() { // characters beyond ASCII occur only in strings
 		switch {
 		case c == '\n' || c != utf8.RuneError && strconv.IsPrint(c):
 			safe.WriteRune(c)
