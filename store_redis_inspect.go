@@ -45,7 +45,7 @@ func Findings(err error) []error {
 // Check asks every master for the settings on which the guarantees of the store rest. Call Check at start-up. Check
 // returns all findings joined; [Findings] splits them. A finding is one of these:
 //
-//   - An [*UnsafeSetting]. Weigh each one: for example, not every service needs records that survive a loss of power.
+//   - An [*UnsafeSetting]. Weigh each one: for example, only some services need records that survive a loss of power.
 //   - Any other error: a server could not be asked.
 //
 // Check skips a setting that the server does not report, as with some hosted services.
@@ -81,7 +81,7 @@ func (s *RedisStore) neededRights() redisconn.Rights {
 }
 
 // Inspect implements [Inspector]. Redis does not store when an operation was completed, so Entry.Completed is zero. A
-// record without an expiry (somebody has sent PERSIST, for example) does not show its age: Inspect then counts the
+// record without an expiry (after the command PERSIST, for example) hides its age: Inspect then counts the
 // lease from now, as Begin does, and Entry.Remaining is zero.
 func (s *RedisStore) Inspect(ctx context.Context, key Key) (Entry, error) {
 	return s.InspectDigest(ctx, key.Digest())
@@ -252,7 +252,7 @@ func changeError(verdict string, err error) error {
 // List implements [Inspector]. Redis stores no users, so ListRequest.User must be empty.
 //
 // List goes through all keys of the database by SCAN, a thousand at a time, and reads the first 768 bytes of each
-// record, so List does not notice damage after byte 768. Redis serves other clients meanwhile. In a Cluster, List
+// record, so List overlooks damage after byte 768. Redis serves other clients meanwhile. In a Cluster, List
 // asks every master in turn. Only a *redis.ClusterClient can ask every master: with any other client of a Cluster,
 // the error wraps [errors.ErrUnsupported].
 //
@@ -304,7 +304,7 @@ func (l *redisLister) pickNames(names []string) (fresh []string, more bool) {
 	return fresh, true
 }
 
-// parseKeyName returns the digest in the name of a record. The result ok is false if name is no name of a record.
+// parseKeyName returns the digest in name. The result ok reports whether name is the name of a record.
 func (s *RedisStore) parseKeyName(name string) (digest [sha256.Size]byte, ok bool) {
 	text, prefixed := strings.CutPrefix(name, s.keyPrefix+"{")
 	text, closed := strings.CutSuffix(text, "}")

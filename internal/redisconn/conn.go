@@ -30,13 +30,13 @@ type Conn struct {
 	honorsDeadline bool // the client returns by the deadline of a context
 	replicaCount   int
 	waitSlots      chan struct{} // has an element for each WAIT under way
-	lacksSwap      atomic.Bool   // the server does not support SET with IFEQ
+	lacksSwap      atomic.Bool   // the server has refused SET with IFEQ as a syntax error
 	errorKinds     Errors
 	poolCrowd      *bounds.Crowd
 }
 
 // New wraps client. The steps of RunCopied, RunStaged and Swap wait until replicas replicas have acknowledged their
-// writes (the WAIT command). All other steps do not wait for replicas.
+// writes (the WAIT command). All other steps return after the reply of the master.
 //
 // New fails if client cannot keep records, or if client cannot send WAIT over the connection that made the write.
 func New(client redis.Cmdable, replicas int, kinds Errors) (*Conn, error) {
@@ -129,7 +129,7 @@ func (c *Conn) Swap(ctx context.Context, key any, old *Value, text []byte, ttl i
 type Script struct {
 	source, hash any  // strings
 	extraKeys    int  // how many of the first arguments are names of keys
-	requiresKeys bool // the script does not work without its extra keys
+	requiresKeys bool // the script needs its extra keys
 }
 
 // NewScript returns the script with the given source.
@@ -142,7 +142,7 @@ func NewScript(source string) Script {
 // same server. The Conn runs the script without its extra keys if the Cluster refuses both keys for this reason.
 func (s Script) With(keys int) Script { return Script{s.source, s.hash, keys, false} }
 
-// WithRequired is like With for a script that does not work without its extra keys.
+// WithRequired is like With for a script that needs its extra keys.
 func (s Script) WithRequired(keys int) Script { return Script{s.source, s.hash, keys, true} }
 
 // evalshaCommand returns the EVALSHA command that runs the script on key.
@@ -150,7 +150,7 @@ func (s Script) evalshaCommand(key any, args []any) []any {
 	return append(append(make([]any, 0, 8), "evalsha", s.hash, 1+s.extraKeys, key), args...)
 }
 
-// evalCommand returns the EVAL command for an EVALSHA command whose script the server does not have in its cache.
+// evalCommand returns the EVAL command for an EVALSHA command whose script is missing in the cache of the server.
 func (s Script) evalCommand(args []any) []any {
 	return slices.Concat([]any{"eval", s.source}, args[2:])
 }

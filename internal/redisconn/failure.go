@@ -53,7 +53,7 @@ func isWrongType(err error) bool { return strings.Contains(err.Error(), "WRONGTY
 // keys of the script may be on two servers.
 func IsSlotMoving(err error) bool { return redis.HasErrorPrefix(err, "TRYAGAIN") }
 
-// isTimeout reports whether a step has timed out. A timeout of a dial does not count, because a server that accepts
+// isTimeout reports whether a step has timed out. A timeout of a dial is excluded, because a server that accepts
 // no connection is down.
 func isTimeout(err error) bool {
 	if network, ok := errors.AsType[*net.OpError](err); ok && network.Op == "dial" {
