@@ -132,9 +132,3 @@ func requireFree(t testing.TB, store idempotency.Store, key string) {
 	require.Equal(t, 1, record.Attempt)
 	require.NoError(t, claim.Release(context.Background(), time.Hour))
 }
-
-// requireStatus asks for a key whose answer is stored.
-func requireStatus(t testing.TB, store idempotency.Store, key string, status int) {
-	t.Helper()
-	require.Equal(t, status, rowtest.Stored(t, store, key).Status)
-}
