@@ -599,8 +599,8 @@ func TestOptionFingerprintHeadersTakesWhatAHeaderCanHave(t *testing.T) {
 	}
 }
 
-// overriding is middleware that lets the header name the method.
-func overriding(next http.Handler) http.Handler {
+// overrideMethod is middleware that replaces the method by a field of the header.
+func overrideMethod(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if method := r.Header.Get("X-Http-Method-Override"); method != "" {
 			r.Method = method
@@ -615,9 +615,9 @@ func TestMethodOverriddenInside(t *testing.T) {
 	pay := func(w http.ResponseWriter, r *http.Request) { w.Header().Set("X-Method", r.Method) }
 	become := testservice.WithHeader("X-Http-Method-Override", http.MethodPost)
 	get, required := testservice.WithMethod(http.MethodGet), idempotency.Options{Required: true}
-	outside := testservice.Setup{Outer: overriding, Opts: required}.Serve(t, pay)
+	outside := testservice.Setup{Outer: overrideMethod, Opts: required}.Serve(t, pay)
 	testservice.RequireProblem(t, outside.Call("", "", get, become), http.StatusBadRequest, "key-missing")
-	inside := testservice.Setup{Opts: required}.Serve(t, overriding(http.HandlerFunc(pay)).ServeHTTP)
+	inside := testservice.Setup{Opts: required}.Serve(t, overrideMethod(http.HandlerFunc(pay)).ServeHTTP)
 	require.Equal(t, http.MethodPost, inside.Call("", "", get, become).Header.Get("X-Method"))
 }
 
@@ -634,7 +634,7 @@ func TestMethodOverriddenByOuterMiddleware(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			svc := testservice.Setup{Outer: overriding, Opts: idempotency.Options{Methods: row.methods}}.Serve(t,
+			svc := testservice.Setup{Outer: overrideMethod, Opts: idempotency.Options{Methods: row.methods}}.Serve(t,
 				func(w http.ResponseWriter, r *http.Request) { w.Header().Set("X-Method", r.Method) })
 			created, removed := svc.Post("k", "b"), svc.Post("k", "b", remove)
 			require.Equal(t, http.MethodPost, created.Header.Get("X-Method"))
@@ -697,9 +697,9 @@ func FuzzFingerprint(f *testing.F) {
 		if len(other) > 0 {
 			other[int(at)%len(other)] ^= flip
 		}
-		a, b := carve(text, i, j), carve(string(other), k, l)
+		a, b := splitInThree(text, i, j), splitInThree(string(other), k, l)
 		x, y := fingerprintOf(t, idempotency.FingerprintRaw, a), fingerprintOf(t, idempotency.FingerprintRaw, b)
-		same := a[0] == b[0] && mediaOf(a[1]) == mediaOf(b[1]) && a[2] == b[2]
+		same := a[0] == b[0] && comparableMedia(a[1]) == comparableMedia(b[1]) && a[2] == b[2]
 		require.Equal(t, same, x == y, "%q, %q", a, b)
 		const zeros = "\x00\x00\x00\x00\x00\x00\x00"
 		x = fingerprintOf(t, idempotency.FingerprintRaw, [3]string{a[0], zeros + "\x00", a[2]})
@@ -724,8 +724,8 @@ func FuzzFingerprint(f *testing.F) {
 	})
 }
 
-// mediaOf returns what of a Content-Type tells requests apart.
-func mediaOf(contentType string) string {
+// comparableMedia returns the part of a Content-Type that FingerprintRaw includes.
+func comparableMedia(contentType string) string {
 	media, _, _ := strings.Cut(contentType, ";")
 	media = strings.ToLower(strings.TrimSpace(media))
 	if strings.HasPrefix(media, "multipart/") {

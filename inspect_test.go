@@ -60,9 +60,9 @@ func FuzzRedisInspect(f *testing.F) {
 			f.Add(damage(as(done)), uint32(1))
 		}
 		f.Add(as(done)+"\n", uint32(1))
-		f.Add(word("attempt", "attempt=0000000001")(as(done)), uint32(1))
-		f.Add(word("attempt", "attempt=0")(as(done)), uint32(1))
-		f.Add(word("token", "token="+strings.Repeat("x", 32))(as(done)), uint32(1))
+		f.Add(replaceWord("attempt", "attempt=0000000001")(as(done)), uint32(1))
+		f.Add(replaceWord("attempt", "attempt=0")(as(done)), uint32(1))
+		f.Add(replaceWord("token", "token="+strings.Repeat("x", 32))(as(done)), uint32(1))
 		f.Add(strings.Replace(as(done), " released ", " paused ", 1), uint32(1))
 	}
 	for _, damage := range damages {

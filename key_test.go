@@ -25,8 +25,9 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// keyOf returns the key that a middleware finds in the lines of the header. It reports false if they are refused.
-func keyOf(t testing.TB, lines ...string) (id string, ok bool) {
+// parsedKey returns the key that a middleware finds in the lines of the header. The result ok is false if the middleware
+// refuses the lines.
+func parsedKey(t testing.TB, lines ...string) (id string, ok bool) {
 	t.Helper()
 	svc := testservice.Setup{}.Guard(t, func(_ http.ResponseWriter, r *http.Request) {
 		op, _ := idempotency.FromContext(r.Context())
@@ -50,7 +51,7 @@ func TestKeyHeader(t *testing.T) {
 		{`"a,b;c"`}:                              `a,b;c`, {`"a\"b"`}: `a"b`, {`"a\\b"`}: `a\b`, {`"\""`}: `"`,
 		{long}: long, {`"` + long + `"`}: long, {`"` + strings.Repeat(`\\`, 255) + `"`}: strings.Repeat(`\`, 255),
 	} {
-		got, ok := keyOf(t, lines[0])
+		got, ok := parsedKey(t, lines[0])
 		require.True(t, ok, "%q", lines)
 		require.Equal(t, want, got)
 	}
@@ -59,10 +60,10 @@ func TestKeyHeader(t *testing.T) {
 		`a b`, ` abc`, `abc `, `"a b"`, `" "`, ` `, "a\tb", "a\x00b", "a\x7f", "caf\xc3\xa9", "caf\xe9", "\"\xe9\"",
 		`a,b`, `a;b`, `"a";b=1`, `"a", "b"`, `"a" `, `:YWJj:;`, long + "k", `"` + long + `k"`,
 	} {
-		_, ok := keyOf(t, line)
+		_, ok := parsedKey(t, line)
 		require.False(t, ok, "%q", line)
 	}
-	_, ok := keyOf(t, `"foo`, `bar"`) // one string, had they been joined
+	_, ok := parsedKey(t, `"foo`, `bar"`) // one string, had they been joined
 	require.False(t, ok)
 }
 
@@ -433,8 +434,8 @@ func FuzzKeyHeader(f *testing.F) {
 	})
 }
 
-// carve cuts text into three parts.
-func carve(text string, first, second uint16) [3]string {
+// splitInThree splits text into three parts, at first and second.
+func splitInThree(text string, first, second uint16) [3]string {
 	i, j := int(first)%(len(text)+1), int(second)%(len(text)+1)
 	return [3]string{text[:min(i, j)], text[min(i, j):max(i, j)], text[max(i, j):]}
 }
@@ -454,7 +455,7 @@ func FuzzDigest(f *testing.F) {
 		if len(other) > 0 {
 			other[int(at)%len(other)] ^= flip
 		}
-		a, b := carve(text, i, j), carve(string(other), k, l)
+		a, b := splitInThree(text, i, j), splitInThree(string(other), k, l)
 		x, y := idempotency.Key{User: a[0], Endpoint: a[1], ID: a[2]}, idempotency.Key{User: b[0], Endpoint: b[1], ID: b[2]}
 		require.Equal(t, a == b, x.Digest() == y.Digest(), "%q, %q", a, b)
 		require.Equal(t, a == b, x.Bounded() == y.Bounded(), "%q, %q", a, b)

@@ -113,8 +113,8 @@ func TestDamageIsDetected(t *testing.T) {
 	damaged(append(bytes.Clone(data), 'x'), "longer")
 }
 
-// summed returns what may be a record, with a checksum that is right.
-func summed(version int, rest string) string {
+// withChecksum returns rest as a stored response with a correct checksum.
+func withChecksum(version int, rest string) string {
 	crc := crc32.Checksum([]byte(rest), crc32.MakeTable(crc32.Castagnoli))
 	return fmt.Sprintf("response/%d crc=%08x%s", version, crc, rest)
 }
@@ -122,26 +122,26 @@ func summed(version int, rest string) string {
 func TestForeignValueIsNoResponse(t *testing.T) {
 	t.Parallel()
 	const valid = " 200 header=0 trailer=0 body=0\n\n"
-	require.NoError(t, new(idempotency.Response).UnmarshalBinary([]byte(summed(1, valid))))
+	require.NoError(t, new(idempotency.Response).UnmarshalBinary([]byte(withChecksum(1, valid))))
 	for _, data := range []string{
 		"", "\n", "hello", "response/1", "response/1 ", `{"status":200}`,
-		summed(2, valid), summed(1, ""), summed(1, "\n"), "x" + summed(1, valid),
-		summed(1, " 200 header=0 trailer=0 body=omitted\n"),
-		summed(1, " 200 header=0 trailer=0 body=0 more=1\n\n"),
-		summed(1, " 200 header=0 trailer=0 body=+0\n\n"),
-		summed(1, " 200 header=0 trailer=0 body=00\n\n"),
-		summed(1, " 200 header=0 trailer=0 body=0 \n\n"),
-		summed(1, " 200 header=0 trailer=0 body=0 note=\n\n"),
-		summed(1, " 200 header=0 trailer=0 body=0 note= a\n\n"),
-		summed(1, " 200 header=0 trailer=0 body=0 note=a \n\n"),
-		summed(1, " 200 header=0 trailer=0 body=0 note=a\tb\n\n"),
-		summed(1, " 200 header=0 trailer=0 body=0 note="+strings.Repeat("x", 256)+"\n\n"),
-		summed(1, " 200 header=0 trailer=0 body=1\n\n"),
-		summed(1, " 200 header=1 trailer=0 body=0\n\n"),
-		summed(1, " -1 header=0 trailer=0 body=0\n\n"),
-		summed(1, " 200 header=-1 trailer=1 body=0\n\n"),
-		summed(1, " 200 header=9223372036854775807 trailer=9223372036854775807 body=0\n\n"),
-		summed(1, " 200 header=4611686018427387904 trailer=4611686018427387904 body=0\n\n"),
+		withChecksum(2, valid), withChecksum(1, ""), withChecksum(1, "\n"), "x" + withChecksum(1, valid),
+		withChecksum(1, " 200 header=0 trailer=0 body=omitted\n"),
+		withChecksum(1, " 200 header=0 trailer=0 body=0 more=1\n\n"),
+		withChecksum(1, " 200 header=0 trailer=0 body=+0\n\n"),
+		withChecksum(1, " 200 header=0 trailer=0 body=00\n\n"),
+		withChecksum(1, " 200 header=0 trailer=0 body=0 \n\n"),
+		withChecksum(1, " 200 header=0 trailer=0 body=0 note=\n\n"),
+		withChecksum(1, " 200 header=0 trailer=0 body=0 note= a\n\n"),
+		withChecksum(1, " 200 header=0 trailer=0 body=0 note=a \n\n"),
+		withChecksum(1, " 200 header=0 trailer=0 body=0 note=a\tb\n\n"),
+		withChecksum(1, " 200 header=0 trailer=0 body=0 note="+strings.Repeat("x", 256)+"\n\n"),
+		withChecksum(1, " 200 header=0 trailer=0 body=1\n\n"),
+		withChecksum(1, " 200 header=1 trailer=0 body=0\n\n"),
+		withChecksum(1, " -1 header=0 trailer=0 body=0\n\n"),
+		withChecksum(1, " 200 header=-1 trailer=1 body=0\n\n"),
+		withChecksum(1, " 200 header=9223372036854775807 trailer=9223372036854775807 body=0\n\n"),
+		withChecksum(1, " 200 header=4611686018427387904 trailer=4611686018427387904 body=0\n\n"),
 	} {
 		var got idempotency.Response
 		require.ErrorIs(t, got.UnmarshalBinary([]byte(data)), idempotency.ErrRecordInvalid, "%q", data)
@@ -168,7 +168,7 @@ func FuzzResponse(f *testing.F) {
 		f.Add(string(data[len(head):]), uint16(30), byte(1))
 	}
 	f.Fuzz(func(t *testing.T, rest string, at uint16, flip byte) {
-		data := []byte(summed(1, rest))
+		data := []byte(withChecksum(1, rest))
 		want, ok := testservice.ResponseByForm(data)
 		var resp, again, damaged idempotency.Response
 		err := resp.UnmarshalBinary(data)

@@ -542,12 +542,12 @@ func TestMemoryStoreCountsExactly(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { countExactly(t, rand.New(rand.NewPCG(seed, 0))) })
+			synctest.Test(t, func(t *testing.T) { checkByteCounts(t, rand.New(rand.NewPCG(seed, 0))) })
 		})
 	}
 }
 
-func countExactly(t *testing.T, random *rand.Rand) {
+func checkByteCounts(t *testing.T, random *rand.Rand) {
 	const limit, share, users = 32 << 10, 10 << 10, 5
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: limit, MaxUserBytes: share})
 	var claims []idempotency.Claim

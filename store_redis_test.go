@@ -499,7 +499,7 @@ func TestRedisKeys(t *testing.T) {
 func TestRedisStaging(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		client.Options().ContextTimeoutEnabled = true // so that the store uses this client, with its hooks
-		client.AddHook(noIFEQ{func(string) {}})
+		client.AddHook(withoutIFEQHook{func(string) {}})
 		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 		brief := testservice.AttemptFor(time.Hour)
 		brief.Lease = time.Millisecond
@@ -525,8 +525,8 @@ func TestRedisStaging(t *testing.T) {
 
 		// The owner disappears behind the first of the two commands.
 		cut := testservice.NewRedisClient(t, client.Options().Addr, testservice.WithContextTimeout)
-		cut.AddHook(noIFEQ{func(string) {}})
-		cut.AddHook(halfPipeline{func(string) {}})
+		cut.AddHook(withoutIFEQHook{func(string) {}})
+		cut.AddHook(firstCommandHook{func(string) {}})
 		store = idempotency.NewRedisStore(cut, idempotency.RedisOptions{})
 		claim := testservice.MustClaim(t, store, testservice.NumberedKey(2), testservice.AttemptFor(time.Hour))
 		require.ErrorIs(t, claim.Complete(t.Context(), testservice.Large(), time.Hour), errCut)
@@ -586,22 +586,22 @@ func TestRedisRecordChangesBetweenTheSteps(t *testing.T) {
 
 var errCut = errors.New("connection cut")
 
-// halfPipeline is a hook that sends of a pipeline which begins with SET nothing else.
-type halfPipeline struct{ testservice.BeforeEach }
+// firstCommandHook is a hook that sends only the first command of a pipeline, if the pipeline begins with SET.
+type firstCommandHook struct{ testservice.BeforeEach }
 
-func (halfPipeline) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (firstCommandHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if cmds[0].Name() != "set" { // but what go-redis sends to open a connection
+		if cmds[0].Name() != "set" { // go-redis opens connections by other pipelines
 			return next(ctx, cmds)
 		}
 		return errors.Join(next(ctx, cmds[:1]), errCut)
 	}
 }
 
-// noIFEQ is a hook that answers as a server that does not compare values.
-type noIFEQ struct{ testservice.BeforeEach }
+// withoutIFEQHook is a hook that answers SET with IFEQ like a server that does not support IFEQ.
+type withoutIFEQHook struct{ testservice.BeforeEach }
 
-func (noIFEQ) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (withoutIFEQHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if isSwap(cmd) {
 			cmd.SetErr(redisError("ERR syntax error"))
@@ -613,23 +613,23 @@ func (noIFEQ) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 func isSwap(cmd redis.Cmder) bool { return cmd.Name() == "set" && cmd.Args()[3] == "ifeq" }
 
-// redisError is what a server answers.
+// redisError is an error of a server.
 type redisError string
 
 func (e redisError) Error() string { return string(e) }
 func (redisError) RedisError()     {}
 
-// givingUp is a hook that gives up the first large completion, and keeps what it was to store.
-type givingUp struct {
+// abortingHook is a hook that aborts the first large completion, and keeps the arguments of this completion.
+type abortingHook struct {
 	testservice.BeforeEach
 	ifeq     bool // the server has it
 	kept, as []byte
 }
 
-func (g *givingUp) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (g *abortingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if !isSwap(cmd) || !g.ifeq {
-			return noIFEQ{}.ProcessHook(next)(ctx, cmd)
+			return withoutIFEQHook{}.ProcessHook(next)(ctx, cmd)
 		}
 		if g.giveUp(cmd) {
 			return errCut
@@ -638,7 +638,7 @@ func (g *givingUp) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-func (g *givingUp) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (g *abortingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		if cmds[0].Name() == "set" && g.giveUp(cmds[0]) { // not what go-redis sends to open a connection
 			return errCut
@@ -647,8 +647,8 @@ func (g *givingUp) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	}
 }
 
-// giveUp reports whether cmd is the first one.
-func (g *givingUp) giveUp(cmd redis.Cmder) bool {
+// giveUp reports whether cmd is the first completion, and keeps the record in cmd.
+func (g *abortingHook) giveUp(cmd redis.Cmder) bool {
 	if g.kept != nil {
 		return false
 	}
@@ -663,7 +663,7 @@ func TestRedisRecordOfACompletionThatWasGivenUp(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		for _, ifeq := range []bool{false, true} {
 			hooked := testservice.NewRedisClient(t, client.Options().Addr, testservice.WithContextTimeout)
-			hook := &givingUp{BeforeEach: func(string) {}, ifeq: ifeq}
+			hook := &abortingHook{BeforeEach: func(string) {}, ifeq: ifeq}
 			hooked.AddHook(hook)
 			store := idempotency.NewRedisStore(hooked, idempotency.RedisOptions{Prefix: fmt.Sprint(ifeq)})
 			testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.Large())
@@ -700,20 +700,20 @@ func TestRedisPrefix(t *testing.T) {
 	}
 }
 
-// recordStates make of a completed record one in another state.
+// recordStates has functions that turn a completed record into a record in the given state.
 var recordStates = map[string]func(record string) string{
 	"done":     func(record string) string { return record },
-	"running":  func(record string) string { return headOf(record, " running ") },
-	"lapsed":   func(record string) string { return word("lease", "lease=1")(headOf(record, " running ")) },
-	"released": func(record string) string { return headOf(record, " released ") },
+	"running":  func(record string) string { return headInState(record, " running ") },
+	"lapsed":   func(record string) string { return replaceWord("lease", "lease=1")(headInState(record, " running ")) },
+	"released": func(record string) string { return headInState(record, " released ") },
 }
 
-func headOf(record, state string) string {
+func headInState(record, state string) string {
 	head, _, _ := strings.Cut(record, "\n")
 	return strings.Replace(head, " done ", state, 1) + "\n"
 }
 
-// executeOnce carries an operation out, and returns the name of its record and the record.
+// executeOnce executes an operation, and returns the name of its record and the record.
 func executeOnce(t *testing.T, client redis.Cmdable, svc *testservice.Service, prefix, key, body string) (name, record string) {
 	t.Helper()
 	before := testservice.RedisKeys(t, client, prefix)
@@ -727,7 +727,7 @@ func executeOnce(t *testing.T, client redis.Cmdable, svc *testservice.Service, p
 	return "", ""
 }
 
-// requireLeftAlone sends a request that finds a record that is not its own, or is none: the handler does not run.
+// requireLeftAlone sends a request whose key holds an invalid record: the handler does not run, and the record stays.
 func requireLeftAlone(t *testing.T, client redis.Cmdable, svc *testservice.Service, name, key, body string) {
 	t.Helper()
 	runs, before := svc.Runs.Load(), redisContent(t, client, name)
@@ -739,7 +739,7 @@ func requireLeftAlone(t *testing.T, client redis.Cmdable, svc *testservice.Servi
 	require.Equal(t, before, redisContent(t, client, name))
 }
 
-// A record under the name of another one answers nobody, and is not claimed.
+// A record under the name of another record is neither replayed nor claimed.
 func TestRedisRecordOfAnotherKey(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		for size, body := range map[string]string{"small": "body", "large": testservice.LargeBody} {
@@ -760,7 +760,7 @@ func TestRedisRecordOfAnotherKey(t *testing.T) {
 	})
 }
 
-// Nor does the owner of a claim write over it.
+// The owner of a claim does not overwrite the record of another key.
 func TestRedisClaimFindsRecordOfAnotherKey(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		for state, as := range recordStates {
@@ -787,8 +787,8 @@ func TestRedisClaimFindsRecordOfAnotherKey(t *testing.T) {
 	})
 }
 
-// word replaces a word of a head by another one.
-func word(name, with string) func(string) string {
+// replaceWord returns a function that replaces the word with the given name in a head.
+func replaceWord(name, with string) func(string) string {
 	return func(record string) string {
 		start := strings.Index(record, name+"=")
 		end := start + strings.IndexAny(record[start:], " \n")
@@ -796,8 +796,8 @@ func word(name, with string) func(string) string {
 	}
 }
 
-// beforeLine puts something at the end of a head.
-func beforeLine(text string) func(string) string {
+// appendToHead returns a function that appends text to a head.
+func appendToHead(text string) func(string) string {
 	return func(record string) string { return strings.Replace(record, "\n", text+"\n", 1) }
 }
 
@@ -806,55 +806,55 @@ var (
 	digits = strings.Repeat("0123456789abcdef", 4)
 )
 
-// malformed is what no script writes into a head, in whatever state the record is.
+// malformed has changes that make a head invalid in every state, because the scripts never write such a head.
 var malformed = map[string]func(record string) string{
-	"attempt 00":                 word("attempt", "attempt=00"),
-	"attempt of 11 digits":       word("attempt", "attempt=00000000001"),
-	"lease with zeros before it": word("lease", "lease=00000000000000"),
-	"ttl with zeros before it":   word("ttl", "ttl=00000000000000"),
-	"ttl of 14 digits":           word("ttl", "ttl=10000000000000"),
-	"ttl of 25 digits":           word("ttl", "ttl="+many9s),
-	"ttl -1":                     word("ttl", "ttl=-1"),
-	"ttl 1e3":                    word("ttl", "ttl=1e3"),
-	"no ttl":                     word("ttl", "ttl="),
-	"created at zeros and 1":     word("created", "created=00000000000001"),
-	"attempt -1":                 word("attempt", "attempt=-1"),
-	"attempt +1":                 word("attempt", "attempt=+1"),
-	"attempt 1.5":                word("attempt", "attempt=1.5"),
-	"attempt 1e3":                word("attempt", "attempt=1e3"),
-	"attempt 0x1":                word("attempt", "attempt=0x1"),
-	"no attempt":                 word("attempt", "attempt="),
-	"attempt beyond 2^31":        word("attempt", "attempt=2147483648"),
-	"attempt beyond 2^32":        word("attempt", "attempt=4294967297"),
-	"attempt beyond 2^53":        word("attempt", "attempt=9007199254740993"),
-	"attempt of 2^63":            word("attempt", "attempt=9223372036854775808"),
-	"attempt of 25 digits":       word("attempt", "attempt="+many9s),
-	"attempt twice":              word("attempt", "attempt=1 attempt=1"),
-	"lease of 14 digits":         word("lease", "lease=10000000000000"),
-	"lease of 25 digits":         word("lease", "lease="+many9s),
-	"lease -1":                   word("lease", "lease=-1"),
-	"lease +1":                   word("lease", "lease=+1"),
-	"lease 1e3":                  word("lease", "lease=1e3"),
-	"no lease":                   word("lease", "lease="),
-	"created at 14 digits":       word("created", "created=10000000000000"),
-	"created at 25 digits":       word("created", "created="+many9s),
-	"created at -1":              word("created", "created=-1"),
-	"created at 1e3":             word("created", "created=1e3"),
-	"created never":              word("created", "created="),
-	"created now":                word("created", "created=now"),
-	"token too short":            word("token", "token=0"),
-	"token too long":             word("token", "token="+digits),
-	"token a pattern":            word("token", "token=%x+"),
-	"token in upper case":        word("token", "token="+strings.ToUpper(digits[:32])),
-	"no key":                     func(record string) string { return word("key", "")(strings.Replace(record, " key", "key", 1)) },
-	"key too short":              word("key", "key=0"),
-	"key too long":               word("key", "key="+digits),
-	"key of nobody":              word("key", "key="+digits[:32]),
-	"fingerprint too short":      word("fingerprint", "fingerprint=0"),
-	"another word":               beforeLine(" more=1"),
-	"a space at the end":         beforeLine(" "),
-	"CR LF":                      beforeLine("\r"),
-	"a zero byte":                beforeLine("\x00"),
+	"attempt 00":                 replaceWord("attempt", "attempt=00"),
+	"attempt of 11 digits":       replaceWord("attempt", "attempt=00000000001"),
+	"lease with zeros before it": replaceWord("lease", "lease=00000000000000"),
+	"ttl with zeros before it":   replaceWord("ttl", "ttl=00000000000000"),
+	"ttl of 14 digits":           replaceWord("ttl", "ttl=10000000000000"),
+	"ttl of 25 digits":           replaceWord("ttl", "ttl="+many9s),
+	"ttl -1":                     replaceWord("ttl", "ttl=-1"),
+	"ttl 1e3":                    replaceWord("ttl", "ttl=1e3"),
+	"no ttl":                     replaceWord("ttl", "ttl="),
+	"created at zeros and 1":     replaceWord("created", "created=00000000000001"),
+	"attempt -1":                 replaceWord("attempt", "attempt=-1"),
+	"attempt +1":                 replaceWord("attempt", "attempt=+1"),
+	"attempt 1.5":                replaceWord("attempt", "attempt=1.5"),
+	"attempt 1e3":                replaceWord("attempt", "attempt=1e3"),
+	"attempt 0x1":                replaceWord("attempt", "attempt=0x1"),
+	"no attempt":                 replaceWord("attempt", "attempt="),
+	"attempt beyond 2^31":        replaceWord("attempt", "attempt=2147483648"),
+	"attempt beyond 2^32":        replaceWord("attempt", "attempt=4294967297"),
+	"attempt beyond 2^53":        replaceWord("attempt", "attempt=9007199254740993"),
+	"attempt of 2^63":            replaceWord("attempt", "attempt=9223372036854775808"),
+	"attempt of 25 digits":       replaceWord("attempt", "attempt="+many9s),
+	"attempt twice":              replaceWord("attempt", "attempt=1 attempt=1"),
+	"lease of 14 digits":         replaceWord("lease", "lease=10000000000000"),
+	"lease of 25 digits":         replaceWord("lease", "lease="+many9s),
+	"lease -1":                   replaceWord("lease", "lease=-1"),
+	"lease +1":                   replaceWord("lease", "lease=+1"),
+	"lease 1e3":                  replaceWord("lease", "lease=1e3"),
+	"no lease":                   replaceWord("lease", "lease="),
+	"created at 14 digits":       replaceWord("created", "created=10000000000000"),
+	"created at 25 digits":       replaceWord("created", "created="+many9s),
+	"created at -1":              replaceWord("created", "created=-1"),
+	"created at 1e3":             replaceWord("created", "created=1e3"),
+	"created never":              replaceWord("created", "created="),
+	"created now":                replaceWord("created", "created=now"),
+	"token too short":            replaceWord("token", "token=0"),
+	"token too long":             replaceWord("token", "token="+digits),
+	"token a pattern":            replaceWord("token", "token=%x+"),
+	"token in upper case":        replaceWord("token", "token="+strings.ToUpper(digits[:32])),
+	"no key":                     func(record string) string { return replaceWord("key", "")(strings.Replace(record, " key", "key", 1)) },
+	"key too short":              replaceWord("key", "key=0"),
+	"key too long":               replaceWord("key", "key="+digits),
+	"key of nobody":              replaceWord("key", "key="+digits[:32]),
+	"fingerprint too short":      replaceWord("fingerprint", "fingerprint=0"),
+	"another word":               appendToHead(" more=1"),
+	"a space at the end":         appendToHead(" "),
+	"CR LF":                      appendToHead("\r"),
+	"a zero byte":                appendToHead("\x00"),
 	"magic in upper case":        func(record string) string { return strings.Replace(record, "idempotency", "Idempotency", 1) },
 }
 
@@ -874,7 +874,7 @@ func TestRedisMalformedHead(t *testing.T) {
 		}
 		for state, as := range recordStates {
 			if state != "released" { // and what is released with this attempt is free
-				t.Run(state+", attempt 0", func(t *testing.T) { refused(t, word("attempt", "attempt=0")(as(record))) })
+				t.Run(state+", attempt 0", func(t *testing.T) { refused(t, replaceWord("attempt", "attempt=0")(as(record))) })
 			}
 			for fault, damage := range malformed {
 				t.Run(state+", "+fault, func(t *testing.T) { refused(t, damage(as(record))) })
@@ -896,7 +896,7 @@ func TestRedisLastAttempt(t *testing.T) {
 		require.Equal(t, "attempt 1", svc.Call("key", "").Body)
 		name := testservice.RedisKeys(t, client, "")[0]
 		record := recordStates["released"](client.Get(t.Context(), name).Val())
-		require.NoError(t, client.Set(t.Context(), name, word("attempt", "attempt=2147483646")(record), time.Hour).Err())
+		require.NoError(t, client.Set(t.Context(), name, replaceWord("attempt", "attempt=2147483646")(record), time.Hour).Err())
 
 		require.Equal(t, "attempt 2147483647", svc.Call("key", "").Body)
 		require.True(t, svc.Call("key", "").Replayed())
@@ -913,7 +913,7 @@ func TestRedisInspectorConforms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			client := newClient(t)
-			newStore := func(*testing.T) idempotency.Store { return newScope(client) }
+			newStore := func(*testing.T) idempotency.Store { return newScopedStore(client) }
 			idempotencytest.RunInspector(t, newStore)
 			idempotencytest.RunResolver(t, newStore)
 		})
@@ -944,8 +944,8 @@ func TestRedisInspectorConforms(t *testing.T) {
 	})
 }
 
-// newScope returns a store with a prefix of its own, all of whose characters stand for themselves.
-func newScope(client redis.Cmdable) *idempotency.RedisStore {
+// newScopedStore returns a store with a prefix of its own, all of whose characters stand for themselves.
+func newScopedStore(client redis.Cmdable) *idempotency.RedisStore {
 	return idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: `*?[a]\` + uuid.NewString() + ":"})
 }
 
@@ -960,13 +960,13 @@ func listedDigests(listing idempotency.Listing) (all [][sha256.Size]byte) {
 // What somebody else has put under the name of a record is neither shown nor forgotten, and hides no other record.
 func TestRedisInspectsForeignValues(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
-		store := newScope(client)
+		store := newScopedStore(client)
 		testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.BodyOf(10))
 		healthy := testservice.MustInspect(t, store, testservice.NumberedKey(0))
 		name := testservice.RedisKeys(t, client, "")[0]
 		record := client.Get(t.Context(), name).Val()
 		testservice.MustComplete(t, store, testservice.NumberedKey(1), testservice.BodyOf(10))
-		damaged := otherKey(t, client, name)
+		damaged := otherRecordName(t, client, name)
 
 		values := map[string]any{"record of another key": record}
 		for what, value := range foreign {
@@ -1012,8 +1012,8 @@ func TestRedisInspectsForeignValues(t *testing.T) {
 	})
 }
 
-// otherKey returns the name of the only other record.
-func otherKey(t testing.TB, client redis.Cmdable, than string) string {
+// otherRecordName returns the name of the only record besides than.
+func otherRecordName(t testing.TB, client redis.Cmdable, than string) string {
 	t.Helper()
 	for _, name := range testservice.RedisKeys(t, client, "") {
 		if name != than {
@@ -1024,10 +1024,10 @@ func otherKey(t testing.TB, client redis.Cmdable, than string) string {
 	return ""
 }
 
-// A completed record whose answer is damaged can be forgotten, but only by whoever has inspected it.
+// A completed record with a damaged answer can be forgotten, with the entry that Inspect has returned.
 func TestRedisForgetsDamagedAnswer(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
-		store := newScope(client)
+		store := newScopedStore(client)
 		testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.BodyOf(10))
 		name := testservice.RedisKeys(t, client, "")[0]
 		putForeign(t, client, name, damages["cut in its response"](client.Get(t.Context(), name).Val()))
@@ -1041,7 +1041,7 @@ func TestRedisForgetsDamagedAnswer(t *testing.T) {
 	})
 }
 
-// What is no record is not listed: what is staged, what other stores have, and whatever else has a name that begins alike.
+// List leaves out staged records, the records of stores with other prefixes, and keys with similar names.
 func TestRedisListsItsOwnRecords(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "a:"})
@@ -1066,17 +1066,17 @@ func TestRedisListsItsOwnRecords(t *testing.T) {
 	})
 }
 
-// commands notes the commands that a client sends. It answers each SCAN with every name twice, as a server may.
-type commands struct {
+// commandCounter is a hook that counts commands by name, and answers each SCAN with every name twice, as a server may.
+type commandCounter struct {
 	mu   *sync.Mutex
 	sent map[string]int
 }
 
-func (c commands) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (c commandCounter) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (c commands) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (c commandCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		c.note(cmd)
+		c.countCommand(cmd)
 		err := next(ctx, cmd)
 		if scan, ok := cmd.(*redis.ScanCmd); ok && err == nil {
 			names, cursor := scan.Val()
@@ -1086,16 +1086,16 @@ func (c commands) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-func (c commands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (c commandCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		for _, cmd := range cmds {
-			c.note(cmd)
+			c.countCommand(cmd)
 		}
 		return next(ctx, cmds)
 	}
 }
 
-func (c commands) note(cmd redis.Cmder) {
+func (c commandCounter) countCommand(cmd redis.Cmder) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sent[cmd.Name()]++
@@ -1106,7 +1106,7 @@ func TestRedisListIsBounded(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		const n = 250
 		watched := testservice.NewRedisClient(t, client.Options().Addr, testservice.WithContextTimeout)
-		sent := commands{new(sync.Mutex), make(map[string]int)}
+		sent := commandCounter{new(sync.Mutex), make(map[string]int)}
 		watched.AddHook(sent)
 		store := idempotency.NewRedisStore(watched, idempotency.RedisOptions{})
 		for i := range n {
@@ -1132,7 +1132,7 @@ func TestRedisListIsBounded(t *testing.T) {
 // A record without an expiry counts from now, as for Begin. To inspect it leaves it as it is.
 func TestRedisInspectsRecordWithoutExpiry(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
-		store := newScope(client)
+		store := newScopedStore(client)
 		testservice.MustClaim(t, store, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour))
 		name := testservice.RedisKeys(t, client, "")[0]
 		require.NoError(t, client.Persist(t.Context(), name).Err())
@@ -1156,7 +1156,7 @@ func TestRedisForgetsThoughTheReplyIsLost(t *testing.T) {
 		require.NoError(t, store.Forget(t.Context(), entry)) // the server knows the script now
 		testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.BodyOf(1))
 		entry = testservice.MustInspect(t, store, testservice.NumberedKey(0))
-		lost := &losingReply{}
+		lost := &droppedReplyHook{}
 		cut.AddHook(lost)
 		require.NoError(t, store.Forget(t.Context(), entry))
 		require.Equal(t, int64(2), lost.sent.Load())
@@ -1164,13 +1164,13 @@ func TestRedisForgetsThoughTheReplyIsLost(t *testing.T) {
 	})
 }
 
-// losingReply is a hook that loses the reply to the first script.
-type losingReply struct {
+// droppedReplyHook is a hook that drops the reply to the first script.
+type droppedReplyHook struct {
 	testservice.BeforeEach
 	sent atomic.Int64
 }
 
-func (l *losingReply) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (l *droppedReplyHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
 		if cmd.Name() == "evalsha" && l.sent.Add(1) == 1 {
@@ -1181,11 +1181,11 @@ func (l *losingReply) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-func (l *losingReply) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (l *droppedReplyHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
-// What a store cannot list, it says.
+// List returns errors.ErrUnsupported for requests that the store cannot answer.
 func TestRedisListUnsupported(t *testing.T) {
 	t.Parallel()
 	_, client := testservice.NewMiniredis(t)
@@ -1305,9 +1305,9 @@ func FuzzRedisRecord(f *testing.F) {
 			f.Add(as(done), left, true)
 			f.Add(as(done), left, false)
 		}
-		f.Add(word("fingerprint", "fingerprint="+strings.Repeat("0", 64))(as(done)), uint32(1), true)
-		f.Add(word("attempt", "attempt=2147483647")(as(done)), uint32(1), true)
-		f.Add(word("attempt", "attempt=0")(as(done)), uint32(1), true)
+		f.Add(replaceWord("fingerprint", "fingerprint="+strings.Repeat("0", 64))(as(done)), uint32(1), true)
+		f.Add(replaceWord("attempt", "attempt=2147483647")(as(done)), uint32(1), true)
+		f.Add(replaceWord("attempt", "attempt=0")(as(done)), uint32(1), true)
 		for _, damage := range malformed {
 			f.Add(damage(as(done)), uint32(1), true)
 		}
