@@ -13,71 +13,71 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// accessLog writes one line of JSON for each request, when it has ended. It shows no query, key or user.
-type accessLog struct{ lines *slog.Logger }
+// accessLog writes a line of JSON for each request when the request has ended. The log is free of queries, keys and users.
+type accessLog struct{ logger *slog.Logger }
 
-// newAccessLog returns a log that writes to out, or nil.
+// newAccessLog returns a log that writes to out, or nil without -access-log.
 func newAccessLog(c *config, out io.Writer) *accessLog {
-	if !c.accessLog {
+	if !c.hasAccessLog {
 		return nil
 	}
 	return &accessLog{slog.New(slog.NewJSONHandler(out, nil))}
 }
 
-// access is what becomes of a request.
-type access struct {
-	complete bool // false if the connection is to break
+// accessRecord is the result of a request.
+type accessRecord struct {
+	isComplete bool // false if the handler has panicked, which breaks the connection
 
 	mu      sync.Mutex
 	outcome idempotency.Outcome
 }
 
-type accessKey struct{}
+type accessContextKey struct{}
 
-// noteOutcome tells the access log of a request, if there is one, what the middleware has done.
+// noteOutcome sets the outcome of a request in the access log. Without an access log, noteOutcome has no effect.
 func noteOutcome(ctx context.Context, outcome idempotency.Outcome) {
-	if a, ok := ctx.Value(accessKey{}).(*access); ok {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.outcome = outcome
+	if record, ok := ctx.Value(accessContextKey{}).(*accessRecord); ok {
+		record.mu.Lock()
+		defer record.mu.Unlock()
+		record.outcome = outcome
 	}
 }
 
-// handler has requests logged that next answers. Without a log, it is next.
-func (l *accessLog) handler(next http.Handler) http.Handler {
+// wrapHandler returns a handler that logs the requests to next. wrapHandler returns next if l is nil.
+func (l *accessLog) wrapHandler(next http.Handler) http.Handler {
 	if l == nil {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		began, a, answer := time.Now(), new(access), &answerWriter{ResponseWriter: w}
-		defer func() { l.write(r, answer, a, time.Since(began)) }()
-		next.ServeHTTP(answer, r.WithContext(context.WithValue(r.Context(), accessKey{}, a)))
-		a.complete = true
+		startedAt, record, answer := time.Now(), new(accessRecord), &answerWriter{ResponseWriter: w}
+		defer func() { l.writeEntry(r, answer, record, time.Since(startedAt)) }()
+		next.ServeHTTP(answer, r.WithContext(context.WithValue(r.Context(), accessContextKey{}, record)))
+		record.isComplete = true
 	})
 }
 
-func (l *accessLog) write(r *http.Request, answer *answerWriter, a *access, took time.Duration) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+func (l *accessLog) writeEntry(r *http.Request, answer *answerWriter, record *accessRecord, duration time.Duration) {
+	record.mu.Lock()
+	defer record.mu.Unlock()
 	peer, _, _ := net.SplitHostPort(r.RemoteAddr)
-	l.lines.LogAttrs(r.Context(), slog.LevelInfo, "request",
+	l.logger.LogAttrs(r.Context(), slog.LevelInfo, "request",
 		slog.String("peer", peer), slog.String("method", r.Method), slog.String("host", r.Host),
 		slog.String("path", r.URL.EscapedPath()), slog.String("proto", r.Proto),
-		slog.Int("status", answer.status), slog.Int64("bytes", answer.bytes), slog.Bool("complete", a.complete),
-		slog.Float64("seconds", took.Seconds()), slog.String("outcome", string(a.outcome)))
+		slog.Int("status", answer.status), slog.Int64("bytes", answer.bytesWritten), slog.Bool("complete", record.isComplete),
+		slog.Float64("seconds", duration.Seconds()), slog.String("outcome", string(record.outcome)))
 }
 
-// answerWriter counts what is answered. The status is 0 if nothing was.
+// answerWriter records the status of an answer and the number of bytes. The status is 0 before the answer.
 type answerWriter struct {
 	http.ResponseWriter
-	status int
-	bytes  int64
+	status       int
+	bytesWritten int64
 }
 
-// Unwrap lets http.ResponseController get at what the writer below can do.
+// Unwrap is for [http.ResponseController].
 func (w *answerWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// Hijack is asked for when the protocol is switched.
+// Hijack records the switch to another protocol.
 func (w *answerWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffers, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	if err == nil {
@@ -87,7 +87,7 @@ func (w *answerWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 }
 
 func (w *answerWriter) WriteHeader(status int) {
-	if w.status < http.StatusOK { // one of those of information may be first
+	if w.status < http.StatusOK { // an informational response may come first
 		w.status = status
 	}
 	w.ResponseWriter.WriteHeader(status)
@@ -98,6 +98,6 @@ func (w *answerWriter) Write(b []byte) (int, error) {
 		w.status = http.StatusOK
 	}
 	n, err := w.ResponseWriter.Write(b)
-	w.bytes += int64(n)
+	w.bytesWritten += int64(n)
 	return n, err
 }

@@ -12,33 +12,33 @@ import (
 	"time"
 )
 
-// pingTimeout bounds the question whether the store can be reached.
+// pingTimeout bounds the ping of the store.
 const pingTimeout = 2 * time.Second
 
-// admin answers those who watch the proxy.
-type admin struct {
-	stopping atomic.Bool
-	failOpen bool
-	store    *backing
-	metrics  *metrics
+// adminHandler serves the endpoints for monitoring.
+type adminHandler struct {
+	isStopping atomic.Bool
+	failOpen   bool
+	store      *storeBackend
+	metrics    *proxyMetrics
 }
 
-func (a *admin) handler() http.Handler {
+func (a *adminHandler) newHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "alive\n") })
-	mux.HandleFunc("GET /readyz", a.ready)
-	mux.Handle("GET /metrics", a.metrics.handler())
+	mux.HandleFunc("GET /readyz", a.serveReady)
+	mux.Handle("GET /metrics", a.metrics.newHandler())
 	return mux
 }
 
-// lives asks the proxy whose admin listener has that address whether it lives. A container without a shell has nothing
-// else that could ask.
-func lives(addr string) error {
+// checkAlive requests /healthz from the proxy with the admin listener at addr. A container without a shell has no other client for
+// a health check.
+func checkAlive(addr string) error {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return fmt.Errorf("-admin: %w", err)
 	}
-	client := http.Client{Timeout: pingTimeout, Transport: new(http.Transport)} // by no proxy of the environment
+	client := http.Client{Timeout: pingTimeout, Transport: new(http.Transport)} // ignores HTTP_PROXY
 	resp, err := client.Get("http://" + net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port) + "/healthz")
 	if err != nil {
 		return err
@@ -50,16 +50,16 @@ func lives(addr string) error {
 	return nil
 }
 
-// ready answers whether requests should come here. The service behind is not asked: if it failed, no instance would be
-// ready. Nor is the store, if requests are forwarded without it.
-func (a *admin) ready(w http.ResponseWriter, r *http.Request) {
-	if a.stopping.Load() {
+// serveReady answers whether to send requests to this instance. serveReady leaves out the service, because all instances would
+// become unready while the service fails. With -fail-open, serveReady also leaves out the store.
+func (a *adminHandler) serveReady(w http.ResponseWriter, r *http.Request) {
+	if a.isStopping.Load() {
 		http.Error(w, "shutting down", http.StatusServiceUnavailable)
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), pingTimeout)
 	defer cancel()
-	if !a.failOpen && a.store.ping != nil && a.store.ping(ctx) != nil {
+	if !a.failOpen && a.store.pingServer != nil && a.store.pingServer(ctx) != nil {
 		http.Error(w, "store not reached", http.StatusServiceUnavailable)
 		return
 	}

@@ -19,101 +19,101 @@ import (
 	"github.com/idempotency-go/idempotency/fingerprint"
 )
 
-// envPrefix begins the name of the environment variable that each flag has.
+// envPrefix begins the name of the environment variable for each flag.
 const envPrefix = "IDEMPOTENCY_PROXY_"
 
-// config is what the operator has set.
+// config has the settings by the operator.
 type config struct {
-	listen, tlsCert, tlsKey string
-	tlsClientCA             string
-	admin                   string
-	accessLog               bool
-	healthcheck             bool
-	shutdownTimeout         time.Duration
-	shutdownDelay           time.Duration
-	version                 bool
+	listenAddress, tlsCert, tlsKey string
+	tlsClientCA                    string
+	adminAddress                   string
+	hasAccessLog                   bool
+	runHealthcheck                 bool
+	shutdownTimeout                time.Duration
+	shutdownDelay                  time.Duration
+	showVersion                    bool
 
-	upstream            string
-	upstreamURL         *url.URL
-	upstreamHTTP2       bool
-	upstreamCA          string
-	upstreamCert        string
-	upstreamKey         string
-	upstreamDial        time.Duration
-	upstreamHeader      time.Duration
-	upstreamTimeout     time.Duration
-	upstreamIdle        time.Duration
-	preserveHost        bool
-	forwardKey          bool
-	unknownStatus       numbers
-	store, storeFile    string
-	storeURL            *url.URL
-	migrate             bool
-	userHeader          string
-	trusted             prefixes
-	oneUser             bool
-	jwt                 jwtConfig
-	keyHeaders, methods words
-	required            bool
-	fingerprint         string
-	fingerprintHeaders  words
-	ignoreHost          bool
-	abandoned           string
-	ttl, lease, wait    time.Duration
-	storeTimeout        time.Duration
-	bodyTimeout         time.Duration
-	maxBody, maxBodies  int64
-	maxResponse         int64
-	failOpen            bool
-	reuseStatus         int
-	problemBase         string
+	upstreamText                        string
+	upstreamURL                         *url.URL
+	upstreamHTTP2                       bool
+	upstreamCA                          string
+	upstreamCert                        string
+	upstreamKey                         string
+	upstreamDialTimeout                 time.Duration
+	upstreamHeaderTimeout               time.Duration
+	upstreamTimeout                     time.Duration
+	upstreamIdleTimeout                 time.Duration
+	preserveHost                        bool
+	forwardKey                          bool
+	unknownStatuses                     statusList
+	storeText, storeFile                string
+	storeURL                            *url.URL
+	shouldMigrate                       bool
+	userHeader                          string
+	trustedPeers                        networkList
+	isSingleUser                        bool
+	jwt                                 jwtConfig
+	keyHeaders, methods                 wordList
+	keyRequired                         bool
+	fingerprintName                     string
+	fingerprintHeaders                  wordList
+	ignoreHost                          bool
+	abandonedPolicy                     string
+	answerTTL, leaseDuration, waitLimit time.Duration
+	storeTimeout                        time.Duration
+	bodyTimeout                         time.Duration
+	maxBody, maxBodies                  int64
+	maxResponse                         int64
+	failOpen                            bool
+	reuseStatus                         int
+	problemBase                         string
 }
 
-// jwtConfig says how access tokens are verified. One of the first three names the key.
+// jwtConfig has the settings for access tokens. Exactly one of keyFile, secretFile and keySetSource is set.
 type jwtConfig struct {
-	key, secret, jwks string
-	issuer, audience  string
-	anyAudience       bool
-	claim             string
-	leeway            time.Duration
+	keyFile, secretFile, keySetSource string
+	issuer, audience                  string
+	acceptsAnyAudience                bool
+	userClaim                         string
+	leeway                            time.Duration
 }
 
-// flags returns the flags that set c, with their defaults.
-func (c *config) flags() *flag.FlagSet {
+// newFlagSet returns the flags for c and sets c to the defaults.
+func (c *config) newFlagSet() *flag.FlagSet {
 	f := flag.NewFlagSet("idempotency-proxy", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
-	f.StringVar(&c.upstream, "upstream", "", "`URL` of the service; a path in it goes in front of all paths")
+	f.StringVar(&c.upstreamText, "upstream", "", "`URL` of the service; a path in it goes in front of all paths")
 
-	f.StringVar(&c.store, "store", "", "`URL` of the store: "+strings.Join(storeForms(), ", "))
+	f.StringVar(&c.storeText, "store", "", "`URL` of the store: "+strings.Join(listURLForms(), ", "))
 	f.StringVar(&c.storeFile, "store-file", "", "`file` with the URL of the store, if it holds a password")
-	f.BoolVar(&c.migrate, "migrate", false, "make or update the table in PostgreSQL at start")
+	f.BoolVar(&c.shouldMigrate, "migrate", false, "make or update the table in PostgreSQL at start")
 
 	f.StringVar(&c.userHeader, "user-header", "", "user: the `header` that an authenticating proxy in front sets")
-	c.trusted = prefixes{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
-	f.Var(&c.trusted, "trusted-peers", "`networks` from which -user-header and X-Forwarded-* count: the proxy in front")
-	f.StringVar(&c.jwt.key, "jwt-key", "", "user: a claim of the bearer token; PEM `file` with the public key")
-	f.StringVar(&c.jwt.secret, "jwt-secret", "", "the same; `file` with the shared secret (HMAC), 32 bytes or more")
-	f.StringVar(&c.jwt.jwks, "jwt-jwks", "", "the same; JSON Web Key Set, an https `URL` or a file")
+	c.trustedPeers = networkList{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
+	f.Var(&c.trustedPeers, "trusted-peers", "`networks` from which -user-header and X-Forwarded-* count: the proxy in front")
+	f.StringVar(&c.jwt.keyFile, "jwt-key", "", "user: a claim of the bearer token; PEM `file` with the public key")
+	f.StringVar(&c.jwt.secretFile, "jwt-secret", "", "the same; `file` with the shared secret (HMAC), 32 bytes or more")
+	f.StringVar(&c.jwt.keySetSource, "jwt-jwks", "", "the same; JSON Web Key Set, an https `URL` or a file")
 	f.StringVar(&c.jwt.issuer, "jwt-issuer", "", "`iss` that tokens must have")
 	f.StringVar(&c.jwt.audience, "jwt-audience", "", "`aud` that tokens must have")
-	f.BoolVar(&c.jwt.anyAudience, "jwt-any-audience", false, "accept tokens for other services of the issuer, too")
-	f.StringVar(&c.jwt.claim, "jwt-claim", "sub", "`claim` that names the user")
+	f.BoolVar(&c.jwt.acceptsAnyAudience, "jwt-any-audience", false, "accept tokens for other services of the issuer, too")
+	f.StringVar(&c.jwt.userClaim, "jwt-claim", "sub", "`claim` that names the user")
 	f.DurationVar(&c.jwt.leeway, "jwt-leeway", 30*time.Second, "how far clocks may differ")
-	f.BoolVar(&c.oneUser, "all-callers-are-one-user", false, "user: none; whoever knows a key gets its answer")
+	f.BoolVar(&c.isSingleUser, "all-callers-are-one-user", false, "user: none; whoever knows a key gets its answer")
 
-	c.keyHeaders, c.methods = words{"Idempotency-Key"}, words{"POST", "PATCH"}
+	c.keyHeaders, c.methods = wordList{"Idempotency-Key"}, wordList{"POST", "PATCH"}
 	f.Var(&c.keyHeaders, "key-headers", "`names` of the header with the key")
 	f.Var(&c.methods, "methods", "guarded `methods`")
-	f.BoolVar(&c.required, "required", false, "refuse guarded requests without a key")
-	f.StringVar(&c.fingerprint, "fingerprint", "raw", "what makes two bodies the same: raw, json or multipart")
+	f.BoolVar(&c.keyRequired, "required", false, "refuse guarded requests without a key")
+	f.StringVar(&c.fingerprintName, "fingerprint", "raw", "what makes two bodies the same: raw, json or multipart")
 	f.Var(&c.fingerprintHeaders, "fingerprint-headers", "`names` of request headers that select what a request does")
 	f.BoolVar(&c.ignoreHost, "ignore-host", false, "the host is no part of a key: one service under several names")
-	f.StringVar(&c.abandoned, "abandoned", "refuse", "what a retry does after an unknown outcome: refuse or re-execute")
-	c.unknownStatus = numbers{502, 504}
-	f.Var(&c.unknownStatus, "unknown-status", "`statuses` of the service that say nothing of the outcome")
-	f.DurationVar(&c.ttl, "ttl", 24*time.Hour, "how long an answer is kept")
-	f.DurationVar(&c.lease, "lease", 30*time.Second, "how long a key stays blocked after the proxy dies")
-	f.DurationVar(&c.wait, "wait", 0, "how long a duplicate waits for the running attempt")
+	f.StringVar(&c.abandonedPolicy, "abandoned", "refuse", "what a retry does after an unknown outcome: refuse or re-execute")
+	c.unknownStatuses = statusList{502, 504}
+	f.Var(&c.unknownStatuses, "unknown-status", "`statuses` of the service that say nothing of the outcome")
+	f.DurationVar(&c.answerTTL, "ttl", 24*time.Hour, "how long an answer is kept")
+	f.DurationVar(&c.leaseDuration, "lease", 30*time.Second, "how long a key stays blocked after the proxy dies")
+	f.DurationVar(&c.waitLimit, "wait", 0, "how long a duplicate waits for the running attempt")
 	f.DurationVar(&c.storeTimeout, "store-timeout", 0, "bound on each step of the store; 0: 5s, or a third of -lease")
 	f.Int64Var(&c.maxBody, "max-body", 1<<20, "most `bytes` of the body of a guarded request")
 	f.Int64Var(&c.maxBodies, "max-bodies", 256<<20, "most `bytes` of all these bodies together; 0: no limit")
@@ -129,33 +129,32 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.upstreamKey, "upstream-key", "", "PEM `file` with its key")
 	f.BoolVar(&c.preserveHost, "preserve-host", false, "send the client's Host to the service")
 	f.BoolVar(&c.forwardKey, "forward-key", false, "send the key to the service")
-	f.DurationVar(&c.upstreamDial, "upstream-dial-timeout", 5*time.Second, "bound on connecting, TLS included")
-	f.DurationVar(&c.upstreamHeader, "upstream-header-timeout", time.Minute, "bound on the wait for an answer to begin")
+	f.DurationVar(&c.upstreamDialTimeout, "upstream-dial-timeout", 5*time.Second, "bound on connecting, TLS included")
+	f.DurationVar(&c.upstreamHeaderTimeout, "upstream-header-timeout", time.Minute, "bound on the wait for an answer to begin")
 	f.DurationVar(&c.upstreamTimeout, "upstream-timeout", 5*time.Minute, "bound on a guarded request as a whole")
-	f.DurationVar(&c.upstreamIdle, "upstream-idle", time.Second, "how long an idle connection is kept")
+	f.DurationVar(&c.upstreamIdleTimeout, "upstream-idle", time.Second, "how long an idle connection is kept")
 
-	f.StringVar(&c.listen, "listen", "127.0.0.1:8080", "`address` to serve on")
+	f.StringVar(&c.listenAddress, "listen", "127.0.0.1:8080", "`address` to serve on")
 	f.StringVar(&c.tlsCert, "tls-cert", "", "PEM `file` with the certificate, to serve TLS")
 	f.StringVar(&c.tlsKey, "tls-key", "", "PEM `file` with its key")
 	f.StringVar(&c.tlsClientCA, "tls-client-ca", "", "PEM `file` with the authorities of the certificates that clients must show")
-	f.StringVar(&c.admin, "admin", "", "`address` of /healthz, /readyz and /metrics; empty: none")
-	f.BoolVar(&c.accessLog, "access-log", false, "write a line of JSON for each request to standard output")
+	f.StringVar(&c.adminAddress, "admin", "", "`address` of /healthz, /readyz and /metrics; empty: none")
+	f.BoolVar(&c.hasAccessLog, "access-log", false, "write a line of JSON for each request to standard output")
 	f.DurationVar(&c.shutdownTimeout, "shutdown-timeout", 30*time.Second, "bound on the wait for requests and WebSockets")
 	f.DurationVar(&c.shutdownDelay, "shutdown-delay", 0, "how long to go on serving after SIGTERM, not ready")
-	f.BoolVar(&c.healthcheck, "healthcheck", false, "ask the proxy at -admin whether it lives, and exit")
-	f.BoolVar(&c.version, "version", false, "print the version and exit")
+	f.BoolVar(&c.runHealthcheck, "healthcheck", false, "ask the proxy at -admin whether it lives, and exit")
+	f.BoolVar(&c.showVersion, "version", false, "print the version and exit")
 	return f
 }
 
-// envName returns the name of the environment variable of a flag.
+// envName returns the name of the environment variable for flag.
 func envName(flag string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// parse reads the environment, and then the arguments, which outrank it. The error reports every fault, or is
-// flag.ErrHelp.
-func parse(args []string, env func(string) (string, bool)) (c config, err error) {
-	flags := c.flags()
+// parseConfig reads the environment, and then the arguments, which take precedence. The error is flag.ErrHelp or reports all faults.
+func parseConfig(args []string, env func(string) (string, bool)) (c config, err error) {
+	flags := c.newFlagSet()
 	var faults []error
 	flags.VisitAll(func(f *flag.Flag) {
 		value, ok := env(envName(f.Name))
@@ -169,19 +168,20 @@ func parse(args []string, env func(string) (string, bool)) (c config, err error)
 	if err := flags.Parse(args); err != nil {
 		return c, errors.Join(append(faults, err)...)
 	}
-	if c.version || c.healthcheck {
+	if c.showVersion || c.runHealthcheck {
 		return c, nil
 	}
 	if flags.NArg() > 0 {
 		faults = append(faults, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
 	}
 	fromEnv, _ := env(envName("store"))
-	faults = append(faults, c.resolve(c.store == fromEnv)...)
+	faults = append(faults, c.resolveConfig(c.storeText == fromEnv)...)
 	return c, errors.Join(faults...)
 }
 
-// resolve checks what a flag cannot check for itself.
-func (c *config) resolve(storeInEnv bool) []error {
+// resolveConfig parses the URLs and checks all combinations of flags. storeInEnv means that the URL of the store comes from the
+// environment.
+func (c *config) resolveConfig(storeInEnv bool) []error {
 	faults := slices.Concat(c.resolveUpstream(), c.resolveStore(storeInEnv), c.checkUser(), c.checkRequests(), c.checkTLS(),
 		c.checkBounds())
 	anyStore := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
@@ -192,27 +192,27 @@ func (c *config) resolve(storeInEnv bool) []error {
 	return faults
 }
 
-// check is a fault that a configuration has if the condition holds.
-type check struct {
+// configCheck is a condition and the message for a configuration that meets the condition.
+type configCheck struct {
 	isFault bool
-	text    string
+	message string
 }
 
-func faultsOf(checks ...check) (faults []error) {
+func collectFaults(checks ...configCheck) (faults []error) {
 	for _, c := range checks {
 		if c.isFault {
-			faults = append(faults, errors.New(c.text))
+			faults = append(faults, errors.New(c.message))
 		}
 	}
 	return faults
 }
 
-// resolveUpstream reads the URL of the service.
+// resolveUpstream parses the URL of the service.
 func (c *config) resolveUpstream() []error {
-	upstream, err := url.Parse(c.upstream)
+	upstream, err := url.Parse(c.upstreamText)
 	c.upstreamURL = upstream
 	switch {
-	case c.upstream == "":
+	case c.upstreamText == "":
 		return []error{errors.New("-upstream is missing: where is the service?")}
 	case err != nil:
 		return []error{errors.New("-upstream: not a URL")}
@@ -224,11 +224,11 @@ func (c *config) resolveUpstream() []error {
 	return nil
 }
 
-// checkRequests checks which requests are guarded, and how two of them are compared.
+// checkRequests checks the settings about guarded requests and their comparison.
 func (c *config) checkRequests() []error {
-	_, isFingerprint := fingerprints[c.fingerprint]
-	_, isPolicy := abandoned[c.abandoned]
-	checks := []check{
+	_, isFingerprint := fingerprintsByName[c.fingerprintName]
+	_, isPolicy := policiesByName[c.abandonedPolicy]
+	checks := []configCheck{
 		{!isFingerprint, "-fingerprint: want raw, json or multipart"},
 		{!isPolicy, "-abandoned: want refuse or re-execute"},
 		{len(c.methods) == 0, "-methods: none is named"},
@@ -237,80 +237,81 @@ func (c *config) checkRequests() []error {
 	for _, method := range c.methods {
 		isUnguarded := slices.Contains([]string{"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"}, method)
 		checks = append(checks,
-			check{isUnguarded, "-methods: " + method + " cannot be guarded"}, // net/http sends such requests again by itself
-			check{method != strings.ToUpper(method), "-methods: " + method + " is not in capital letters, as methods are"})
+			configCheck{isUnguarded, "-methods: " + method + " cannot be guarded"}, // net/http repeats such requests by itself
+			configCheck{method != strings.ToUpper(method), "-methods: " + method + " is not in capital letters, as methods are"})
 	}
 	for _, name := range c.fingerprintHeaders {
-		isChanged := slices.Contains(changedFields, textproto.CanonicalMIMEHeaderKey(name))
-		checks = append(checks, check{isChanged, "-fingerprint-headers: " + name + " does not reach the service as clients send it"})
+		isChanged := slices.Contains(rewrittenFields, textproto.CanonicalMIMEHeaderKey(name))
+		checks = append(checks,
+			configCheck{isChanged, "-fingerprint-headers: " + name + " does not reach the service as clients send it"})
 	}
-	return faultsOf(checks...)
+	return collectFaults(checks...)
 }
 
-// checkTLS checks which certificates are shown and trusted.
+// checkTLS checks the settings about certificates.
 func (c *config) checkTLS() []error {
 	isPlain := c.upstreamURL != nil && c.upstreamURL.Scheme == "http"
-	return faultsOf(
-		check{(c.tlsCert == "") != (c.tlsKey == ""), "-tls-cert and -tls-key belong together"},
-		check{c.tlsClientCA != "" && c.tlsCert == "", "-tls-client-ca needs -tls-cert"},
-		check{(c.upstreamCert == "") != (c.upstreamKey == ""), "-upstream-cert and -upstream-key belong together"},
-		check{isPlain && c.upstreamCA+c.upstreamCert != "", "-upstream-ca and -upstream-cert are for an https service"})
+	return collectFaults(
+		configCheck{(c.tlsCert == "") != (c.tlsKey == ""), "-tls-cert and -tls-key belong together"},
+		configCheck{c.tlsClientCA != "" && c.tlsCert == "", "-tls-client-ca needs -tls-cert"},
+		configCheck{(c.upstreamCert == "") != (c.upstreamKey == ""), "-upstream-cert and -upstream-key belong together"},
+		configCheck{isPlain && c.upstreamCA+c.upstreamCert != "", "-upstream-ca and -upstream-cert are for an https service"})
 }
 
 // checkBounds checks durations and sizes.
 func (c *config) checkBounds() []error {
-	checks := []check{{c.storeTimeout < 0, "-store-timeout must not be negative"}}
+	checks := []configCheck{{c.storeTimeout < 0, "-store-timeout must not be negative"}}
 	for name, n := range map[string]int64{
-		"-ttl": int64(c.ttl), "-lease": int64(c.lease), "-shutdown-timeout": int64(c.shutdownTimeout),
-		"-upstream-timeout": int64(c.upstreamTimeout), "-upstream-dial-timeout": int64(c.upstreamDial),
-		"-upstream-header-timeout": int64(c.upstreamHeader), "-upstream-idle": int64(c.upstreamIdle),
+		"-ttl": int64(c.answerTTL), "-lease": int64(c.leaseDuration), "-shutdown-timeout": int64(c.shutdownTimeout),
+		"-upstream-timeout": int64(c.upstreamTimeout), "-upstream-dial-timeout": int64(c.upstreamDialTimeout),
+		"-upstream-header-timeout": int64(c.upstreamHeaderTimeout), "-upstream-idle": int64(c.upstreamIdleTimeout),
 		"-body-timeout": int64(c.bodyTimeout), "-max-body": c.maxBody, "-max-response": c.maxResponse,
 	} {
-		checks = append(checks, check{n <= 0, name + " must be positive"})
+		checks = append(checks, configCheck{n <= 0, name + " must be positive"})
 	}
-	return faultsOf(checks...)
+	return collectFaults(checks...)
 }
 
-// resolveStore reads the URL of the store. A password must not stand in the arguments, which other users of the machine
-// can see.
+// resolveStore parses the URL of the store. A password in the arguments is a fault, because other users of the machine can see the
+// arguments.
 func (c *config) resolveStore(inEnv bool) (faults []error) {
 	if c.storeFile != "" {
-		if c.store != "" {
+		if c.storeText != "" {
 			return []error{errors.New("-store and -store-file: want one of them")}
 		}
 		text, err := os.ReadFile(c.storeFile)
 		if err != nil {
 			return []error{fmt.Errorf("-store-file: %w", err)}
 		}
-		c.store, inEnv = strings.TrimSpace(string(text)), true
+		c.storeText, inEnv = strings.TrimSpace(string(text)), true
 	}
-	if c.store == "" {
-		return []error{fmt.Errorf("-store is missing: want one of %s", strings.Join(storeForms(), ", "))}
+	if c.storeText == "" {
+		return []error{fmt.Errorf("-store is missing: want one of %s", strings.Join(listURLForms(), ", "))}
 	}
-	parsed, err := url.Parse(c.store)
-	if err != nil { // which would show the password
+	parsed, err := url.Parse(c.storeText)
+	if err != nil { // the text of err may contain the password
 		return []error{errors.New("-store: not a URL")}
 	}
-	if _, ok := stores[parsed.Scheme]; !ok {
-		return []error{fmt.Errorf("-store: want one of %s", strings.Join(storeForms(), ", "))}
+	if _, ok := storeKinds[parsed.Scheme]; !ok {
+		return []error{fmt.Errorf("-store: want one of %s", strings.Join(listURLForms(), ", "))}
 	}
 	if _, secret := parsed.User.Password(); (secret || parsed.Query().Has("password")) && !inEnv {
 		seen := "-store has a password, which other users of the machine can see: use %s or -store-file"
 		faults = append(faults, fmt.Errorf(seen, envName("store")))
 	}
-	if c.migrate && !strings.HasPrefix(parsed.Scheme, "postgres") {
+	if c.shouldMigrate && !strings.HasPrefix(parsed.Scheme, "postgres") {
 		faults = append(faults, errors.New("-migrate is for postgres://"))
 	}
 	c.storeURL = parsed
 	return faults
 }
 
-// checkUser makes sure that there is one way to tell users apart.
+// checkUser checks that exactly one setting identifies users.
 func (c *config) checkUser() (faults []error) {
 	var sources []string
 	for name, set := range map[string]bool{
-		"-user-header": c.userHeader != "", "-all-callers-are-one-user": c.oneUser,
-		"-jwt-key": c.jwt.key != "", "-jwt-secret": c.jwt.secret != "", "-jwt-jwks": c.jwt.jwks != "",
+		"-user-header": c.userHeader != "", "-all-callers-are-one-user": c.isSingleUser,
+		"-jwt-key": c.jwt.keyFile != "", "-jwt-secret": c.jwt.secretFile != "", "-jwt-jwks": c.jwt.keySetSource != "",
 	} {
 		if set {
 			sources = append(sources, name)
@@ -323,8 +324,8 @@ func (c *config) checkUser() (faults []error) {
 			"want one of -user-header, -jwt-key, -jwt-secret, -jwt-jwks, -all-callers-are-one-user")}
 	case len(sources) > 1:
 		return []error{fmt.Errorf("%s: want one of them", strings.Join(sources, " and "))}
-	case strings.ContainsFunc(c.userHeader, isNoLetter):
-		return []error{errors.New("-user-header: want letters, digits and hyphens")} // X_User and X-User are one
+	case strings.ContainsFunc(c.userHeader, isInvalidInName):
+		return []error{errors.New("-user-header: want letters, digits and hyphens")} // some servers read X_User as X-User
 	case c.userHeader != "":
 		return c.checkUserHeader()
 	case !strings.HasPrefix(sources[0], "-jwt"):
@@ -333,10 +334,10 @@ func (c *config) checkUser() (faults []error) {
 	if c.jwt.issuer == "" {
 		faults = append(faults, errors.New("-jwt-issuer is missing: users of different issuers are different users"))
 	}
-	if (c.jwt.audience == "") != c.jwt.anyAudience {
+	if (c.jwt.audience == "") != c.jwt.acceptsAnyAudience {
 		faults = append(faults, errors.New("want one of -jwt-audience and -jwt-any-audience"))
 	}
-	if c.jwt.claim == "" {
+	if c.jwt.userClaim == "" {
 		faults = append(faults, errors.New("-jwt-claim must not be empty"))
 	}
 	if c.jwt.leeway < 0 {
@@ -345,53 +346,53 @@ func (c *config) checkUser() (faults []error) {
 	return faults
 }
 
-// checkUserHeader makes sure that the header can name a user, and that somebody may set it.
+// checkUserHeader checks that the header can name a user, and that -trusted-peers has a proxy that may set the header.
 func (c *config) checkUserHeader() (faults []error) {
 	name := textproto.CanonicalMIMEHeaderKey(c.userHeader)
-	if slices.Contains(otherHeaders, name) || strings.HasPrefix(name, "Content-") {
+	if slices.Contains(reservedFields, name) || strings.HasPrefix(name, "Content-") {
 		faults = append(faults, fmt.Errorf("-user-header: %s has a meaning of its own", name))
 	}
 	for _, key := range c.keyHeaders {
-		if alike(key, name) {
+		if areAlike(key, name) {
 			faults = append(faults, fmt.Errorf("-user-header: %s has the key", name))
 		}
 	}
-	if len(c.trusted) == 0 {
+	if len(c.trustedPeers) == 0 {
 		faults = append(faults, errors.New("-trusted-peers: none is named, so nobody could set -user-header"))
 	}
 	return faults
 }
 
-// changedFields do not reach the service as the client sends them: they belong to the hop, or to this proxy.
-var changedFields = append([]string{
+// rewrittenFields reach the service with other values than the client sent, because the fields belong to the hop or to this proxy.
+var rewrittenFields = append([]string{
 	"Connection", "Expect", "Forwarded", "Http2-Settings", "Keep-Alive", "Proxy-Authorization", "Proxy-Connection", "Te",
 	"Upgrade", operationHeader, attemptHeader,
 }, forwardedFields...)
 
-// otherHeaders name no user, because they have a meaning of their own.
-var otherHeaders = append([]string{"Authorization", "Cookie", "Host", "Trailer", "Transfer-Encoding"}, changedFields...)
+// reservedFields cannot name the user, because the fields have a meaning of their own.
+var reservedFields = append([]string{"Authorization", "Cookie", "Host", "Trailer", "Transfer-Encoding"}, rewrittenFields...)
 
-func isNoLetter(c rune) bool {
+func isInvalidInName(c rune) bool {
 	return c != '-' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
 }
 
 var (
-	fingerprints = map[string]idempotency.FingerprintFunc{
+	fingerprintsByName = map[string]idempotency.FingerprintFunc{
 		"raw":       idempotency.FingerprintRaw,
 		"json":      fingerprint.JSON,
 		"multipart": fingerprint.Multipart,
 	}
-	abandoned = map[string]idempotency.Abandoned{"refuse": idempotency.Refuse, reExecute: idempotency.ReExecute}
+	policiesByName = map[string]idempotency.Abandoned{"refuse": idempotency.Refuse, reExecute: idempotency.ReExecute}
 )
 
 const reExecute = "re-execute"
 
-// words is a flag with several words, separated by commas.
-type words []string
+// wordList is a flag with words, separated by commas.
+type wordList []string
 
-func (w *words) String() string { return strings.Join(*w, ",") }
+func (w *wordList) String() string { return strings.Join(*w, ",") }
 
-func (w *words) Set(text string) error {
+func (w *wordList) Set(text string) error {
 	*w = nil
 	for word := range strings.SplitSeq(text, ",") {
 		if word = strings.TrimSpace(word); word != "" {
@@ -401,19 +402,19 @@ func (w *words) Set(text string) error {
 	return nil
 }
 
-// numbers is a flag with several status codes.
-type numbers []int
+// statusList is a flag with status codes, separated by commas.
+type statusList []int
 
-func (n *numbers) String() string {
-	var all words
+func (n *statusList) String() string {
+	var all wordList
 	for _, number := range *n {
 		all = append(all, strconv.Itoa(number))
 	}
 	return all.String()
 }
 
-func (n *numbers) Set(text string) error {
-	var all words
+func (n *statusList) Set(text string) error {
+	var all wordList
 	_ = all.Set(text)
 	*n = nil
 	for _, word := range all {
@@ -426,19 +427,19 @@ func (n *numbers) Set(text string) error {
 	return nil
 }
 
-// prefixes is a flag with several networks. An address stands for itself.
-type prefixes []netip.Prefix
+// networkList is a flag with networks, separated by commas. An address is a network with a single address.
+type networkList []netip.Prefix
 
-func (p *prefixes) String() string {
-	var all words
+func (p *networkList) String() string {
+	var all wordList
 	for _, prefix := range *p {
 		all = append(all, prefix.String())
 	}
 	return all.String()
 }
 
-func (p *prefixes) Set(text string) error {
-	var all words
+func (p *networkList) Set(text string) error {
+	var all wordList
 	_ = all.Set(text)
 	*p = nil
 	for _, word := range all {
@@ -455,8 +456,8 @@ func (p *prefixes) Set(text string) error {
 	return nil
 }
 
-// contain reports whether the address of a peer, with its port, is in one of the networks.
-func (p prefixes) contain(peer string) bool {
+// containsPeer reports whether peer, an address with a port, is in any of the networks.
+func (p networkList) containsPeer(peer string) bool {
 	host, _, err := net.SplitHostPort(peer)
 	if err != nil {
 		return false

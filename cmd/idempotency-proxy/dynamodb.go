@@ -15,8 +15,8 @@ import (
 	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 
-// openDynamoDB opens a table. What the URL does not say comes from the variables and files of the SDK.
-func openDynamoDB(ctx context.Context, c *config) (*backing, error) {
+// openDynamoDB opens a table. The SDK takes missing settings from its environment variables and files.
+func openDynamoDB(ctx context.Context, c *config) (*storeBackend, error) {
 	u := c.storeURL
 	if u.User != nil || u.Path+u.Opaque != "" {
 		return nil, errors.New("want dynamodb://table?region=eu-central-1, without credentials")
@@ -27,7 +27,7 @@ func openDynamoDB(ctx context.Context, c *config) (*backing, error) {
 			return nil, fmt.Errorf("parameter %q is unknown: want region or endpoint", name)
 		}
 	}
-	settings, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion(query.Get("region")), awsconfig.WithLogger(sdkLogger))
+	settings, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion(query.Get("region")), awsconfig.WithLogger(awsLogger))
 	if err != nil {
 		return nil, err
 	}
@@ -40,19 +40,19 @@ func openDynamoDB(ctx context.Context, c *config) (*backing, error) {
 		}
 	})
 	store := dynamodbstore.New(client, dynamodbstore.Options{Table: u.Host})
-	return &backing{
+	return &storeBackend{
 		Store: store,
-		check: func(ctx context.Context) error {
+		checkStore: func(ctx context.Context) error {
 			if _, err := settings.Credentials.Retrieve(ctx); err != nil {
 				return fmt.Errorf("no credentials: %w", err)
 			}
 			return store.Check(ctx)
 		},
-		ping: func(ctx context.Context) error { return pingDynamoDB(ctx, store) },
+		pingServer: func(ctx context.Context) error { return pingDynamoDB(ctx, store) },
 	}, nil
 }
 
-// pingDynamoDB sends the cheapest request that a service may make.
+// pingDynamoDB reads a missing record, because services have the permission to read, and a read is cheap.
 func pingDynamoDB(ctx context.Context, store *dynamodbstore.Store) error {
 	_, err := store.InspectDigest(ctx, [32]byte{})
 	if errors.Is(err, idempotency.ErrNoRecord) {
@@ -61,7 +61,7 @@ func pingDynamoDB(ctx context.Context, store *dynamodbstore.Store) error {
 	return err
 }
 
-// sdkLogger has the SDK log as everything else does.
-var sdkLogger = logging.LoggerFunc(func(_ logging.Classification, format string, args ...any) {
+// awsLogger passes the messages of the SDK to the log of the proxy.
+var awsLogger = logging.LoggerFunc(func(_ logging.Classification, format string, args ...any) {
 	slog.Warn("aws: " + fmt.Sprintf(format, args...))
 })

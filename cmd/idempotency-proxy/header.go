@@ -9,33 +9,33 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// overrideFields name the method that a request stands for. Many frameworks read these fields from a POST, and some read
-// them from a request of any method.
+// overrideFields replace the method of a request. Many frameworks obey these fields in a POST, and some frameworks obey the fields
+// in requests with any method.
 var overrideFields = []string{"X-Http-Method", "X-Http-Method-Override", "X-Method-Override"}
 
-// forwardedFields tell the service of the client. A proxy in front may set them.
+// forwardedFields describe the client to the service. A proxy in front may set these fields.
 var forwardedFields = []string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
 
-// keyFields returns the names of the fields with the key, and of those that net/http takes for one.
+// keyFields returns the names of the fields with the key, and of the fields that net/http recognizes as a key.
 func (c *config) keyFields() []string {
-	return canonical(append([]string{"Idempotency-Key", "X-Idempotency-Key"}, c.keyHeaders...)...)
+	return canonicalNames(append([]string{"Idempotency-Key", "X-Idempotency-Key"}, c.keyHeaders...)...)
 }
 
-// ownFields returns the names of the fields that the proxy reads as its own. A field of the hop may be meant for the proxy,
-// so Connection removes none of them.
+// ownFields returns the names of the fields that the proxy itself reads. Connection removes none of these fields, because a field of
+// the hop is meant for the proxy.
 func (c *config) ownFields() []string {
-	return canonical(slices.Concat(c.keyFields(), forwardedFields, []string{c.userHeader, "Te"})...)
+	return canonicalNames(slices.Concat(c.keyFields(), forwardedFields, []string{c.userHeader, "Te"})...)
 }
 
 // distinctFields returns the names of all fields that the proxy compares, reads or sets.
 func (c *config) distinctFields() []string {
-	return canonical(slices.Concat(c.ownFields(), c.fingerprintHeaders, overrideFields, []string{
+	return canonicalNames(slices.Concat(c.ownFields(), c.fingerprintHeaders, overrideFields, []string{
 		"Content-Encoding", "Content-Length", "Content-Type", "Transfer-Encoding", operationHeader, attemptHeader,
 	})...)
 }
 
-// canonical returns names in the form in which net/http keeps them, sorted, each once.
-func canonical(names ...string) []string {
+// canonicalNames returns names in the canonical form of net/http, sorted and without duplicates.
+func canonicalNames(names ...string) []string {
 	all := make([]string, 0, len(names))
 	for _, name := range names {
 		all = append(all, textproto.CanonicalMIMEHeaderKey(name))
@@ -44,17 +44,17 @@ func canonical(names ...string) []string {
 	return slices.Compact(all)
 }
 
-// compareAsForwarded removes from each request what the service does not get, before next compares the request with the
-// first one of its key. Otherwise next could take two requests for the same although they differ for the service.
+// compareAsForwarded removes the fields that the service does not get from each request, before next compares the request with the
+// first request of the key. Otherwise, next could treat two requests as the same although the requests differ for the service.
 func (c *config) compareAsForwarded(next http.Handler) http.Handler {
 	own, distinct := c.ownFields(), c.distinctFields()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header["Upgrade"] == nil { // else it opens a WebSocket, for which ReverseProxy reads Connection
+		if r.Header["Upgrade"] == nil { // ReverseProxy needs Connection to open a WebSocket
 			removeHopFields(r.Header, own)
 		}
 		removeLookAlikes(r.Header, distinct)
 		if media := r.Header["Content-Type"]; len(media) > 1 {
-			r.Header["Content-Type"] = media[:1] // the guard compares the first line, and a service may read another one
+			r.Header["Content-Type"] = media[:1] // the guard compares only the first line, but a service may read any line
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -73,32 +73,32 @@ func removeHopFields(header http.Header, own []string) {
 	delete(header, "Connection")
 }
 
-// removeLookAlikes removes the fields that some servers take for one of names. For example, CGI, WSGI, Rack and PHP take
-// X_User for X-User, and some of them take X.User or X~User for it, too.
+// removeLookAlikes removes all fields that some servers confuse with a field of names. For example, CGI, WSGI, Rack and PHP read
+// X_User as X-User, and some servers also read X.User or X~User as X-User.
 func removeLookAlikes(header http.Header, names []string) {
 	for field := range header {
-		isLike := func(name string) bool { return alike(field, name) }
+		isLike := func(name string) bool { return areAlike(field, name) }
 		if !slices.Contains(names, field) && slices.ContainsFunc(names, isLike) {
 			delete(header, field)
 		}
 	}
 }
 
-// alike reports whether two names differ in nothing but the case of their letters and what is no letter or digit.
-func alike(a, b string) bool {
+// areAlike reports whether a and b are the same variable in CGI.
+func areAlike(a, b string) bool {
 	if len(a) != len(b) {
 		return false
 	}
 	for i := range len(a) {
-		if inCGI(a[i]) != inCGI(b[i]) {
+		if toCGI(a[i]) != toCGI(b[i]) {
 			return false
 		}
 	}
 	return true
 }
 
-// inCGI returns what becomes of a byte of a name in the variable of CGI (RFC 3875, section 4.1.18).
-func inCGI(c byte) byte {
+// toCGI returns the byte for c in the name of a CGI variable (RFC 3875, section 4.1.18).
+func toCGI(c byte) byte {
 	switch {
 	case '0' <= c && c <= '9', 'A' <= c && c <= 'Z':
 		return c
@@ -109,8 +109,8 @@ func inCGI(c byte) byte {
 	}
 }
 
-// refuseHiddenMethods refuses a request that next would guard if it had the method that an override field names. A service
-// that obeys the field would carry the request out unguarded.
+// refuseHiddenMethods refuses a request that next would guard if the request had the method in an override field. A service that
+// obeys the field would execute the request unguarded.
 func (c *config) refuseHiddenMethods(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if slices.Contains(c.methods, r.Method) || !c.wantsGuard(r) || !c.hidesMethod(r.Header) {

@@ -20,37 +20,36 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// The algorithms that may verify with a key of each type, and no others: a public key is never taken for a shared
-// secret.
+// The permitted algorithms for each type of key. A public key must never verify a token as a shared secret.
 var (
 	rsaMethods  = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}
 	hmacMethods = []string{"HS256", "HS384", "HS512"}
 	setMethods  = append([]string{"ES256", "ES384", "ES512", "EdDSA"}, rsaMethods...)
 )
 
-// leastSecret is the least length of a shared secret (RFC 7518, section 3.2).
-const leastSecret = 32
+// minSecretBytes is the minimum length of a shared secret (RFC 7518, section 3.2).
+const minSecretBytes = 32
 
-// tokens names users by a claim of their bearer token.
-type tokens struct {
-	parser *jwt.Parser
-	key    jwt.Keyfunc
-	issuer string
-	claim  string
+// tokenVerifier identifies users by a claim in their bearer token.
+type tokenVerifier struct {
+	parser        *jwt.Parser
+	keyFunc       jwt.Keyfunc
+	escapedIssuer string
+	userClaim     string
 }
 
-// open reads the key, and returns the UserFunc and what ends its work in the background.
-func (c *jwtConfig) open() (_ idempotency.UserFunc, stop func(), err error) {
+// openVerifier reads the key and returns a UserFunc. stop ends the work of the UserFunc in the background.
+func (c *jwtConfig) openVerifier() (_ idempotency.UserFunc, stop func(), err error) {
 	ctx, stop := context.WithCancel(context.Background())
 	var key jwt.Keyfunc
 	var methods []string
 	switch {
-	case c.key != "":
-		key, methods, err = publicKey(c.key)
-	case c.secret != "":
-		key, methods, err = sharedSecret(c.secret)
+	case c.keyFile != "":
+		key, methods, err = loadPublicKey(c.keyFile)
+	case c.secretFile != "":
+		key, methods, err = loadSharedSecret(c.secretFile)
 	default:
-		key, methods, err = keySet(ctx, c.jwks)
+		key, methods, err = loadKeySet(ctx, c.keySetSource)
 	}
 	if err != nil {
 		stop()
@@ -60,36 +59,36 @@ func (c *jwtConfig) open() (_ idempotency.UserFunc, stop func(), err error) {
 		jwt.WithValidMethods(methods), jwt.WithIssuer(c.issuer), jwt.WithExpirationRequired(), jwt.WithLeeway(c.leeway),
 		jwt.WithStrictDecoding(),
 	}
-	if !c.anyAudience {
+	if !c.acceptsAnyAudience {
 		options = append(options, jwt.WithAudience(c.audience))
 	}
-	t := &tokens{jwt.NewParser(options...), key, url.QueryEscape(c.issuer), c.claim}
-	return t.user, stop, nil
+	t := &tokenVerifier{jwt.NewParser(options...), key, url.QueryEscape(c.issuer), c.userClaim}
+	return t.userOf, stop, nil
 }
 
-// user is a UserFunc. The issuer is a part of the name: two proxies with different issuers may share a store.
-func (t *tokens) user(r *http.Request) (string, error) {
-	token, err := bearer(r)
+// userOf is a UserFunc. The user ID includes the issuer, because two proxies with different issuers may share a store.
+func (t *tokenVerifier) userOf(r *http.Request) (string, error) {
+	token, err := bearerToken(r)
 	if err != nil {
 		return "", err
 	}
 	claims := make(jwt.MapClaims)
-	parsed, err := t.parser.ParseWithClaims(token, claims, t.key)
+	parsed, err := t.parser.ParseWithClaims(token, claims, t.keyFunc)
 	if err != nil {
-		return "", invalidToken(err)
+		return "", refuseToken(err)
 	}
-	if _, critical := parsed.Header["crit"]; critical { // an extension must be refused by who does not know it (RFC 7515)
-		return "", invalidToken(errors.New("the token has an extension that must be understood"))
+	if _, critical := parsed.Header["crit"]; critical { // a verifier must reject unknown critical extensions (RFC 7515, section 4.1.11)
+		return "", refuseToken(errors.New("the token has an extension that must be understood"))
 	}
-	name, ok := claims[t.claim].(string)
+	name, ok := claims[t.userClaim].(string)
 	if !ok || name == "" {
-		return "", invalidToken(fmt.Errorf("claim %q is not a string with a name in it", t.claim))
+		return "", refuseToken(fmt.Errorf("claim %q is not a string with a name in it", t.userClaim))
 	}
-	return t.issuer + " " + name, nil
+	return t.escapedIssuer + " " + name, nil
 }
 
-// bearer returns the one token of a request. With two of them, the upstream might take the other one.
-func bearer(r *http.Request) (string, error) {
+// bearerToken returns the only token of a request. Two tokens are an error, because the service might read the other token.
+func bearerToken(r *http.Request) (string, error) {
 	values := r.Header["Authorization"]
 	if len(values) != 1 {
 		return "", errors.New("the request does not have one Authorization field")
@@ -101,8 +100,8 @@ func bearer(r *http.Request) (string, error) {
 	return token, nil
 }
 
-// invalidToken is the answer of RFC 6750, section 3.1. Its cause is not shown.
-func invalidToken(cause error) error {
+// refuseToken returns the refusal by RFC 6750, section 3.1. The client never sees cause.
+func refuseToken(cause error) error {
 	return &idempotency.Error{
 		Status: http.StatusUnauthorized,
 		Code:   "user-unknown",
@@ -115,22 +114,22 @@ func invalidToken(cause error) error {
 	}
 }
 
-func sharedSecret(file string) (jwt.Keyfunc, []string, error) {
+func loadSharedSecret(file string) (jwt.Keyfunc, []string, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, nil, fmt.Errorf("-jwt-secret: %w", err)
 	}
 	secret := []byte(strings.TrimRight(string(text), "\r\n"))
-	if len(secret) < leastSecret {
-		return nil, nil, fmt.Errorf("-jwt-secret: %d bytes are too few, want %d", len(secret), leastSecret)
+	if len(secret) < minSecretBytes {
+		return nil, nil, fmt.Errorf("-jwt-secret: %d bytes are too few, want %d", len(secret), minSecretBytes)
 	}
 	if strings.HasPrefix(string(secret), "-----BEGIN") {
 		return nil, nil, errors.New("-jwt-secret: the file has a key in PEM, which belongs to -jwt-key")
 	}
-	return always(secret), hmacMethods, nil
+	return constantKey(secret), hmacMethods, nil
 }
 
-func publicKey(file string) (jwt.Keyfunc, []string, error) {
+func loadPublicKey(file string) (jwt.Keyfunc, []string, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, nil, fmt.Errorf("-jwt-key: %w", err)
@@ -145,15 +144,15 @@ func publicKey(file string) (jwt.Keyfunc, []string, error) {
 	}
 	switch key := key.(type) {
 	case *rsa.PublicKey:
-		return always(key), rsaMethods, nil
+		return constantKey(key), rsaMethods, nil
 	case ed25519.PublicKey:
-		return always(key), []string{"EdDSA"}, nil
+		return constantKey(key), []string{"EdDSA"}, nil
 	case *ecdsa.PublicKey:
 		method, ok := map[elliptic.Curve]string{
 			elliptic.P256(): "ES256", elliptic.P384(): "ES384", elliptic.P521(): "ES512",
 		}[key.Curve]
 		if ok {
-			return always(key), []string{method}, nil
+			return constantKey(key), []string{method}, nil
 		}
 	}
 	return nil, nil, fmt.Errorf("-jwt-key: a key of type %T cannot verify tokens", key)
@@ -176,4 +175,4 @@ func parsePublicKey(block *pem.Block) (any, error) {
 	}
 }
 
-func always(key any) jwt.Keyfunc { return func(*jwt.Token) (any, error) { return key, nil } }
+func constantKey(key any) jwt.Keyfunc { return func(*jwt.Token) (any, error) { return key, nil } }

@@ -18,19 +18,19 @@ import (
 )
 
 const (
-	// readInterval is the least time between two reads for the sake of unknown key IDs. It bounds what strangers, who can
-	// send any key ID, ask of the server with the keys, and how long they keep a new key away.
-	readInterval = 10 * time.Second
+	// minReadInterval is the minimum time between two reads after unknown key IDs. The interval limits the load on the key server,
+	// because strangers can send any key ID, and also limits how long strangers can delay the read of a new key.
+	minReadInterval = 10 * time.Second
 
-	// readTimeout bounds a read, and so how long a request waits for one.
+	// readTimeout bounds a read, and so the wait of a request for a read.
 	readTimeout = 5 * time.Second
 
-	// renewInterval is how long a withdrawn key may still verify tokens.
+	// renewInterval bounds how long a withdrawn key can verify tokens.
 	renewInterval = time.Hour
 )
 
-// keySet reads a key set from a file once, or from a URL again and again until ctx ends.
-func keySet(ctx context.Context, source string) (jwt.Keyfunc, []string, error) {
+// loadKeySet reads a key set from a file or from a URL. A key set from a URL is renewed regularly until ctx ends.
+func loadKeySet(ctx context.Context, source string) (jwt.Keyfunc, []string, error) {
 	from, err := url.Parse(source)
 	if err != nil || from.Scheme != "http" && from.Scheme != "https" {
 		text, err := os.ReadFile(source)
@@ -41,21 +41,21 @@ func keySet(ctx context.Context, source string) (jwt.Keyfunc, []string, error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("-jwt-jwks: %w", err)
 		}
-		return set.Keyfunc, setMethods, checkPublic(ctx, set)
+		return set.Keyfunc, setMethods, requirePublicKey(ctx, set)
 	}
-	if err := checkSecure(from); err != nil {
+	if err := requireSecure(from); err != nil {
 		return nil, nil, fmt.Errorf("-jwt-jwks: %w", err)
 	}
-	remote := &remoteKeys{ctx: ctx, url: source, client: &http.Client{CheckRedirect: checkRedirect}}
-	if remote.keys, err = remote.read(); err != nil {
+	remote := &remoteKeySet{lifetime: ctx, sourceURL: source, httpClient: &http.Client{CheckRedirect: checkRedirect}}
+	if remote.currentKeys, err = remote.readKeys(); err != nil {
 		return nil, nil, fmt.Errorf("-jwt-jwks: %w", err)
 	}
-	go remote.renew()
-	return remote.keyOf, setMethods, checkPublic(ctx, remote.keys)
+	go remote.renewRegularly()
+	return remote.findKey, setMethods, requirePublicKey(ctx, remote.currentKeys)
 }
 
-// checkPublic refuses a set without a key that can verify a token.
-func checkPublic(ctx context.Context, set keyfunc.Keyfunc) error {
+// requirePublicKey returns an error for a set without a public key.
+func requirePublicKey(ctx context.Context, set keyfunc.Keyfunc) error {
 	all, err := set.VerificationKeySet(ctx)
 	if err != nil {
 		return fmt.Errorf("-jwt-jwks: %w", err)
@@ -68,77 +68,77 @@ func checkPublic(ctx context.Context, set keyfunc.Keyfunc) error {
 	return errors.New("-jwt-jwks: no public key in the set")
 }
 
-// remoteKeys is a key set at a URL. If a token has an unknown key ID, the set is read again, unless the last read began less
-// than readInterval ago. A stranger can cause that read, but it has the keys for everybody.
-type remoteKeys struct {
-	ctx    context.Context
-	url    string
-	client *http.Client
+// remoteKeySet is a key set at a URL. A token with an unknown key ID starts a new read of the set, unless the last read began less
+// than minReadInterval ago. A stranger can start a read, but all requests benefit from the result.
+type remoteKeySet struct {
+	lifetime   context.Context
+	sourceURL  string
+	httpClient *http.Client
 
-	mu       sync.Mutex
-	keys     keyfunc.Keyfunc // as the last successful read found them
-	readFrom time.Time       // when the last read began; zero if it was the one at the start
-	readDone chan struct{}   // closed when that read has ended
+	mu            sync.Mutex
+	currentKeys   keyfunc.Keyfunc // result of the last successful read
+	readStartedAt time.Time       // zero until the first read after the start
+	readDone      chan struct{}   // closed at the end of the last read
 }
 
-// keyOf is a [jwt.Keyfunc].
-func (k *remoteKeys) keyOf(token *jwt.Token) (any, error) {
-	key, err := k.current().Keyfunc(token)
+// findKey is a [jwt.Keyfunc].
+func (k *remoteKeySet) findKey(token *jwt.Token) (any, error) {
+	key, err := k.loadedKeys().Keyfunc(token)
 	if errors.Is(err, jwkset.ErrKeyNotFound) {
-		<-k.refresh()
-		key, err = k.current().Keyfunc(token)
+		<-k.startRead()
+		key, err = k.loadedKeys().Keyfunc(token)
 	}
 	return key, err
 }
 
-func (k *remoteKeys) current() keyfunc.Keyfunc {
+func (k *remoteKeySet) loadedKeys() keyfunc.Keyfunc {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.keys
+	return k.currentKeys
 }
 
-// refresh begins to read the set, unless the last read began less than readInterval ago. The channel is closed when the last
-// read has ended.
-func (k *remoteKeys) refresh() <-chan struct{} {
+// startRead starts a read of the set, unless the last read began less than minReadInterval ago. The channel is closed at the end of
+// the last read.
+func (k *remoteKeySet) startRead() <-chan struct{} {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if time.Since(k.readFrom) < readInterval {
+	if time.Since(k.readStartedAt) < minReadInterval {
 		return k.readDone
 	}
 	done := make(chan struct{})
-	k.readFrom, k.readDone = time.Now(), done
+	k.readStartedAt, k.readDone = time.Now(), done
 	go func() {
 		defer close(done)
-		keys, err := k.read()
+		keys, err := k.readKeys()
 		if err != nil {
 			slog.Warn("key set not read", "error", err)
 			return
 		}
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		k.keys = keys
+		k.currentKeys = keys
 	}()
 	return done
 }
 
-// renew reads the set every renewInterval until ctx ends, so that withdrawn keys do not verify tokens for ever.
-func (k *remoteKeys) renew() {
+// renewRegularly reads the set every renewInterval until lifetime ends, so that withdrawn keys stop verifying tokens.
+func (k *remoteKeySet) renewRegularly() {
 	ticker := time.NewTicker(renewInterval)
 	defer ticker.Stop()
 	for {
 		select {
-		case <-k.ctx.Done():
+		case <-k.lifetime.Done():
 			return
 		case <-ticker.C:
-			k.refresh()
+			k.startRead()
 		}
 	}
 }
 
-// read returns the set as it is now.
-func (k *remoteKeys) read() (keyfunc.Keyfunc, error) {
-	storage, err := jwkset.NewStorageFromHTTP(k.url, jwkset.HTTPClientStorageOptions{
-		Ctx: k.ctx, Client: k.client, HTTPTimeout: readTimeout,
+// readKeys reads the current set.
+func (k *remoteKeySet) readKeys() (keyfunc.Keyfunc, error) {
+	storage, err := jwkset.NewStorageFromHTTP(k.sourceURL, jwkset.HTTPClientStorageOptions{
+		Ctx: k.lifetime, Client: k.httpClient, HTTPTimeout: readTimeout,
 	})
 	if err != nil {
 		return nil, err
@@ -146,8 +146,8 @@ func (k *remoteKeys) read() (keyfunc.Keyfunc, error) {
 	return keyfunc.New(keyfunc.Options{Storage: storage})
 }
 
-// checkSecure refuses a URL that is read in the clear.
-func checkSecure(from *url.URL) error {
+// requireSecure returns an error for a URL without TLS, unless the host is the local machine.
+func requireSecure(from *url.URL) error {
 	if from.Scheme != "https" && !isLoopback(from.Hostname()) {
 		return errors.New("want https, because whoever changes the keys can name any user")
 	}
@@ -158,7 +158,7 @@ func checkRedirect(r *http.Request, earlier []*http.Request) error {
 	if len(earlier) > 5 {
 		return errors.New("too many redirects")
 	}
-	return checkSecure(r.URL)
+	return requireSecure(r.URL)
 }
 
 func isLoopback(host string) bool {

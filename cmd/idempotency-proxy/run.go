@@ -15,41 +15,41 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The exit statuses, beside 0.
+// The exit statuses of failures.
 const (
 	exitFailed        = 1
 	exitMisconfigured = 2
 )
 
-// run is the program. If it fails, it says why in one line.
-func run(args []string, env func(string) (string, bool), stdout, stderr io.Writer) int {
-	c, err := parse(args, env)
+// runProxy runs the program and returns the exit status. An error is printed as a single line.
+func runProxy(args []string, env func(string) (string, bool), stdout, stderr io.Writer) int {
+	c, err := parseConfig(args, env)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		usage(stdout)
+		printUsage(stdout)
 		return 0
 	case err != nil:
-		complain(stderr, err)
+		printError(stderr, err)
 		return exitMisconfigured
-	case c.version:
-		fmt.Fprintln(stdout, version())
+	case c.showVersion:
+		fmt.Fprintln(stdout, programVersion())
 		return 0
-	case c.healthcheck:
-		if err := lives(c.admin); err != nil {
-			complain(stderr, err)
+	case c.runHealthcheck:
+		if err := checkAlive(c.adminAddress); err != nil {
+			printError(stderr, err)
 			return exitFailed
 		}
 		return 0
 	}
-	if err := serve(&c, stdout, stderr); err != nil {
-		complain(stderr, err)
+	if err := runServer(&c, stdout, stderr); err != nil {
+		printError(stderr, err)
 		return exitFailed
 	}
 	return 0
 }
 
-// serve runs the proxy until a signal ends it.
-func serve(c *config, stdout, stderr io.Writer) error {
+// runServer runs the proxy until a signal.
+func runServer(c *config, stdout, stderr io.Writer) error {
 	log := slog.New(slog.NewJSONHandler(stderr, nil))
 	slog.SetDefault(log)
 	redis.SetLogger(redisLogger{log})
@@ -58,7 +58,7 @@ func serve(c *config, stdout, stderr io.Writer) error {
 	ctx, end := context.WithCancel(context.Background())
 	defer end()
 	context.AfterFunc(signalled, func() {
-		stop() // first: a second signal then ends the process, whenever it comes
+		stop() // before end, so that a second signal ends the process at any time
 		end()
 	})
 
@@ -66,17 +66,17 @@ func serve(c *config, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return s.serve(ctx)
+	return s.serveUntil(ctx)
 }
 
-// complain prints all that an error says in one line.
-func complain(stderr io.Writer, err error) {
+// printError prints the text of err in a single line.
+func printError(stderr io.Writer, err error) {
 	fmt.Fprintln(stderr, "idempotency-proxy:", strings.ReplaceAll(err.Error(), "\n", "; "))
 }
 
-func usage(stdout io.Writer) {
+func printUsage(stdout io.Writer) {
 	var c config
-	flags := c.flags()
+	flags := c.newFlagSet()
 	flags.SetOutput(stdout)
 	fmt.Fprintln(stdout, "idempotency-proxy -upstream URL -store URL "+
 		"(-user-header NAME | -jwt-key FILE | -jwt-secret FILE | -jwt-jwks URL | -all-callers-are-one-user)")
@@ -84,7 +84,7 @@ func usage(stdout io.Writer) {
 	flags.PrintDefaults()
 }
 
-func version() string {
+func programVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"
@@ -98,9 +98,9 @@ func version() string {
 	return version + " " + info.GoVersion
 }
 
-// redisLogger has the client of Redis log as everything else does.
-type redisLogger struct{ log *slog.Logger }
+// redisLogger passes the messages of the Redis client to the log of the proxy.
+type redisLogger struct{ logger *slog.Logger }
 
 func (l redisLogger) Printf(ctx context.Context, format string, args ...any) {
-	l.log.WarnContext(ctx, "redis: "+fmt.Sprintf(format, args...))
+	l.logger.WarnContext(ctx, "redis: "+fmt.Sprintf(format, args...))
 }

@@ -8,69 +8,70 @@ import (
 	"sync/atomic"
 )
 
-// countingConn counts the bytes that were written to it. While a write is under way, all of it counts.
+// countingConn counts the bytes written to a connection. During a write, all bytes of the write count.
 type countingConn struct {
 	net.Conn
-	written atomic.Int64
-	closed  atomic.Bool
+	bytesWritten atomic.Int64
+	isClosed     atomic.Bool
 }
 
 func (c *countingConn) Write(p []byte) (int, error) {
-	c.written.Add(int64(len(p)))
+	c.bytesWritten.Add(int64(len(p)))
 	n, err := c.Conn.Write(p)
-	c.written.Add(int64(n - len(p)))
+	c.bytesWritten.Add(int64(n - len(p)))
 	return n, err
 }
 
 func (c *countingConn) Close() error {
 	err := c.Conn.Close()
-	c.closed.Store(true) // nothing can be written from now on
+	c.isClosed.Store(true) // all later writes fail
 	return err
 }
 
-// sent knows whether a part of a request may have left. It is told of the connections that the request gets: net/http
-// takes another one if it could write nothing to the first.
-type sent struct {
-	mu      sync.Mutex
-	conn    *countingConn
-	before  int64 // what earlier requests have written to conn
-	earlier bool  // a part may have left by another connection
+// sendTracker tracks whether a part of a request may have been sent. net/http may use several connections for a request, because
+// net/http tries another connection if it could write nothing to the first.
+type sendTracker struct {
+	mu          sync.Mutex
+	connection  *countingConn
+	bytesBefore int64 // bytes by earlier requests on connection
+	sentEarlier bool  // a part may have been sent on an earlier connection
 }
 
-type sentKey struct{}
+type sendTrackerKey struct{}
 
-// withSent returns a context for a request, of which wasSent can be asked.
-func withSent(ctx context.Context) context.Context {
-	s := new(sent)
-	ctx = context.WithValue(ctx, sentKey{}, s)
-	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: s.gotConn})
+// withSendTracker returns a context for a request to the service. wasSent takes the context after the request.
+func withSendTracker(ctx context.Context) context.Context {
+	s := new(sendTracker)
+	ctx = context.WithValue(ctx, sendTrackerKey{}, s)
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: s.trackConnection})
 }
 
-func (s *sent) gotConn(info httptrace.GotConnInfo) {
+func (s *sendTracker) trackConnection(info httptrace.GotConnInfo) {
 	conn := info.Conn
 	if tls, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = tls.NetConn()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.earlier = s.some()
-	s.conn = conn.(*countingConn)
-	s.before = s.conn.written.Load()
+	s.sentEarlier = s.maySent()
+	s.connection = conn.(*countingConn)
+	s.bytesBefore = s.connection.bytesWritten.Load()
 }
 
-func (s *sent) some() bool {
-	return s.earlier || s.conn != nil && (!s.conn.closed.Load() || s.conn.written.Load() != s.before)
+func (s *sendTracker) maySent() bool {
+	return s.sentEarlier || s.connection != nil && (!s.connection.isClosed.Load() || s.connection.bytesWritten.Load() != s.bytesBefore)
 }
 
-// wasSent reports whether the service may have seen a part of the request. It has seen nothing if there was no
-// connection to it: its name is unknown, it refuses connections, or its certificate is not accepted. Nor has it if the
-// connection closed before a byte was written to it.
+// wasSent reports whether the service may have seen a part of the request. The service has seen nothing in two cases:
+//
+//   - Without a connection: the name is unknown, the service refuses connections, or the certificate is invalid.
+//   - The connection closed before the first byte of the request.
 func wasSent(ctx context.Context) bool {
-	s, ok := ctx.Value(sentKey{}).(*sent)
+	s, ok := ctx.Value(sendTrackerKey{}).(*sendTracker)
 	if !ok {
 		return true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.some()
+	return s.maySent()
 }

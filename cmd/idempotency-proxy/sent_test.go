@@ -62,7 +62,7 @@ func TestWasSent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ctx := withSent(context.Background())
+			ctx := withSendTracker(context.Background())
 			test.happens(t, func(c *countingConn) {
 				httptrace.ContextClientTrace(ctx).GotConn(httptrace.GotConnInfo{Conn: c})
 			})

@@ -14,22 +14,22 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// server is the proxy with all that it has opened.
-type server struct {
-	config   *config
-	log      *slog.Logger
-	metrics  *metrics
-	store    *backing
-	stopUser func()
-	guard    *idempotency.Middleware
-	upstream *upstream
-	admin    *admin
-	access   *accessLog
-	running  sync.WaitGroup // requests
+// proxyServer is the proxy with its resources.
+type proxyServer struct {
+	config          *config
+	logger          *slog.Logger
+	metrics         *proxyMetrics
+	store           *storeBackend
+	stopVerifier    func()
+	guard           *idempotency.Middleware
+	upstream        *upstreamHandler
+	admin           *adminHandler
+	accessLog       *accessLog
+	runningRequests sync.WaitGroup // including WebSockets
 }
 
-func newServer(ctx context.Context, c *config, log *slog.Logger, stdout io.Writer) (*server, error) {
-	user, stopUser, err := c.user()
+func newServer(ctx context.Context, c *config, log *slog.Logger, stdout io.Writer) (*proxyServer, error) {
+	user, stopUser, err := c.newUserFunc()
 	if err != nil {
 		return nil, err
 	}
@@ -38,47 +38,47 @@ func newServer(ctx context.Context, c *config, log *slog.Logger, stdout io.Write
 		stopUser()
 		return nil, err
 	}
-	s := &server{config: c, log: log, metrics: newMetrics(), store: store, stopUser: stopUser}
+	s := &proxyServer{config: c, logger: log, metrics: newMetrics(), store: store, stopVerifier: stopUser}
 	if s.guard, err = newGuard(c, store.Store, user, s.metrics, log); err == nil {
 		s.upstream, err = newUpstream(c, s.metrics, log)
 	}
 	if err != nil {
 		stopUser()
-		return nil, errors.Join(err, store.shut())
+		return nil, errors.Join(err, store.closeBackend())
 	}
-	s.admin = &admin{store: store, metrics: s.metrics, failOpen: c.failOpen}
-	s.access = newAccessLog(c, stdout)
+	s.admin = &adminHandler{store: store, metrics: s.metrics, failOpen: c.failOpen}
+	s.accessLog = newAccessLog(c, stdout)
 	return s, nil
 }
 
-// serve serves until ctx ends, and then comes to an orderly end.
-func (s *server) serve(ctx context.Context) (err error) {
+// serveUntil serves until ctx ends, and then shuts down in order.
+func (s *proxyServer) serveUntil(ctx context.Context) (err error) {
 	maintaining, stopMaintaining := context.WithCancel(context.Background())
 	var background sync.WaitGroup
-	if s.store.maintain != nil {
-		background.Go(func() { s.store.maintain(maintaining) })
+	if s.store.removeExpired != nil {
+		background.Go(func() { s.store.removeExpired(maintaining) })
 	}
 	defer func() {
 		stopMaintaining()
 		background.Wait()
-		s.stopUser()
-		s.upstream.close()
-		err = errors.Join(err, s.store.shut())
+		s.stopVerifier()
+		s.upstream.closeIdle()
+		err = errors.Join(err, s.store.closeBackend())
 	}()
 
 	failed := make(chan error, 2)
-	if s.config.admin != "" {
-		watched := s.newHTTP(s.admin.handler())
-		if err := s.listen(watched, s.config.admin, "admin", failed); err != nil {
+	if s.config.adminAddress != "" {
+		watched := s.newHTTPServer(s.admin.newHandler())
+		if err := s.listenOn(watched, s.config.adminAddress, "admin", failed); err != nil {
 			return err
 		}
 		defer watched.Close()
 	}
-	public, err := s.newPublic()
+	public, err := s.newPublicServer()
 	if err != nil {
 		return err
 	}
-	if err := s.listen(public, s.config.listen, "serving", failed); err != nil {
+	if err := s.listenOn(public, s.config.listenAddress, "serving", failed); err != nil {
 		return err
 	}
 	select {
@@ -89,30 +89,30 @@ func (s *server) serve(ctx context.Context) (err error) {
 	}
 }
 
-// newPublic returns the server that clients see.
-func (s *server) newPublic() (public *http.Server, err error) {
-	guarded := s.config.refuseHiddenMethods(s.config.inTime(s.guard.Handler(s.upstream)))
-	public = s.newHTTP(s.counted(s.access.handler(forPaths(onlyWebSockets(s.config.compareAsForwarded(guarded))))))
+// newPublicServer returns the server for clients.
+func (s *proxyServer) newPublicServer() (public *http.Server, err error) {
+	guarded := s.config.refuseHiddenMethods(s.config.limitBodyTime(s.guard.Handler(s.upstream)))
+	public = s.newHTTPServer(s.countRequests(s.accessLog.wrapHandler(requirePath(stripUpgrades(s.config.compareAsForwarded(guarded))))))
 	public.Protocols = new(http.Protocols)
 	public.Protocols.SetHTTP1(true)
 	public.Protocols.SetHTTP2(true)
-	public.Protocols.SetUnencryptedHTTP2(true) // to a client that begins with it
-	public.TLSConfig, err = s.config.serverTLS(s.log)
+	public.Protocols.SetUnencryptedHTTP2(true) // for clients with prior knowledge
+	public.TLSConfig, err = s.config.serverTLS(s.logger)
 	return public, err
 }
 
-func (s *server) newHTTP(handler http.Handler) *http.Server {
+func (s *proxyServer) newHTTPServer(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		ErrorLog:          slog.NewLogLogger(s.logger.Handler(), slog.LevelWarn),
 	}
 }
 
-// listen has a server serve on an address in the background. An address that cannot be used is an error at once.
-func (s *server) listen(server *http.Server, addr, what string, failed chan<- error) error {
+// listenOn starts server on addr in the background. listenOn returns an error for an unusable address. Later errors go to failed.
+func (s *proxyServer) listenOn(server *http.Server, addr, what string, failed chan<- error) error {
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func (s *server) listen(server *http.Server, addr, what string, failed chan<- er
 	if server.TLSConfig != nil {
 		serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
 	}
-	s.log.Info(what, "address", listener.Addr().String())
+	s.logger.Info(what, "address", listener.Addr().String())
 	go func() {
 		if err := serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			failed <- err
@@ -130,21 +130,21 @@ func (s *server) listen(server *http.Server, addr, what string, failed chan<- er
 	return nil
 }
 
-// counted counts the requests that are being answered, and the WebSockets that they have opened. http.Server.Shutdown
-// waits neither for those nor for requests of HTTP/2, which run on when their connection has gone.
-func (s *server) counted(next http.Handler) http.Handler {
+// countRequests counts running requests, including WebSockets. http.Server.Shutdown does not wait for WebSockets, or for HTTP/2
+// requests that continue after the end of their connection.
+func (s *proxyServer) countRequests(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.running.Add(1)
-		defer s.running.Done()
-		s.metrics.running.Inc()
-		defer s.metrics.running.Dec()
+		s.runningRequests.Add(1)
+		defer s.runningRequests.Done()
+		s.metrics.requestsRunning.Inc()
+		defer s.metrics.requestsRunning.Dec()
 		next.ServeHTTP(w, r)
 	})
 }
 
-// forPaths refuses requests that do not ask for a path. It is no tunnel; and net/http would send another target to the
-// service as it is: "POST x:http://host/ HTTP/1.1" asks for http://host/.
-func forPaths(next http.Handler) http.Handler {
+// requirePath refuses requests whose target is no path. CONNECT is refused because the proxy is no tunnel. Opaque targets are refused
+// because net/http would send such a target unchanged: "POST x:http://host/ HTTP/1.1" would request http://host/.
+func requirePath(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.Method == http.MethodConnect:
@@ -157,26 +157,26 @@ func forPaths(next http.Handler) http.Handler {
 	})
 }
 
-// shutdown waits for running requests, and for answers that the store has not taken yet. What runs on then ends with the
-// process.
-func (s *server) shutdown(public *http.Server) error {
-	s.log.Info("shutting down")
-	s.admin.stopping.Store(true)
+// shutdown waits for running requests, and for answers that are still to be stored. Requests that run longer than -shutdown-timeout
+// end with the process.
+func (s *proxyServer) shutdown(public *http.Server) error {
+	s.logger.Info("shutting down")
+	s.admin.isStopping.Store(true)
 	time.Sleep(s.config.shutdownDelay)
 	ctx, cancel := context.WithTimeout(context.Background(), s.config.shutdownTimeout)
 	defer cancel()
-	err := errors.Join(public.Shutdown(ctx), s.wait(ctx), s.guard.Shutdown(ctx))
+	err := errors.Join(public.Shutdown(ctx), s.waitForRequests(ctx), s.guard.Shutdown(ctx))
 	if err != nil {
 		return errors.Join(fmt.Errorf("not all requests ended: %w", err), public.Close())
 	}
-	s.log.Info("shut down")
+	s.logger.Info("shut down")
 	return nil
 }
 
-func (s *server) wait(ctx context.Context) error {
+func (s *proxyServer) waitForRequests(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
-		s.running.Wait()
+		s.runningRequests.Wait()
 		close(done)
 	}()
 	select {

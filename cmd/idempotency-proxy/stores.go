@@ -20,56 +20,56 @@ import (
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
-// backing is a store with what its server needs. Each function may be nil.
-type backing struct {
+// storeBackend is a store with functions for its server. Each function may be nil.
+type storeBackend struct {
 	idempotency.Store
-	check    func(context.Context) error // at start: settings that break a part of the promise, or what is missing
-	ping     func(context.Context) error // whether the server can be reached
-	maintain func(context.Context)       // removes what has expired, until the context ends
-	close    func() error
+	checkStore    func(context.Context) error // at start: returns unsafe settings and missing permissions
+	pingServer    func(context.Context) error // for /readyz
+	removeExpired func(context.Context)       // runs until the context ends
+	closeClient   func() error
 }
 
-// storeKind is what a URL scheme stands for.
+// storeKind is the kind of store for a URL scheme.
 type storeKind struct {
-	form string // of the URL, for the operator
-	open func(context.Context, *config) (*backing, error)
+	urlForm     string // for messages to the operator; empty for an alias
+	openBackend func(context.Context, *config) (*storeBackend, error)
 }
 
-var stores = map[string]storeKind{
+var storeKinds = map[string]storeKind{
 	"memory":     {"memory:", openMemory},
 	"redis":      {"redis://host:port", openRedis},
 	"rediss":     {"rediss://host:port", openRedis},
 	"postgres":   {"postgres://host:port/database", openPostgres},
-	"postgresql": {"", openPostgres}, // another name of the same
+	"postgresql": {"", openPostgres}, // an alias
 	"sqlite":     {"sqlite:file", openSQLite},
 	"dynamodb":   {"dynamodb://table?region=name", openDynamoDB},
 }
 
-func storeForms() (forms []string) {
-	for _, scheme := range slices.Sorted(maps.Keys(stores)) {
-		if form := stores[scheme].form; form != "" {
+func listURLForms() (forms []string) {
+	for _, scheme := range slices.Sorted(maps.Keys(storeKinds)) {
+		if form := storeKinds[scheme].urlForm; form != "" {
 			forms = append(forms, form)
 		}
 	}
 	return forms
 }
 
-// checkTimeout bounds the check of the store.
+// checkTimeout bounds the check of the store at start.
 const checkTimeout = 30 * time.Second
 
-// openStore opens the store and checks it. What weakens its promise is logged, and the operator's to weigh. A store
-// that does not work is an error, unless the operator has set -fail-open.
-func openStore(ctx context.Context, c *config, log *slog.Logger) (*backing, error) {
-	store, err := stores[c.storeURL.Scheme].open(ctx, c)
+// openStore opens and checks the store. Unsafe settings are logged for the operator. openStore returns an error for a broken store
+// or, with -fail-open, logs the error.
+func openStore(ctx context.Context, c *config, log *slog.Logger) (*storeBackend, error) {
+	store, err := storeKinds[c.storeURL.Scheme].openBackend(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("-store: %w", err)
 	}
-	if store.check == nil {
+	if store.checkStore == nil {
 		return store, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	broken := weigh(store.check(ctx), log)
+	broken := logUnsafeSettings(store.checkStore(ctx), log)
 	if broken == nil {
 		return store, nil
 	}
@@ -77,11 +77,11 @@ func openStore(ctx context.Context, c *config, log *slog.Logger) (*backing, erro
 		log.Error("the store does not work: requests are not protected", "error", broken)
 		return store, nil
 	}
-	return nil, fmt.Errorf("-store: %w", errors.Join(broken, store.shut()))
+	return nil, fmt.Errorf("-store: %w", errors.Join(broken, store.closeBackend()))
 }
 
-// weigh logs what is unsafe among the findings of a Check, and returns the others.
-func weigh(err error, log *slog.Logger) error {
+// logUnsafeSettings logs the unsafe settings among the findings of a Check, and returns all other findings.
+func logUnsafeSettings(err error, log *slog.Logger) error {
 	var others []error
 	for _, finding := range idempotency.Findings(err) {
 		if unsafe, ok := errors.AsType[*idempotency.UnsafeSetting](finding); ok {
@@ -93,15 +93,15 @@ func weigh(err error, log *slog.Logger) error {
 	return errors.Join(others...)
 }
 
-func (b *backing) shut() error {
-	if b.close == nil {
+func (b *storeBackend) closeBackend() error {
+	if b.closeClient == nil {
 		return nil
 	}
-	return b.close()
+	return b.closeClient()
 }
 
-func openMemory(_ context.Context, c *config) (*backing, error) {
-	limit, err := maxBytes(c)
+func openMemory(_ context.Context, c *config) (*storeBackend, error) {
+	limit, err := parseMaxBytes(c)
 	if err != nil {
 		return nil, err
 	}
@@ -109,18 +109,18 @@ func openMemory(_ context.Context, c *config) (*backing, error) {
 		return nil, errors.New("want memory: with nothing behind it")
 	}
 	opts := idempotency.MemoryOptions{MaxBytes: limit}
-	if c.oneUser {
-		opts.MaxUserBytes = cmp.Or(limit, math.MaxInt64) // all of it
+	if c.isSingleUser {
+		opts.MaxUserBytes = cmp.Or(limit, math.MaxInt64) // the single user may use all bytes
 	}
-	return &backing{Store: idempotency.NewMemoryStore(opts)}, nil
+	return &storeBackend{Store: idempotency.NewMemoryStore(opts)}, nil
 }
 
-func openSQLite(ctx context.Context, c *config) (*backing, error) {
-	limit, err := maxBytes(c)
+func openSQLite(ctx context.Context, c *config) (*storeBackend, error) {
+	limit, err := parseMaxBytes(c)
 	if err != nil {
 		return nil, err
 	}
-	if c.storeURL.Host != "" || c.storeURL.Fragment != "" { // sqlite://dir/file would be /file
+	if c.storeURL.Host != "" || c.storeURL.Fragment != "" { // sqlite://dir/file would mean /file
 		return nil, errors.New("want sqlite:file or sqlite:/directory/file")
 	}
 	file := cmp.Or(c.storeURL.Opaque, c.storeURL.Path) // sqlite:file or sqlite:/file
@@ -131,17 +131,19 @@ func openSQLite(ctx context.Context, c *config) (*backing, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &backing{
-		Store: store,
-		check: store.Check,
-		ping:  func(ctx context.Context) error { return weigh(store.Check(ctx), slog.New(slog.DiscardHandler)) },
-		close: store.Close,
+	return &storeBackend{
+		Store:      store,
+		checkStore: store.Check,
+		pingServer: func(ctx context.Context) error {
+			return logUnsafeSettings(store.Check(ctx), slog.New(slog.DiscardHandler))
+		},
+		closeClient: store.Close,
 	}, nil
 }
 
-// maxBytes returns the bound on all records that the URL of a store asks for: memory:?max-bytes=1000000000. Zero means
-// the default of the store.
-func maxBytes(c *config) (n int64, err error) {
+// parseMaxBytes returns the parameter max-bytes of the URL, for example memory:?max-bytes=1000000000. max-bytes bounds all records
+// together. Zero means the default of the store.
+func parseMaxBytes(c *config) (n int64, err error) {
 	query := c.storeURL.Query()
 	for name := range query {
 		if name != "max-bytes" {
@@ -158,39 +160,39 @@ func maxBytes(c *config) (n int64, err error) {
 	return n, nil
 }
 
-func openRedis(_ context.Context, c *config) (*backing, error) {
-	opts, err := redis.ParseURL(c.store)
+func openRedis(_ context.Context, c *config) (*storeBackend, error) {
+	opts, err := redis.ParseURL(c.storeText)
 	if err != nil {
 		return nil, err
 	}
 	opts.ContextTimeoutEnabled = true
 	client := redis.NewClient(opts)
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-	return &backing{
-		Store: store,
-		check: store.Check,
-		ping:  func(ctx context.Context) error { return client.Ping(ctx).Err() },
-		close: client.Close,
+	return &storeBackend{
+		Store:       store,
+		checkStore:  store.Check,
+		pingServer:  func(ctx context.Context) error { return client.Ping(ctx).Err() },
+		closeClient: client.Close,
 	}, nil
 }
 
-func openPostgres(ctx context.Context, c *config) (*backing, error) {
-	pool, err := pgxpool.New(ctx, c.store)
+func openPostgres(ctx context.Context, c *config) (*storeBackend, error) {
+	pool, err := pgxpool.New(ctx, c.storeText)
 	if err != nil {
 		return nil, err
 	}
-	if c.migrate {
+	if c.shouldMigrate {
 		if err := pgxstore.Migrate(ctx, pool, pgxstore.Options{}); err != nil {
 			pool.Close()
 			return nil, err
 		}
 	}
 	store := pgxstore.New(pool, pgxstore.Options{})
-	return &backing{
-		Store:    store,
-		check:    store.Check,
-		ping:     pool.Ping,
-		maintain: func(ctx context.Context) { store.Janitor(ctx, 0, nil) },
-		close:    func() error { pool.Close(); return nil },
+	return &storeBackend{
+		Store:         store,
+		checkStore:    store.Check,
+		pingServer:    pool.Ping,
+		removeExpired: func(ctx context.Context) { store.Janitor(ctx, 0, nil) },
+		closeClient:   func() error { pool.Close(); return nil },
 	}, nil
 }

@@ -11,49 +11,53 @@ import (
 	"time"
 )
 
-// serverTLS returns what the proxy shows its clients, and asks of them; nil without -tls-cert.
+// serverTLS returns the TLS settings for clients, or nil without -tls-cert.
 func (c *config) serverTLS(log *slog.Logger) (*tls.Config, error) {
 	if c.tlsCert == "" {
 		return nil, nil
 	}
-	pair, err := loadPair(c.tlsCert, c.tlsKey, log)
+	certificate, err := loadCertificate(c.tlsCert, c.tlsKey, log)
 	if err != nil {
 		return nil, fmt.Errorf("-tls-cert: %w", err)
 	}
 	settings := &tls.Config{
-		MinVersion:     tls.VersionTLS12,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.current(), nil },
+		MinVersion: tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return certificate.currentCertificate(), nil
+		},
 	}
 	if c.tlsClientCA != "" {
 		settings.ClientAuth = tls.RequireAndVerifyClientCert
-		if settings.ClientCAs, err = authorities(c.tlsClientCA); err != nil {
+		if settings.ClientCAs, err = loadAuthorities(c.tlsClientCA); err != nil {
 			return nil, fmt.Errorf("-tls-client-ca: %w", err)
 		}
 	}
 	return settings, nil
 }
 
-// upstreamTLS returns what the proxy shows the service, and accepts from it.
+// upstreamTLS returns the TLS settings for the service.
 func (c *config) upstreamTLS(log *slog.Logger) (*tls.Config, error) {
 	settings := &tls.Config{MinVersion: tls.VersionTLS12}
 	var err error
 	if c.upstreamCA != "" {
-		if settings.RootCAs, err = authorities(c.upstreamCA); err != nil {
+		if settings.RootCAs, err = loadAuthorities(c.upstreamCA); err != nil {
 			return nil, fmt.Errorf("-upstream-ca: %w", err)
 		}
 	}
 	if c.upstreamCert != "" {
-		pair, err := loadPair(c.upstreamCert, c.upstreamKey, log)
+		certificate, err := loadCertificate(c.upstreamCert, c.upstreamKey, log)
 		if err != nil {
 			return nil, fmt.Errorf("-upstream-cert: %w", err)
 		}
-		settings.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return pair.current(), nil }
+		settings.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return certificate.currentCertificate(), nil
+		}
 	}
 	return settings, nil
 }
 
-// authorities reads certificates that others are signed with.
-func authorities(file string) (*x509.CertPool, error) {
+// loadAuthorities reads the certificates of certificate authorities.
+func loadAuthorities(file string) (*x509.CertPool, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -65,41 +69,41 @@ func authorities(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// pair is a certificate with its key, in files that somebody renews. While they cannot be used, or do not belong together
-// yet, the last ones that did are used.
-type pair struct {
-	cert, key string
-	log       *slog.Logger
+// renewedCertificate is a certificate with its key in files that another program renews. While the files are unreadable or do not
+// match, for example in the middle of a renewal, the last valid certificate remains in use.
+type renewedCertificate struct {
+	certFile, keyFile string
+	logger            *slog.Logger
 
-	mu     sync.Mutex
-	looked time.Time // when the files were read last
-	loaded *tls.Certificate
+	mu          sync.Mutex
+	readAt      time.Time // time of the last read
+	certificate *tls.Certificate
 }
 
-// rereadAfter is how old a certificate may be that is shown.
-const rereadAfter = time.Second
+// rereadInterval is the minimum time between two reads of the files.
+const rereadInterval = time.Second
 
-func loadPair(cert, key string, log *slog.Logger) (*pair, error) {
+func loadCertificate(cert, key string, log *slog.Logger) (*renewedCertificate, error) {
 	loaded, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
 		return nil, err
 	}
-	return &pair{cert: cert, key: key, log: log, looked: time.Now(), loaded: &loaded}, nil
+	return &renewedCertificate{certFile: cert, keyFile: key, logger: log, readAt: time.Now(), certificate: &loaded}, nil
 }
 
-// current returns the certificate for a handshake.
-func (p *pair) current() *tls.Certificate {
+// currentCertificate returns the certificate for a handshake.
+func (p *renewedCertificate) currentCertificate() *tls.Certificate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if time.Since(p.looked) < rereadAfter {
-		return p.loaded
+	if time.Since(p.readAt) < rereadInterval {
+		return p.certificate
 	}
-	p.looked = time.Now()
-	loaded, err := tls.LoadX509KeyPair(p.cert, p.key)
+	p.readAt = time.Now()
+	loaded, err := tls.LoadX509KeyPair(p.certFile, p.keyFile)
 	if err != nil {
-		p.log.Warn("certificate not renewed", "file", p.cert, "error", err)
-		return p.loaded
+		p.logger.Warn("certificate not renewed", "file", p.certFile, "error", err)
+		return p.certificate
 	}
-	p.loaded = &loaded
-	return p.loaded
+	p.certificate = &loaded
+	return p.certificate
 }

@@ -9,38 +9,38 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// user returns how the caller of a request is named.
-func (c *config) user() (idempotency.UserFunc, func(), error) {
+// newUserFunc returns the UserFunc for the settings, and a function that ends its work in the background.
+func (c *config) newUserFunc() (idempotency.UserFunc, func(), error) {
 	switch {
-	case c.oneUser:
+	case c.isSingleUser:
 		return idempotency.SingleUser, func() {}, nil
 	case c.userHeader != "":
-		return c.header().user, func() {}, nil
+		return c.trustedHeader().userOf, func() {}, nil
 	default:
-		return c.jwt.open()
+		return c.jwt.openVerifier()
 	}
 }
 
-// header returns the header that names the user, if there is one.
-func (c *config) header() *trustedHeader {
+// trustedHeader returns the header with the user, or nil without -user-header.
+func (c *config) trustedHeader() *trustedHeader {
 	if c.userHeader == "" {
 		return nil
 	}
-	return &trustedHeader{name: textproto.CanonicalMIMEHeaderKey(c.userHeader), peers: c.trusted}
+	return &trustedHeader{fieldName: textproto.CanonicalMIMEHeaderKey(c.userHeader), trustedPeers: c.trustedPeers}
 }
 
-// trustedHeader is a request header that names the user because an authenticating proxy sets it. That proxy is known by
-// its address, and takes the header from what clients send.
+// trustedHeader is a request header with the user that an authenticating proxy in front sets. The address of the proxy is in
+// trustedPeers, and the proxy removes the header from the requests of clients.
 type trustedHeader struct {
-	name  string
-	peers prefixes
+	fieldName    string
+	trustedPeers networkList
 }
 
-// user is a UserFunc. A second value, or several in one, may be a client's beside that of the proxy in front.
-func (h *trustedHeader) user(r *http.Request) (string, error) {
-	values := r.Header[h.name]
+// userOf is a UserFunc. userOf rejects several values, because a client may have added a value to the value by the proxy in front.
+func (h *trustedHeader) userOf(r *http.Request) (string, error) {
+	values := r.Header[h.fieldName]
 	switch {
-	case !h.peers.contain(r.RemoteAddr):
+	case !h.trustedPeers.containsPeer(r.RemoteAddr):
 		return "", errors.New("the peer is not one of -trusted-peers")
 	case len(values) != 1:
 		return "", errors.New("the header does not have one value")
@@ -52,14 +52,14 @@ func (h *trustedHeader) user(r *http.Request) (string, error) {
 	return values[0], nil
 }
 
-// forward gives the upstream the header as it was verified: that of a proxy in front, even if the client names it in
-// Connection to have it removed, and no other.
-func (h *trustedHeader) forward(in *http.Request, out http.Header) {
+// forwardUser sets the header for the service to the verified user, even if the client has named the header in Connection to have the
+// header removed. forwardUser removes the header if the user is unknown.
+func (h *trustedHeader) forwardUser(in *http.Request, out http.Header) {
 	if h == nil {
 		return
 	}
-	delete(out, h.name)
-	if user, err := h.user(in); err == nil {
-		out[h.name] = []string{user}
+	delete(out, h.fieldName)
+	if user, err := h.userOf(in); err == nil {
+		out[h.fieldName] = []string{user}
 	}
 }
