@@ -41,8 +41,8 @@ func (c *Console) serveSearch(req *request) {
 	case user != "" && endpoint == "" && key == "":
 		req.redirectTo("./" + (&listPage{User: user}).firstPageAddress(allStates))
 	default:
-		searched.refuseSearch(req, http.StatusUnprocessableEntity, "A key is found by user, endpoint and key together. A user alone is "+
-			"enough for all operations of that user.")
+		searched.refuseSearch(req, http.StatusUnprocessableEntity, "A key is found by user, endpoint and key together. "+
+			"A user alone is enough for all operations of that user.")
 	}
 }
 
@@ -75,8 +75,8 @@ func (c *Console) searchOperation(req *request, searched *searchForm) {
 	entry, err := c.findEntry(req.r.Context(), func(e idempotency.Entry) bool { return e.OperationID() == id })
 	switch {
 	case errors.Is(err, idempotency.ErrNoRecord):
-		searched.refuseSearch(req, http.StatusNotFound, fmt.Sprintf("The operation is not among the abandoned ones, and not among the %d "+
-			"oldest records. Search by user, endpoint and key, or by digest.", maxScanned))
+		searched.refuseSearch(req, http.StatusNotFound, fmt.Sprintf("The operation is not among the abandoned ones, and not "+
+			"among the %d oldest records. Search by user, endpoint and key, or by digest.", maxScanned))
 	case err != nil:
 		c.reportStoreError(req, err, "./")
 	default:

@@ -58,8 +58,9 @@ func (e *Extension) findKeys(op *graphql.OperationContext) (keysByAlias, *idempo
 	case len(header) == 0 || len(fieldsWithoutKey) == 0:
 		return found, e.checkRequired(fieldsWithoutKey)
 	case len(allFields) > 1:
-		return nil, refuseInvalidKey(fieldsWithoutKey[0].Alias, fmt.Errorf("the header field %s is the key of one mutation field, and the "+
-			"document has %d: give each one its key by @%s", headerName, len(allFields), directiveName))
+		reason := fmt.Errorf("the header field %s is the key of one mutation field, and the document has %d: give each one its "+
+			"key by @%s", headerName, len(allFields), directiveName)
+		return nil, refuseInvalidKey(fieldsWithoutKey[0].Alias, reason)
 	}
 	id, err := idempotency.ParseKey(header)
 	if err != nil {

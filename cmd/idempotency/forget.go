@@ -46,7 +46,8 @@ func (c *forgetCommand) Run(a *app) error {
 	if a.flags.JSON {
 		yes := true
 		return writeJSON(a.out, inspection{
-			Store: store.description, Found: true, Forgotten: &yes, Story: describeForgetting(entry, damage), Entry: newJSONEntry(entry, damage, false),
+			Store: store.description, Found: true, Forgotten: &yes, Story: describeForgetting(entry, damage),
+			Entry: newJSONEntry(entry, damage, false),
 		})
 	}
 	_, err = fmt.Fprintln(a.out, "Forgotten.")

@@ -126,7 +126,8 @@ func (a *app) showEntries(entries []idempotency.Entry) {
 	used := make([]bool, len(rows[0]))
 	for _, e := range entries {
 		row := []string{a.style.colourState(e.State), formatTime(e.Created), fmt.Sprint(e.Attempt), "", fmt.Sprint(e.Size),
-			formatDuration(e.LeaseLeft), formatDuration(e.Remaining), visible.Text(e.Key.User), visible.Text(e.Key.Endpoint), visible.Text(e.Key.ID), ""}
+			formatDuration(e.LeaseLeft), formatDuration(e.Remaining), visible.Text(e.Key.User), visible.Text(e.Key.Endpoint),
+			visible.Text(e.Key.ID), ""}
 		if e.Status != 0 {
 			row[3] = fmt.Sprint(e.Status)
 		}
@@ -168,8 +169,8 @@ type jsonTotal struct {
 
 func newListingDocument(store *openedStore, listing idempotency.Listing, next string) listingDocument {
 	document := listingDocument{
-		Store: store.description, Entries: []*jsonEntry{}, Next: next, Totals: make(map[idempotency.State]jsonTotal), Partial: listing.Partial,
-		Unreadable: listing.Unreadable,
+		Store: store.description, Entries: []*jsonEntry{}, Next: next, Totals: make(map[idempotency.State]jsonTotal),
+		Partial: listing.Partial, Unreadable: listing.Unreadable,
 	}
 	for _, e := range listing.Entries {
 		document.Entries = append(document.Entries, newJSONEntry(e, nil, false))

@@ -34,7 +34,8 @@ func (a *app) openMySQL(address string) (*openedStore, error) {
 }
 
 func (a *app) parseMySQLURL(address string) (*mysql.Config, error) {
-	unreadable := errors.New("the URL of MySQL cannot be read: want mysql://user@host/database") // without the cause, whose text may contain the password
+	// The error is without the cause, whose text may contain the password.
+	unreadable := errors.New("the URL of MySQL cannot be read: want mysql://user@host/database")
 	u, err := url.Parse(address)
 	if err != nil || u.Hostname() == "" {
 		return nil, unreadable

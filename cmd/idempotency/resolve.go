@@ -93,7 +93,8 @@ func (c *resolveCommand) Run(a *app) error {
 	}
 	yes := true
 	return writeJSON(a.out, inspection{
-		Store: store.description, Found: true, Resolved: &yes, Story: story, Entry: newJSONEntry(entry, nil, false), Resolution: resolution.newDocument(),
+		Store: store.description, Found: true, Resolved: &yes, Story: story,
+		Entry: newJSONEntry(entry, nil, false), Resolution: resolution.newDocument(),
 	})
 }
 

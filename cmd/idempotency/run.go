@@ -129,7 +129,8 @@ func runProgram(args []string, env func(string) (string, bool), stdin, stdout, s
 
 // printError prints the text of err in a single line, without secrets. printError prints nothing for an empty text.
 func printError(stderr io.Writer, secrets *secretSet, err error) {
-	text := strings.ReplaceAll("\n"+secrets.hideSecrets(err.Error()), "\nidempotency: ", "\n")[1:] // the prefix of errors by the library
+	// Errors of the library begin with the name of the program.
+	text := strings.ReplaceAll("\n"+secrets.hideSecrets(err.Error()), "\nidempotency: ", "\n")[1:]
 	if text != "" {
 		fmt.Fprintln(stderr, "idempotency:", visible.Text(strings.ReplaceAll(text, "\n", "; ")))
 	}

@@ -25,7 +25,9 @@ func (a *app) openSQLite(address string) (*openedStore, error) {
 	if err != nil {
 		return nil, &exitError{exitUnknown, err}
 	}
-	return &openedStore{openableStore: store, description: visible.Text("SQLite at " + path), closeClient: func() { _ = store.Close() }}, nil
+	return &openedStore{
+		openableStore: store, description: visible.Text("SQLite at " + path), closeClient: func() { _ = store.Close() },
+	}, nil
 }
 
 // checkTable returns an error if path is no file or has no table of records.
@@ -39,7 +41,8 @@ func checkTable(ctx context.Context, path string) error {
 	}
 	defer db.Close()
 	var tables int
-	err = db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'idempotency_records'").Scan(&tables)
+	const query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'idempotency_records'"
+	err = db.QueryRowContext(ctx, query).Scan(&tables)
 	switch {
 	case err != nil:
 		return &exitError{exitUnknown, fmt.Errorf("SQLite: %s: %w", path, err)}
