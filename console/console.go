@@ -81,10 +81,10 @@ type Console struct {
 func New(store idempotency.Inspector, opts Options) (*Console, error) {
 	var faults []error
 	if store == nil {
-		faults = append(faults, errors.New("idempotency: console: no store"))
+		faults = append(faults, errors.New("idempotency: console: store is nil"))
 	}
 	if opts.Operator == nil {
-		faults = append(faults, errors.New("idempotency: console: no Operator, who is written into every change"))
+		faults = append(faults, errors.New("idempotency: console: Operator is nil: every change records the name of an operator"))
 	}
 	resolver, err := resolve.New(store, opts.Resolve)
 	for _, fault := range idempotency.Findings(err) {

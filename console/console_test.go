@@ -20,12 +20,12 @@ import (
 func TestNewReportsEveryFault(t *testing.T) {
 	t.Parallel()
 	_, err := console.New(nil, console.Options{Resolve: resolve.Options{TTL: -1, MaxResponse: -1}})
-	for _, fault := range []string{"no store", "no Operator", "TTL -1ns is negative", "MaxResponse -1 is negative"} {
+	for _, fault := range []string{"store is nil", "Operator is nil", "TTL -1ns is negative", "MaxResponse -1 is negative"} {
 		require.ErrorContains(t, err, fault)
 	}
 	require.Len(t, idempotency.Findings(err), 4)
 	_, err = console.New(newStore(), console.Options{})
-	require.EqualError(t, err, "idempotency: console: no Operator, who is written into every change")
+	require.EqualError(t, err, "idempotency: console: Operator is nil: every change records the name of an operator")
 	_, err = console.New(struct{ idempotency.Inspector }{newStore()}, console.Options{Operator: bob})
 	require.NoError(t, err, "a store that is no Resolver")
 }

@@ -105,7 +105,7 @@ func appendValues(b []byte, values []string) []byte {
 
 func checkNames(names []string) error {
 	if len(names) == 0 {
-		return errors.New("fingerprint: no name of a field")
+		return errors.New("fingerprint: names are missing: give at least one field")
 	}
 	var faults []error
 	for i, name := range names {

@@ -67,10 +67,10 @@ func NewParts(whole idempotency.FingerprintFunc, names ...string) (*Parts, error
 	p := &Parts{hashWhole: whole, namesMark: mark[:markEnd], tagNames: append(requestParts[:], names...), allPointers: &pointerTree{}}
 	var faults []error
 	if whole == nil {
-		faults = append(faults, errors.New("fingerprint: no function for the whole"))
+		faults = append(faults, errors.New("fingerprint: whole is nil: give a function such as JSON"))
 	}
 	if len(names) > maxNames {
-		faults = append(faults, fmt.Errorf("fingerprint: %d names, more than %d", len(names), maxNames))
+		faults = append(faults, fmt.Errorf("fingerprint: %d names are too many: at most %d fit into a fingerprint", len(names), maxNames))
 	}
 	var pointers, fields []string
 	for _, name := range names {

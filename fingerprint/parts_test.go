@@ -129,7 +129,7 @@ func TestDifferencesThatAreNotKnown(t *testing.T) {
 func TestFaultsOfParts(t *testing.T) {
 	t.Parallel()
 	for fault, names := range map[string][]string{
-		"10 names, more than 9":   {"a", "b", "c", "d", "e", "f", "/a", "/b", "/c", "/d"},
+		"10 names are too many":   {"a", "b", "c", "d", "e", "f", "/a", "/b", "/c", "/d"},
 		`"a" is named twice`:      {"a", "/a", "a"},
 		`"/a" lies within "/a"`:   {"a", "/a", "/a"},
 		`"/a/b" lies within "/a"`: {"/a", "/a/b"},
@@ -140,7 +140,7 @@ func TestFaultsOfParts(t *testing.T) {
 		require.Nil(t, p)
 	}
 	_, err := fingerprint.NewParts(nil, "/~", "a", "a")
-	for _, fault := range []string{"no function", "tilde", "twice"} {
+	for _, fault := range []string{"whole is nil", "tilde", "twice"} {
 		require.ErrorContains(t, err, fault, "all at once")
 	}
 	_, err = fingerprint.NewParts(fingerprint.JSON, "a", "b", "c", "d", "e", "/a", "/b", "/c", "/d")

@@ -116,7 +116,7 @@ const maxPointerDepth = 100
 
 func parsePointers(pointers []string) (*pointerTree, error) {
 	if len(pointers) == 0 {
-		return nil, errors.New("fingerprint: no pointer")
+		return nil, errors.New("fingerprint: pointers are missing: give at least one, such as /amount")
 	}
 	var faults []error
 	var validPointers []string
@@ -150,7 +150,7 @@ func describeFault(pointer string) string {
 	case tokens[0] != "":
 		return "does not begin with a slash"
 	case !utf8.ValidString(pointer):
-		return "is not in UTF-8, as JSON is"
+		return "is invalid UTF-8"
 	case strings.Contains(strings.NewReplacer("~0", "", "~1", "").Replace(pointer), "~"):
 		return "has a tilde that is neither ~0 nor ~1"
 	case slices.Contains(tokens, "-"):

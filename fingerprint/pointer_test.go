@@ -117,14 +117,14 @@ func TestSelectionsOfOtherBodies(t *testing.T) {
 func TestFaultsOfSelections(t *testing.T) {
 	t.Parallel()
 	for fault, pointers := range map[string][]string{
-		"no pointer":                        nil,
+		"pointers are missing":              nil,
 		"is the whole body":                 {""},
 		"does not begin with a slash":       {"a"},
 		`"/a~2" has a tilde`:                {"/a~2"},
 		`"/a~" has a tilde`:                 {"/a~"},
 		`"/a~~0" has a tilde`:               {"/a~~0"},
 		"points behind the end":             {"/items/-"},
-		"is not in UTF-8":                   {"/\xff"},
+		"is invalid UTF-8":                  {"/\xff"},
 		"is more than 100 deep":             {strings.Repeat("/a", 101)},
 		`"/a" lies within "/a"`:             {"/a", "/b", "/a"},
 		`"/a/b" lies within "/a"`:           {"/a/b", "/a-b", "/a"},
@@ -140,7 +140,7 @@ func TestFaultsOfSelections(t *testing.T) {
 	}
 	for _, of := range []constructor{fingerprint.FormOnly, fingerprint.FormWithout} {
 		_, err := of()
-		require.ErrorContains(t, err, "no name")
+		require.ErrorContains(t, err, "names are missing")
 		_, err = of("a", "b", "a")
 		require.ErrorContains(t, err, `"a" is named twice`)
 	}
