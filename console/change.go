@@ -45,7 +45,7 @@ func (c *Console) applyChange(req *request) {
 		return
 	}
 	backAddress := operationAddress(digest)
-	entry, readErr := c.inspectDigest(req.r.Context(), digest)
+	entry, readErr := c.inspectDigest(req.httpRequest.Context(), digest)
 	switch {
 	case readErr != nil && !errors.Is(readErr, idempotency.ErrRecordInvalid):
 		c.refuseChange(req, readErr, backAddress)
@@ -59,11 +59,11 @@ func (c *Console) applyChange(req *request) {
 		story := c.newStory(req, entry, readErr != nil)
 		story.Typed = form
 		fault := "Nothing was changed: " + err.Error()
-		req.writePage(http.StatusUnprocessableEntity, pageData{Title: story.pageTitle(), Story: story, Fault: fault})
+		req.writePage(http.StatusUnprocessableEntity, pageData{Title: story.storyTitle(), Story: story, Fault: fault})
 		return
 	}
 	// The change continues after the browser has disconnected. A canceled change might or might not be in the store.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.r.Context()), storeTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.httpRequest.Context()), storeTimeout)
 	defer cancel()
 	if err := apply(ctx, entry); err != nil {
 		c.refuseChange(req, err, backAddress)

@@ -105,10 +105,10 @@ const (
 
 // request is a request by an operator. mayShow permits the data of users.
 type request struct {
-	w        http.ResponseWriter
-	r        *http.Request
-	operator string
-	mayShow  bool
+	responseWriter http.ResponseWriter
+	httpRequest    *http.Request
+	operator       string
+	mayShow        bool
 }
 
 // pageRoute serves the paths with the same last element.
@@ -133,7 +133,7 @@ var (
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	setSecurityHeaders(w.Header())
 	operator, err := c.opts.Operator(r)
-	req := &request{w: w, r: r, operator: strings.TrimSpace(operator)}
+	req := &request{responseWriter: w, httpRequest: r, operator: strings.TrimSpace(operator)}
 	if err != nil || req.operator == "" {
 		req.operator = ""
 		req.writeRefusal(http.StatusForbidden, "Not allowed", "This console does not know you as an operator.", "")
@@ -156,7 +156,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
 	defer cancel()
-	req.r = r.WithContext(ctx)
+	req.httpRequest = r.WithContext(ctx)
 	route.serve(c, req)
 }
 
@@ -179,7 +179,9 @@ var pageTemplate = template.Must(template.New("page.html").Funcs(template.FuncMa
 	"visible": visible.Text, "span": visible.Duration, "ago": formatAge, "statusText": http.StatusText,
 }).ParseFS(assets, "page.html"))
 
-func (c *Console) serveStyle(req *request) { http.ServeFileFS(req.w, req.r, assets, "style.css") }
+func (c *Console) serveStyle(req *request) {
+	http.ServeFileFS(req.responseWriter, req.httpRequest, assets, "style.css")
+}
 
 // pageData is the data of the template, which leaves out the parts that are nil.
 type pageData struct {
@@ -198,12 +200,12 @@ func (req *request) writePage(status int, p pageData) {
 	p.Operator, p.Shows = req.operator, req.mayShow
 	var b bytes.Buffer
 	if err := pageTemplate.Execute(&b, p); err != nil {
-		http.Error(req.w, "the page cannot be made", http.StatusInternalServerError)
+		http.Error(req.responseWriter, "the page cannot be made", http.StatusInternalServerError)
 		return
 	}
-	req.w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	req.w.WriteHeader(status)
-	_, _ = b.WriteTo(req.w)
+	req.responseWriter.Header().Set("Content-Type", "text/html; charset=utf-8")
+	req.responseWriter.WriteHeader(status)
+	_, _ = b.WriteTo(req.responseWriter)
 }
 
 // writeRefusal writes a page with the reason for a refusal and a link to backAddress, unless backAddress is empty.
@@ -217,7 +219,7 @@ func (c *Console) reportStoreError(req *request, err error, back string) {
 		req.writeRefusal(http.StatusNotImplemented, "Not possible", "This store cannot do that.", back)
 		return
 	}
-	c.logMessage(req.r.Context(), slog.LevelError, "idempotency: console", slog.String("error", err.Error()))
+	c.logMessage(req.httpRequest.Context(), slog.LevelError, "idempotency: console", slog.String("error", err.Error()))
 	req.writeRefusal(http.StatusServiceUnavailable, "The store has not answered",
 		"The store has failed, or was too slow: the log of the service says why. A change that you have asked for may have "+
 			"been made.", back)
@@ -234,15 +236,15 @@ func (c *Console) logMessage(ctx context.Context, level slog.Level, message stri
 // redirectTo sends the browser to a relative address. An absolute address is impossible because a proxy or StripPrefix may have
 // changed the path.
 func (req *request) redirectTo(address string) {
-	req.w.Header().Set("Location", address)
-	req.w.WriteHeader(http.StatusSeeOther)
+	req.responseWriter.Header().Set("Location", address)
+	req.responseWriter.WriteHeader(http.StatusSeeOther)
 }
 
 // parseForm returns the values of a posted form. If the form is too large or malformed, parseForm answers the request and returns
 // ok = false.
 func (req *request) parseForm() (form url.Values, ok bool) {
-	req.r.Body = http.MaxBytesReader(req.w, req.r.Body, maxFormBytes)
-	err := req.r.ParseForm()
+	req.httpRequest.Body = http.MaxBytesReader(req.responseWriter, req.httpRequest.Body, maxFormBytes)
+	err := req.httpRequest.ParseForm()
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
 		req.writeRefusal(http.StatusRequestEntityTooLarge, "Too large",
 			fmt.Sprintf("A form has at most %d bytes. Nothing was changed.", maxFormBytes), "./")
@@ -252,5 +254,5 @@ func (req *request) parseForm() (form url.Values, ok bool) {
 		req.writeRefusal(http.StatusBadRequest, "Not readable", "The form cannot be read. Nothing was changed.", "./")
 		return nil, false
 	}
-	return req.r.PostForm, true
+	return req.httpRequest.PostForm, true
 }

@@ -54,7 +54,7 @@ var listStates = []string{
 // serveList lists the operations in a state. The default is abandoned operations, because their outcome is unknown and they wait
 // for an operator.
 func (c *Console) serveList(req *request) {
-	query := req.r.URL.Query()
+	query := req.httpRequest.URL.Query()
 	list := &listPage{State: query.Get("state"), User: query.Get("user")}
 	if list.State == "" {
 		list.State = listStates[0]
@@ -73,7 +73,7 @@ func (c *Console) serveList(req *request) {
 	case err != nil:
 		c.reportStoreError(req, err, "./")
 	default:
-		req.writePage(http.StatusOK, pageData{Title: list.pageTitle(), List: list, Find: &searchForm{}})
+		req.writePage(http.StatusOK, pageData{Title: list.listTitle(), List: list, Find: &searchForm{}})
 	}
 }
 
@@ -84,7 +84,7 @@ func (c *Console) fillList(req *request, list *listPage, after *idempotency.Entr
 	if list.State != allStates {
 		listRequest.States = []idempotency.State{idempotency.State(list.State)}
 	}
-	listing, err := c.store.List(req.r.Context(), listRequest)
+	listing, err := c.store.List(req.httpRequest.Context(), listRequest)
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (c *Console) fillList(req *request, list *listPage, after *idempotency.Entr
 		list.Rows = append(list.Rows, row)
 	}
 	if list.State != allStates && !list.Later {
-		listing, err = c.store.List(req.r.Context(), idempotency.ListRequest{User: list.User, Limit: 1})
+		listing, err = c.store.List(req.httpRequest.Context(), idempotency.ListRequest{User: list.User, Limit: 1})
 	}
 	list.addFilters(listing.Totals)
 	return err
@@ -126,7 +126,7 @@ func (l *listPage) addFilters(totals map[idempotency.State]idempotency.Total) {
 	}
 }
 
-func (l *listPage) pageTitle() string {
+func (l *listPage) listTitle() string {
 	title := "Operations: " + l.State
 	if l.State == listStates[0] {
 		title = "Uncertain operations"

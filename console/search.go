@@ -72,7 +72,7 @@ func (c *Console) searchOperation(req *request, searched *searchForm) {
 		searched.refuseSearch(req, http.StatusUnprocessableEntity, "An operation ID is a UUID. A digest has 64 hexadecimal digits.")
 		return
 	}
-	entry, err := c.findEntry(req.r.Context(), func(e idempotency.Entry) bool { return e.OperationID() == id })
+	entry, err := c.findEntry(req.httpRequest.Context(), func(e idempotency.Entry) bool { return e.OperationID() == id })
 	switch {
 	case errors.Is(err, idempotency.ErrNoRecord):
 		searched.refuseSearch(req, http.StatusNotFound, fmt.Sprintf("The operation is not among the abandoned ones, and not "+

@@ -40,13 +40,13 @@ type stepRow struct {
 
 // serveStory shows the operation whose digest is in the address.
 func (c *Console) serveStory(req *request) {
-	query := req.r.URL.Query()
+	query := req.httpRequest.URL.Query()
 	digest, err := parseDigest(query.Get("digest"))
 	if err != nil {
 		req.writeRefusal(http.StatusBadRequest, "Not readable", "The console has not made this address.", "./")
 		return
 	}
-	entry, err := c.inspectDigest(req.r.Context(), digest)
+	entry, err := c.inspectDigest(req.httpRequest.Context(), digest)
 	switch {
 	case errors.Is(err, idempotency.ErrNoRecord):
 		req.writePage(http.StatusNotFound, pageData{Title: "No record", Back: "./", Fault: "No record of this " +
@@ -59,7 +59,7 @@ func (c *Console) serveStory(req *request) {
 		if story.Name != "" {
 			story.Downstream = idempotency.Operation{ID: entry.OperationID()}.DownstreamKey(story.Name)
 		}
-		req.writePage(http.StatusOK, pageData{Title: story.pageTitle(), Done: describeDone(query.Get("done"), entry), Story: story})
+		req.writePage(http.StatusOK, pageData{Title: story.storyTitle(), Done: describeDone(query.Get("done"), entry), Story: story})
 	}
 }
 
@@ -102,7 +102,7 @@ func headerLines(fields idempotency.Fields) string {
 
 const maxShownBody = 64 << 10 // bytes
 
-func (s *storyPage) pageTitle() string {
+func (s *storyPage) storyTitle() string {
 	return fmt.Sprintf("Operation %s, %s", s.OperationID().String()[:8], cmp.Or(string(s.State), "not readable"))
 }
 

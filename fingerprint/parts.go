@@ -37,8 +37,8 @@ type Parts struct {
 
 // bodyPart is a named part of the body: a value of JSON, or a field of a form.
 type bodyPart struct {
-	partName    string
-	pointerTree *pointerTree // nil for a field of a form
+	partName string
+	pointer  *pointerTree // nil for a field of a form
 }
 
 // A fingerprint consists of a mark of the names, the beginning of the underlying fingerprint, and the tags.
@@ -76,7 +76,7 @@ func NewParts(whole idempotency.FingerprintFunc, names ...string) (*Parts, error
 	for _, name := range names {
 		newPart := bodyPart{partName: name}
 		if strings.HasPrefix(name, "/") {
-			newPart.pointerTree, _ = parsePointers([]string{name})
+			newPart.pointer, _ = parsePointers([]string{name})
 			pointers = append(pointers, name)
 		} else {
 			fields = append(fields, name)
@@ -143,8 +143,8 @@ func (p *Parts) splitBody(mediaType string, body []byte) (tags, remainder []byte
 		return nil, nil, err
 	}
 	for _, bodyPart := range p.bodyParts {
-		if bodyPart.pointerTree != nil {
-			tags = append(tags, tagOf(bodyPart.pointerTree.appendSelected(nil, value)))
+		if bodyPart.pointer != nil {
+			tags = append(tags, tagOf(bodyPart.pointer.appendSelected(nil, value)))
 			continue
 		}
 		tags = append(tags, tagOf(appendValues(nil, form[bodyPart.partName])))

@@ -114,6 +114,7 @@ type pointerBranch struct {
 // maxPointerDepth is the depth of nesting that [JSON] accepts.
 const maxPointerDepth = 100
 
+// parsePointers returns the tree of pointers, or an error with all faults of pointers.
 func parsePointers(pointers []string) (*pointerTree, error) {
 	if len(pointers) == 0 {
 		return nil, errors.New("fingerprint: pointers are missing: give at least one, such as /amount")
@@ -208,12 +209,13 @@ func (tree *pointerTree) appendSelected(out, value []byte) []byte {
 	}
 	out = append(out, '{')
 	for _, branch := range tree.branches {
-		out = append(branch.appendSelected(out, value), ',')
+		out = append(branch.appendBranch(out, value), ',')
 	}
 	return append(out, '}')
 }
 
-func (branch pointerBranch) appendSelected(out, value []byte) []byte {
+// appendBranch appends the selection of a single branch in value to out.
+func (branch pointerBranch) appendBranch(out, value []byte) []byte {
 	isArray := branch.token == "*" && bytes.HasPrefix(value, []byte("["))
 	if isArray {
 		out = append(out, '(')
@@ -272,6 +274,7 @@ func (tree *pointerTree) checkMemberNames(value []byte) error {
 	return nil
 }
 
+// findFoldedName returns the first name in value that differs in case only from a selected name, or nil.
 func findFoldedName(value []byte, trees []*pointerTree) []byte {
 	if len(trees) == 0 {
 		return nil
@@ -290,6 +293,7 @@ func findFoldedName(value []byte, trees []*pointerTree) []byte {
 	return nil
 }
 
+// foldsToSelected reports whether name equals a selected name of trees under Unicode case folding.
 func foldsToSelected(trees []*pointerTree, name []byte) bool {
 	for _, tree := range trees {
 		for _, branch := range tree.branches {

@@ -23,11 +23,11 @@ type adminHandler struct {
 	metrics    *proxyMetrics
 }
 
-func (a *adminHandler) newHandler() http.Handler {
+func (a *adminHandler) newMux() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "alive\n") })
 	mux.HandleFunc("GET /readyz", a.serveReady)
-	mux.Handle("GET /metrics", a.metrics.newHandler())
+	mux.Handle("GET /metrics", a.metrics.newMetricsHandler())
 	return mux
 }
 

@@ -33,7 +33,7 @@ type config struct {
 	shutdownDelay                  time.Duration
 	showVersion                    bool
 
-	upstreamText                        string
+	upstreamAddress                     string
 	upstreamURL                         *url.URL
 	upstreamHTTP2                       bool
 	upstreamCA                          string
@@ -46,7 +46,7 @@ type config struct {
 	preserveHost                        bool
 	forwardKey                          bool
 	unknownStatuses                     statusList
-	storeText, storeFile                string
+	storeAddress, storeFile             string
 	storeURL                            *url.URL
 	shouldMigrate                       bool
 	userHeader                          string
@@ -82,9 +82,9 @@ type jwtConfig struct {
 func (c *config) newFlagSet() *flag.FlagSet {
 	f := flag.NewFlagSet("idempotency-proxy", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
-	f.StringVar(&c.upstreamText, "upstream", "", "`URL` of the service; a path in it goes in front of all paths")
+	f.StringVar(&c.upstreamAddress, "upstream", "", "`URL` of the service; a path in it goes in front of all paths")
 
-	f.StringVar(&c.storeText, "store", "", "`URL` of the store: "+strings.Join(listURLForms(), ", "))
+	f.StringVar(&c.storeAddress, "store", "", "`URL` of the store: "+strings.Join(listURLForms(), ", "))
 	f.StringVar(&c.storeFile, "store-file", "", "`file` with the URL of the store, if it holds a password")
 	f.BoolVar(&c.shouldMigrate, "migrate", false, "make or update the table in PostgreSQL at start")
 
@@ -175,7 +175,7 @@ func parseConfig(args []string, env func(string) (string, bool)) (c config, err 
 		faults = append(faults, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
 	}
 	fromEnv, _ := env(envName("store"))
-	faults = append(faults, c.resolveConfig(c.storeText == fromEnv)...)
+	faults = append(faults, c.resolveConfig(c.storeAddress == fromEnv)...)
 	return c, errors.Join(faults...)
 }
 
@@ -209,10 +209,10 @@ func collectFaults(checks ...configCheck) (faults []error) {
 
 // resolveUpstream parses the URL of the service.
 func (c *config) resolveUpstream() []error {
-	upstream, err := url.Parse(c.upstreamText)
+	upstream, err := url.Parse(c.upstreamAddress)
 	c.upstreamURL = upstream
 	switch {
-	case c.upstreamText == "":
+	case c.upstreamAddress == "":
 		return []error{errors.New("-upstream is missing: where is the service?")}
 	case err != nil:
 		return []error{errors.New("-upstream: not a URL")}
@@ -276,19 +276,19 @@ func (c *config) checkBounds() []error {
 // arguments.
 func (c *config) resolveStore(inEnv bool) (faults []error) {
 	if c.storeFile != "" {
-		if c.storeText != "" {
+		if c.storeAddress != "" {
 			return []error{errors.New("-store and -store-file: want one of them")}
 		}
 		text, err := os.ReadFile(c.storeFile)
 		if err != nil {
 			return []error{fmt.Errorf("-store-file: %w", err)}
 		}
-		c.storeText, inEnv = strings.TrimSpace(string(text)), true
+		c.storeAddress, inEnv = strings.TrimSpace(string(text)), true
 	}
-	if c.storeText == "" {
+	if c.storeAddress == "" {
 		return []error{fmt.Errorf("-store is missing: want one of %s", strings.Join(listURLForms(), ", "))}
 	}
-	parsed, err := url.Parse(c.storeText)
+	parsed, err := url.Parse(c.storeAddress)
 	if err != nil { // the text of err may contain the password
 		return []error{errors.New("-store: not a URL")}
 	}

@@ -16,15 +16,15 @@ var overrideFields = []string{"X-Http-Method", "X-Http-Method-Override", "X-Meth
 // forwardedFields describe the client to the service. A proxy in front may set these fields.
 var forwardedFields = []string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
 
-// keyFields returns the names of the fields with the key, and of the fields that net/http recognizes as a key.
-func (c *config) keyFields() []string {
+// keyFieldNames returns the names of the fields with the key, and of the fields that net/http recognizes as a key.
+func (c *config) keyFieldNames() []string {
 	return canonicalNames(append([]string{"Idempotency-Key", "X-Idempotency-Key"}, c.keyHeaders...)...)
 }
 
 // ownFields returns the names of the fields that the proxy itself reads. Connection removes none of these fields, because a field of
 // the hop is meant for the proxy.
 func (c *config) ownFields() []string {
-	return canonicalNames(slices.Concat(c.keyFields(), forwardedFields, []string{c.userHeader, "Te"})...)
+	return canonicalNames(slices.Concat(c.keyFieldNames(), forwardedFields, []string{c.userHeader, "Te"})...)
 }
 
 // distinctFields returns the names of all fields that the proxy compares, reads or sets.

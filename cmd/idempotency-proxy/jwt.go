@@ -63,11 +63,11 @@ func (c *jwtConfig) openVerifier() (_ idempotency.UserFunc, stop func(), err err
 		options = append(options, jwt.WithAudience(c.audience))
 	}
 	t := &tokenVerifier{jwt.NewParser(options...), key, url.QueryEscape(c.issuer), c.userClaim}
-	return t.userOf, stop, nil
+	return t.userFromToken, stop, nil
 }
 
-// userOf is a UserFunc. The user ID includes the issuer, because two proxies with different issuers may share a store.
-func (t *tokenVerifier) userOf(r *http.Request) (string, error) {
+// userFromToken is a UserFunc. The user ID includes the issuer, because two proxies with different issuers may share a store.
+func (t *tokenVerifier) userFromToken(r *http.Request) (string, error) {
 	token, err := bearerToken(r)
 	if err != nil {
 		return "", err

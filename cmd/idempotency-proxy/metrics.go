@@ -60,6 +60,6 @@ func (m *proxyMetrics) countOutcome(e idempotency.Event) {
 
 func (m *proxyMetrics) countFailure(kind string) { m.upstreamFailures.WithLabelValues(kind).Inc() }
 
-func (m *proxyMetrics) newHandler() http.Handler {
+func (m *proxyMetrics) newMetricsHandler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Timeout: 10 * time.Second})
 }

@@ -68,7 +68,7 @@ func (s *proxyServer) serveUntil(ctx context.Context) (err error) {
 
 	failed := make(chan error, 2)
 	if s.config.adminAddress != "" {
-		watched := s.newHTTPServer(s.admin.newHandler())
+		watched := s.newHTTPServer(s.admin.newMux())
 		if err := s.listenOn(watched, s.config.adminAddress, "admin", failed); err != nil {
 			return err
 		}

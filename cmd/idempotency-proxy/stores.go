@@ -161,7 +161,7 @@ func parseMaxBytes(c *config) (n int64, err error) {
 }
 
 func openRedis(_ context.Context, c *config) (*storeBackend, error) {
-	opts, err := redis.ParseURL(c.storeText)
+	opts, err := redis.ParseURL(c.storeAddress)
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +177,7 @@ func openRedis(_ context.Context, c *config) (*storeBackend, error) {
 }
 
 func openPostgres(ctx context.Context, c *config) (*storeBackend, error) {
-	pool, err := pgxpool.New(ctx, c.storeText)
+	pool, err := pgxpool.New(ctx, c.storeAddress)
 	if err != nil {
 		return nil, err
 	}

@@ -28,7 +28,7 @@ const (
 type upstreamHandler struct {
 	config       *config
 	userHeader   *trustedHeader
-	keyFields    []string // from config.keyFields
+	keyFields    []string // from config.keyFieldNames
 	metrics      *proxyMetrics
 	logger       *slog.Logger
 	reverseProxy *httputil.ReverseProxy
@@ -39,7 +39,7 @@ func newUpstream(c *config, m *proxyMetrics, log *slog.Logger) (*upstreamHandler
 	if err != nil {
 		return nil, err
 	}
-	u := &upstreamHandler{config: c, userHeader: c.trustedHeader(), keyFields: c.keyFields(), metrics: m, logger: log}
+	u := &upstreamHandler{config: c, userHeader: c.newTrustedHeader(), keyFields: c.keyFieldNames(), metrics: m, logger: log}
 	u.reverseProxy = &httputil.ReverseProxy{
 		Rewrite:        u.rewriteRequest,
 		Transport:      transport,

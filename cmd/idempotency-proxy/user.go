@@ -15,14 +15,14 @@ func (c *config) newUserFunc() (idempotency.UserFunc, func(), error) {
 	case c.isSingleUser:
 		return idempotency.SingleUser, func() {}, nil
 	case c.userHeader != "":
-		return c.trustedHeader().userOf, func() {}, nil
+		return c.newTrustedHeader().userFromHeader, func() {}, nil
 	default:
 		return c.jwt.openVerifier()
 	}
 }
 
-// trustedHeader returns the header with the user, or nil without -user-header.
-func (c *config) trustedHeader() *trustedHeader {
+// newTrustedHeader returns the header with the user, or nil without -user-header.
+func (c *config) newTrustedHeader() *trustedHeader {
 	if c.userHeader == "" {
 		return nil
 	}
@@ -36,8 +36,8 @@ type trustedHeader struct {
 	trustedPeers networkList
 }
 
-// userOf is a UserFunc. userOf rejects several values, because a client may have added a value to the value by the proxy in front.
-func (h *trustedHeader) userOf(r *http.Request) (string, error) {
+// userFromHeader is a UserFunc. userFromHeader rejects several values, because a client may have added a value to the value by the proxy in front.
+func (h *trustedHeader) userFromHeader(r *http.Request) (string, error) {
 	values := r.Header[h.fieldName]
 	switch {
 	case !h.trustedPeers.containsPeer(r.RemoteAddr):
@@ -59,7 +59,7 @@ func (h *trustedHeader) forwardUser(in *http.Request, out http.Header) {
 		return
 	}
 	delete(out, h.fieldName)
-	if user, err := h.userOf(in); err == nil {
+	if user, err := h.userFromHeader(in); err == nil {
 		out[h.fieldName] = []string{user}
 	}
 }
