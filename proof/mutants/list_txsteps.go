@@ -87,7 +87,7 @@ var ofTxSteps = []mutant{{
 }, {
 	name: "sqlite-tx-step-answers-for-lost-rows", broken: "An answer is stored although the rows that it tells of are lost with the record.",
 	file: "stores/internal/sqlstore/lease.go", in: "./stores/sqlitestore",
-	from: "	if c.keepsRows && c.checkpoints.loseRows() {\n",
-	to:   "	if c.keepsRows && c.checkpoints.loseRows() && false {\n",
+	from: "	if c.keepsRows && c.checkpoints.markRowsLost() {\n",
+	to:   "	if c.keepsRows && c.checkpoints.markRowsLost() && false {\n",
 	test: "TestLostRowsOfSteps/record",
 }}

@@ -76,7 +76,7 @@ func (t *Table) List(ctx context.Context, request idempotency.ListRequest) (idem
 		return idempotency.Listing{}, t.optionFaults
 	}
 	lister := sqlstore.Lister{
-		Table: t.opts.name(), Whole: "USE INDEX ()", AnswerSize: "answer_size",
+		Table: t.opts.name(), ScanHint: "USE INDEX ()", AnswerSize: "answer_size",
 		Name: func(column string) string { return "CAST(" + column + " AS BINARY)" },
 		Text: func(s string) string { return hexLiteral([]byte(s)) },
 		Query: func(ctx context.Context, text string) (*sql.Rows, error) {

@@ -45,7 +45,7 @@ func (s *Store) List(ctx context.Context, request idempotency.ListRequest) (idem
 	var listing idempotency.Listing
 	err := s.lister.do(ctx, func(r *reader) (err error) {
 		lister := sqlstore.Lister{
-			Table: "main.idempotency_records", Whole: "NOT INDEXED", Apart: "LIMIT -1",
+			Table: "main.idempotency_records", ScanHint: "NOT INDEXED", SubqueryEnd: "LIMIT -1",
 			AnswerSize: "OCTET_LENGTH(response)",
 			Name:       func(column string) string { return column },
 			Text:       func(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" },

@@ -10,102 +10,107 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-var _ idempotency.Checkpointer = (*lease)(nil)
+var _ idempotency.Checkpointer = (*leaseClaim)(nil)
 
-// checkpoints are what a claim knows to be stored. Nobody else stores any as long as it holds its record.
-type checkpoints struct {
-	mu     sync.Mutex
-	turn   chan struct{} // full while one is stored
-	stored []byte        // entries, one behind the other
+// knownCheckpoints is the copy of the stored checkpoints in the memory of a claim. Only the claim adds checkpoints
+// while the claim holds the record.
+type knownCheckpoints struct {
+	stateMutex    sync.Mutex
+	writeTurn     chan struct{} // full while a checkpoint is being written
+	storedEntries []byte        // encoded entries
 
 	rows reliedRows
 }
 
-// enter waits until no other checkpoint of the claim is being stored: each would take a connection to wait for the row.
-func (c *checkpoints) enter(ctx context.Context) error {
-	c.mu.Lock()
-	if c.turn == nil {
-		c.turn = make(chan struct{}, 1)
+// lockWrite waits until the claim writes no checkpoint. Concurrent writers would each take a connection to wait for the
+// row.
+func (c *knownCheckpoints) lockWrite(ctx context.Context) error {
+	c.stateMutex.Lock()
+	if c.writeTurn == nil {
+		c.writeTurn = make(chan struct{}, 1)
 	}
-	c.mu.Unlock()
+	c.stateMutex.Unlock()
 	select {
-	case c.turn <- struct{}{}:
+	case c.writeTurn <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (c *checkpoints) leave() { <-c.turn }
+func (c *knownCheckpoints) unlockWrite() { <-c.writeTurn }
 
-func (c *checkpoints) known() []byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.stored
+func (c *knownCheckpoints) loadEntries() []byte {
+	c.stateMutex.Lock()
+	defer c.stateMutex.Unlock()
+	return c.storedEntries
 }
 
-// learn notes what is stored. If the rows of a step are lost, it notes that, too.
-func (c *checkpoints) learn(stored []byte) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.stored = stored
-	c.rows.areLost = c.rows.areLost || !bytes.HasPrefix(stored, c.rows.entries)
+// noteStored sets the known checkpoints to stored. If the entries of steps with rows are missing from stored,
+// noteStored marks the rows as lost.
+func (c *knownCheckpoints) noteStored(stored []byte) {
+	c.stateMutex.Lock()
+	defer c.stateMutex.Unlock()
+	c.storedEntries = stored
+	c.rows.areLost = c.rows.areLost || !bytes.HasPrefix(stored, c.rows.reliedEntries)
 }
 
-// reliedRows are the rows that the handler relies on.
+// reliedRows describes the rows that the handler relies on.
 type reliedRows struct {
-	entries   []byte // the first ones of the record, by steps that may have written rows
-	hasJoined bool   // a result was stored in a transaction of the handler, which may have been committed
-	areLost   bool   // the store has lost a step, and the rows with it
+	reliedEntries []byte // the first entries of the record, up to the latest step that may have written rows
+	hasJoined     bool   // a transaction of the handler holds a result, and may be committed
+	areLost       bool   // the store has lost a step and the rows of the step
 }
 
-// rely is learn for entries of steps that may have written rows.
-func (c *checkpoints) rely(stored []byte) {
-	c.learn(stored)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.rows.entries = stored
+// noteRelied is noteStored for entries of steps that may have written rows.
+func (c *knownCheckpoints) noteRelied(stored []byte) {
+	c.noteStored(stored)
+	c.stateMutex.Lock()
+	defer c.stateMutex.Unlock()
+	c.rows.reliedEntries = stored
 }
 
-// joinRows notes a result that was stored in a transaction of the handler.
-func (c *checkpoints) joinRows() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// noteJoinedRows records that a transaction of the handler holds the result of a step.
+func (c *knownCheckpoints) noteJoinedRows() {
+	c.stateMutex.Lock()
+	defer c.stateMutex.Unlock()
 	c.rows.hasJoined = true
 }
 
-// loseRows notes that the record is gone, and its steps with it. It reports whether rows may have been lost.
-func (c *checkpoints) loseRows() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.rows.areLost = c.rows.areLost || c.rows.hasJoined || len(c.rows.entries) > 0
+// markRowsLost records that the store has lost the record with all steps, and reports whether the store may have lost
+// rows, too.
+func (c *knownCheckpoints) markRowsLost() bool {
+	c.stateMutex.Lock()
+	defer c.stateMutex.Unlock()
+	c.rows.areLost = c.rows.areLost || c.rows.hasJoined || len(c.rows.reliedEntries) > 0
 	return c.rows.areLost
 }
 
-// reliedSize returns how many bytes of entries the record must have at Complete. If lost is true, the rows are lost already.
-func (c *checkpoints) reliedSize() (size int, lost bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.rows.entries), c.rows.areLost
+// reliedSize returns how many bytes of entries the record must have at Complete. If lost is true, the rows are already
+// lost.
+func (c *knownCheckpoints) reliedSize() (size int, lost bool) {
+	c.stateMutex.Lock()
+	defer c.stateMutex.Unlock()
+	return len(c.rows.reliedEntries), c.rows.areLost
 }
 
-// encode returns entries with another one behind them: name and data, and before each its length.
-func encode(entries []byte, name string, data []byte) []byte {
+// appendEntry returns entries with an entry appended: the name and the data, each after its length as a varint.
+func appendEntry(entries []byte, name string, data []byte) []byte {
 	b := make([]byte, 0, len(entries)+len(name)+len(data)+2*binary.MaxVarintLen32)
 	b = append(b, entries...)
 	b = append(binary.AppendUvarint(b, uint64(len(name))), name...)
 	return append(binary.AppendUvarint(b, uint64(len(data))), data...)
 }
 
-// lostCheckpoints are the entries of a record that was lost and is made again.
-var lostCheckpoints = encode(nil, idempotency.RecordLost, nil)
+// lostEntries are the entries of a restored record.
+var lostEntries = appendEntry(nil, idempotency.RecordLost, nil)
 
-// decode returns the checkpoints of entries. The first one of a name counts.
-func decode(entries []byte) (map[string][]byte, error) {
+// decodeEntries returns the checkpoints of entries by name. The first entry of a name counts.
+func decodeEntries(entries []byte) (map[string][]byte, error) {
 	found := make(map[string][]byte)
 	for len(entries) > 0 {
-		name, rest, isName := cut(entries)
-		data, rest, isData := cut(rest)
+		name, rest, isName := cutField(entries)
+		data, rest, isData := cutField(rest)
 		if !isName || !isData {
 			return nil, Invalid("no checkpoints")
 		}
@@ -117,19 +122,19 @@ func decode(entries []byte) (map[string][]byte, error) {
 	return found, nil
 }
 
-func has(entries []byte, asked string) bool {
+func hasEntry(entries []byte, asked string) bool {
 	for len(entries) > 0 {
-		name, rest, _ := cut(entries)
+		name, rest, _ := cutField(entries)
 		if string(name) == asked {
 			return true
 		}
-		_, entries, _ = cut(rest)
+		_, entries, _ = cutField(rest)
 	}
 	return false
 }
 
-// cut cuts off what stands behind its length.
-func cut(b []byte) (front, rest []byte, ok bool) {
+// cutField returns the field at the start of b, which follows its length, and the rest of b.
+func cutField(b []byte) (front, rest []byte, ok bool) {
 	length, n := binary.Uvarint(b)
 	if n <= 0 || length > uint64(len(b)-n) {
 		return nil, nil, false
@@ -138,26 +143,26 @@ func cut(b []byte) (front, rest []byte, ok bool) {
 	return b[n:end:end], b[end:], true
 }
 
-// adding is one call of Checkpoint.
-type adding struct {
-	name         string
-	data, stored []byte
-	isFull       bool
+// checkpointCall is a call of Checkpoint.
+type checkpointCall struct {
+	stepName             string
+	stepData, storedData []byte
+	isFull               bool
 }
 
 // Checkpoint implements [idempotency.Checkpointer].
-func (l *lease) Checkpoint(ctx context.Context, name string, data []byte) ([]byte, error) {
+func (l *leaseClaim) Checkpoint(ctx context.Context, name string, data []byte) ([]byte, error) {
 	const step = "checkpoint"
-	if err := l.checkpoints.enter(ctx); err != nil {
+	if err := l.checkpoints.lockWrite(ctx); err != nil {
 		return nil, l.store.Failure(step, err)
 	}
-	defer l.checkpoints.leave()
-	a := &adding{name: name, data: data}
-	add := func(steps Steps) (bool, error) { return l.add(steps, a) }
-	err := l.proceed(ctx, step, l.record.LeaseLeft, l.ttl, add)
+	defer l.checkpoints.unlockWrite()
+	a := &checkpointCall{stepName: name, stepData: data}
+	add := func(steps Steps) (bool, error) { return l.addCheckpoint(steps, a) }
+	err := l.changeOrRestore(ctx, step, l.grantedRecord.LeaseLeft, l.recordTTL, add)
 	restored := err
-	for errors.Is(err, idempotency.ErrRestored) { // without the checkpoint
-		err = l.proceed(ctx, step, l.record.LeaseLeft, l.ttl, add)
+	for errors.Is(err, idempotency.ErrRestored) { // a restored record lacks the checkpoint
+		err = l.changeOrRestore(ctx, step, l.grantedRecord.LeaseLeft, l.recordTTL, add)
 	}
 	switch {
 	case err != nil:
@@ -165,96 +170,98 @@ func (l *lease) Checkpoint(ctx context.Context, name string, data []byte) ([]byt
 	case a.isFull:
 		return nil, l.store.Failure(step, idempotency.ErrStoreFull)
 	}
-	return a.stored, restored
+	return a.storedData, restored
 }
 
-// races is how often a record may be made again, or changed, between the statements of a step. If a checkpoint is to be
-// added more often, no store has written what is there: its length is not that of what is read.
-const races = 8
+// maxConflicts bounds how often a step is repeated after a record was restored or changed between two statements of the
+// step. If a checkpoint meets more conflicts, no store has written the stored entries, because their length differs
+// from the number of bytes read.
+const maxConflicts = 8
 
-// add stores a checkpoint, unless there is one of that name. It returns false if the claim does not hold its record.
-func (l *lease) add(steps Steps, a *adding) (bool, error) {
-	for range races {
-		known := l.checkpoints.known()
-		if !has(known, a.name) {
-			if a.isFull = !steps.HasRoom(len(a.name) + len(a.data)); a.isFull {
+// addCheckpoint stores a checkpoint unless the record has a checkpoint with the name. addCheckpoint returns false if
+// the claim does not hold the record.
+func (l *leaseClaim) addCheckpoint(steps Steps, a *checkpointCall) (bool, error) {
+	for range maxConflicts {
+		known := l.checkpoints.loadEntries()
+		if !hasEntry(known, a.stepName) {
+			if a.isFull = !steps.HasRoom(len(a.stepName) + len(a.stepData)); a.isFull {
 				return true, nil
 			}
-			all := encode(known, a.name, a.data)
-			added, err := steps.Checkpoint(l.digest, l.token, all, len(known))
+			all := appendEntry(known, a.stepName, a.stepData)
+			added, err := steps.Checkpoint(l.keyDigest, l.ownerToken, all, len(known))
 			if err != nil {
 				return false, err
 			}
 			if added {
-				l.checkpoints.learn(all)
-				a.stored = a.data
+				l.checkpoints.noteStored(all)
+				a.storedData = a.stepData
 				return true, nil
 			}
 		}
-		found, held, err := l.found(steps)
+		found, held, err := l.loadCheckpoints(steps)
 		if err != nil || !held {
 			return false, err
 		}
-		if stored, ok := found[a.name]; ok {
-			a.stored = stored
+		if stored, ok := found[a.stepName]; ok {
+			a.storedData = stored
 			return true, nil
 		}
 	}
 	return false, Invalid("checkpoints of another length")
 }
 
-// found returns the checkpoints that are stored. Held says that the claim holds its record.
-func (l *lease) found(steps Steps) (found map[string][]byte, held bool, err error) {
-	entries, held, err := steps.Checkpoints(l.digest, l.token)
+// loadCheckpoints returns the stored checkpoints. The bool held reports that the claim holds the record.
+func (l *leaseClaim) loadCheckpoints(steps Steps) (found map[string][]byte, held bool, err error) {
+	entries, held, err := steps.Checkpoints(l.keyDigest, l.ownerToken)
 	if err != nil || !held {
 		return nil, false, err
 	}
-	if found, err = decode(entries); err == nil {
-		l.checkpoints.learn(entries)
+	if found, err = decodeEntries(entries); err == nil {
+		l.checkpoints.noteStored(entries)
 	}
 	return found, true, err
 }
 
-// Reader is a [Leases] that reads a record without waiting for writers. If the handler has begun a transaction and reads
-// checkpoints, it would wait for itself.
+// Reader is a [Leases] that reads a record without waiting for writers. A store with a single writer needs a Reader,
+// because a handler that reads checkpoints in a transaction of the handler would wait for itself.
 type Reader interface {
-	// Look returns the record with a digest, and its checkpoints.
+	// Look returns the record with the digest, and the checkpoints of the record.
 	Look(ctx context.Context, digest []byte) (seen *Row, entries []byte, err error)
 }
 
-// read returns the checkpoints of a record that the claim holds, from a store that is a [Reader].
-func (l *lease) read(ctx context.Context, reader Reader) (map[string][]byte, error) {
-	seen, entries, err := reader.Look(ctx, l.digest)
+// lookUpCheckpoints is Checkpoints for a store that is a [Reader].
+func (l *leaseClaim) lookUpCheckpoints(ctx context.Context, reader Reader) (map[string][]byte, error) {
+	seen, entries, err := reader.Look(ctx, l.keyDigest)
 	if err != nil {
 		return nil, l.store.Failure("checkpoints", err)
 	}
-	switch at := l.standing(seen); {
-	case at == running:
-		found, err := decode(entries)
+	switch status := l.statusOf(seen); {
+	case status == statusRunning:
+		found, err := decodeEntries(entries)
 		if err == nil {
-			l.checkpoints.rely(entries) // any of them may have rows
+			l.checkpoints.noteRelied(entries) // any entry may have rows
 		}
 		return found, err
-	case at == gone && l.isOpen():
-		return lostRecord(), nil
+	case status == statusGone && l.isOpen():
+		return lostRecordCheckpoints(), nil
 	}
 	return nil, idempotency.ErrClaimLost
 }
 
-// lostRecord returns the checkpoints of a record that is gone.
-func lostRecord() map[string][]byte { return map[string][]byte{idempotency.RecordLost: {}} }
+// lostRecordCheckpoints returns the checkpoints of a lost record.
+func lostRecordCheckpoints() map[string][]byte { return map[string][]byte{idempotency.RecordLost: {}} }
 
 // Checkpoints implements [idempotency.Checkpointer].
-func (l *lease) Checkpoints(ctx context.Context) (map[string][]byte, error) {
+func (l *leaseClaim) Checkpoints(ctx context.Context) (map[string][]byte, error) {
 	if reader, ok := l.store.(Reader); ok {
-		return l.read(ctx, reader)
+		return l.lookUpCheckpoints(ctx, reader)
 	}
 	var found map[string][]byte
-	var at standing
+	var status recordStatus
 	_, err := l.store.Do(ctx, false, func(steps Steps) (err error) {
-		at, err = l.change(steps, func() (held bool, err error) {
-			if found, held, err = l.found(steps); err == nil && held {
-				l.checkpoints.rely(l.checkpoints.known()) // any of them may have rows
+		status, err = l.changeRecord(steps, func() (held bool, err error) {
+			if found, held, err = l.loadCheckpoints(steps); err == nil && held {
+				l.checkpoints.noteRelied(l.checkpoints.loadEntries()) // any entry may have rows
 			}
 			return held, err
 		}, nil)
@@ -263,17 +270,17 @@ func (l *lease) Checkpoints(ctx context.Context) (map[string][]byte, error) {
 	switch {
 	case err != nil:
 		return nil, l.store.Failure("checkpoints", err)
-	case at == holds:
+	case status == statusChanged:
 		return found, nil
-	case at == gone && l.isOpen():
-		return lostRecord(), nil
+	case status == statusGone && l.isOpen():
+		return lostRecordCheckpoints(), nil
 	}
 	return nil, idempotency.ErrClaimLost
 }
 
-// isOpen reports whether the claim has not been settled.
-func (l *lease) isOpen() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.ended == open
+// isOpen reports whether the claim is neither settled nor lost.
+func (l *leaseClaim) isOpen() bool {
+	l.settleMutex.Lock()
+	defer l.settleMutex.Unlock()
+	return l.currentState == claimOpen
 }

@@ -1,12 +1,12 @@
-// Package sqlstore is what the stores in SQL have in common, and in part the store in DynamoDB. It knows no driver. A store
-// adds its statements, its clock, and the meaning of its driver's errors.
+// Package sqlstore is the common part of the SQL stores. The DynamoDB store uses a part of sqlstore, too. Package
+// sqlstore knows no driver: each store adds statements, a clock, and the meaning of driver errors.
 //
-// An [Engine] speaks the protocol of a database, and is another one. What statements use of SQL are [Feature]s, and an engine
-// has those that its documentation shows.
+// An [Engine] is a server with the protocol of a database but a different implementation. A [Feature] is a part of SQL
+// used by statements. The documentation of an engine says whether the engine has a feature.
 //
-// The rest is for stores over package database/sql, which package pgxstore is not, and for package dynamodbstore, which has no
-// transactions. [Row] is a record as it is stored. It decides what others see of the record, and who may claim its key.
-// [Claim] makes a claim by the [Steps] of the store. Such a claim runs steps in transactions if the store is a [TxLeases]: the
-// handler has the [database/sql.Tx] of a [StepConn]. [Seen] is a record as people are told of it, [Lister] finds records,
-// and [Forget] and [Resolve] are what operators do.
+// The rest serves the stores over package database/sql, and package dynamodbstore, whose database has no transactions.
+// Package pgxstore uses neither. A [Row] is a stored record, and decides how requests see the record and who may claim
+// the key. [Claim] claims a key with the [Steps] of the store. If the store is a [TxLeases], a claim also runs steps in
+// transactions, and gives the handler the [database/sql.Tx] of a [StepConn]. A [Seen] is a record as operators see the
+// record. [Lister] finds records; [Forget] and [Resolve] change records for operators.
 package sqlstore

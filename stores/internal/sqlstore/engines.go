@@ -6,33 +6,34 @@ import (
 	"strings"
 )
 
-// Feature is something of SQL that statements use, and that not every engine has which speaks the protocol of a database.
+// Feature is a part of SQL used by statements of a store, and missing from some engines with the protocol of the
+// database.
 type Feature struct {
 	Name  string
-	Uses  []string          // who uses it, such as "New" and "DoTx"
-	Words string            // any of them in a statement shows that it is used
-	Has   map[string]string // engines that have it, and where that is said
-	Lacks map[string]string // engines that lack it, and where that is said
+	Uses  []string          // functions that use the feature, such as "New" and "DoTx"
+	Words string            // every word shows that a statement uses the feature
+	Has   map[string]string // sources by name of the engines with the feature
+	Lacks map[string]string // sources by name of the engines without the feature
 }
 
-// IsUsedBy reports whether one of uses needs the feature.
+// IsUsedBy reports whether any of uses needs the feature.
 func (f Feature) IsUsedBy(uses []string) bool {
 	return slices.ContainsFunc(f.Uses, func(use string) bool { return slices.Contains(uses, use) })
 }
 
-// Engine is a server that speaks the protocol of a database, and is another one. No store was ever run on it: what is known
-// of it, it says of itself.
+// Engine is a server with the protocol of a database but a different implementation. The tests never run on an Engine:
+// its documentation is the only source.
 type Engine struct {
 	Name     string
-	Versions []string // of the releases that were read about; none: it cannot be used at all
+	Versions []string // releases whose documentation was read; empty: the engine cannot be used
 }
 
-// Knows reports whether a version is of a release that was read about: "8.5" is the name of all of its patch releases.
+// Knows reports whether version belongs to a release in Versions: "8.5" stands for all patch releases of 8.5.
 func (e Engine) Knows(version string) bool {
 	return slices.ContainsFunc(e.Versions, func(v string) bool { return strings.HasPrefix(version+".", v+".") })
 }
 
-// Refusal returns why the engine cannot be used in a version, or an empty string.
+// Refusal returns the reason to refuse a version of the engine, or an empty string.
 func (e Engine) Refusal(features []Feature, version string, uses ...string) string {
 	if missing := e.Missing(features, uses...); len(missing) > 0 {
 		return fmt.Sprintf("%s needs %s, which %s", strings.Join(uses, " with "), missing[0].Name, e.saysOf(missing[0]))
@@ -43,7 +44,7 @@ func (e Engine) Refusal(features []Feature, version string, uses ...string) stri
 	return ""
 }
 
-// Missing returns the features that the engine does not say it has. The first is one that it says it lacks, if there is one.
+// Missing returns the features without a source that the engine has them. A feature known to be missing comes first.
 func (e Engine) Missing(features []Feature, uses ...string) (missing []Feature) {
 	for _, f := range features {
 		if f.Has[e.Name] == "" && f.IsUsedBy(uses) {

@@ -9,12 +9,12 @@ import (
 func File(files embed.FS, name string) string {
 	text, err := files.ReadFile("sql/" + name + ".sql")
 	if err != nil {
-		panic(err) // a file that is not embedded
+		panic(err) // the file is not embedded
 	}
 	return string(text)
 }
 
-// Statement returns a file of the directory sql without the lines that are comments.
+// Statement returns a file of the directory sql without comment lines.
 func Statement(files embed.FS, name string) string {
 	var b strings.Builder
 	for line := range strings.Lines(File(files, name)) {

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Janitor calls maintain at once and then every interval, up to a tenth more or less, until ctx ends. An interval of
-// zero means five minutes. A turn is given up after the interval, or after a minute if that is longer. Each failure is
-// given to failed, or logged if that is nil.
+// Janitor calls maintain at once, and then every interval, plus or minus a tenth, until ctx ends. An interval of zero
+// means five minutes. Each call of maintain has a timeout of interval, or of a minute if interval is shorter. Janitor
+// passes errors of maintain to failed, or logs the errors if failed is nil.
 func Janitor(ctx context.Context, interval time.Duration, maintain func(context.Context) error, failed func(error)) {
 	if interval <= 0 {
 		interval = 5 * time.Minute
@@ -18,7 +18,7 @@ func Janitor(ctx context.Context, interval time.Duration, maintain func(context.
 		failed = func(err error) { slog.ErrorContext(ctx, err.Error()) }
 	}
 	for {
-		turn, end := context.WithTimeout(ctx, max(interval, time.Minute)) // a server may fall silent
+		turn, end := context.WithTimeout(ctx, max(interval, time.Minute)) // a server may never reply
 		if err := maintain(turn); err != nil && ctx.Err() == nil {
 			failed(err)
 		}

@@ -13,108 +13,117 @@ import (
 
 // Leases is a store whose claims are leases.
 type Leases interface {
-	// Do runs a step, and returns when it has taken effect. Adds says that it may add a record. If begun is false, the
-	// step has had no effect, and will have none. If begun is true and there is an error, it may or may not have one, as
-	// when ctx ends in the meantime. The step may run again after an error.
+	// Do runs a step, and returns after the step has taken effect. The bool adds means that the step may add a record.
+	// Do may call run again after an error. With an error, begun tells the effect of the step:
+	//
+	//   - begun is false: the step has had no effect, and will have none.
+	//   - begun is true: the effect is unknown, for example because ctx has ended during the step.
 	Do(ctx context.Context, adds bool, run func(Steps) error) (begun bool, err error)
 
-	// Failure returns the error of a step for the caller of the store.
+	// Failure wraps the error of a step for the caller of the store.
 	Failure(step string, err error) error
 }
 
-// RowLeases is a [Leases] in whose database steps may write rows. If a record loses a step, the rows of the step are lost, too.
+// RowLeases is a [Leases] in a database where steps may write rows. A record that loses a step has also lost the rows
+// of the step.
 type RowLeases interface {
 	Leases
 
-	// KeepsRows is a marker, and does nothing.
+	// KeepsRows marks the store, and does nothing.
 	KeepsRows()
 }
 
-// Steps read and change records, each by one statement. Those that change a record report whether they have changed it.
-// Extend, Complete, Release and Checkpoint change a record only if it has the token, a lease and no response, and has
-// not expired.
+// Steps read and change records with one statement each. The methods that change a record report whether the record was
+// changed. Extend, Complete, Release and Checkpoint change only an unexpired record that has the token, a lease and no
+// response.
 type Steps interface {
-	// Read returns the record with a digest. If there is none, Found of the row is false.
+	// Read returns the record with the digest. Without a record, Found of the row is false.
 	Read(digest []byte) (*Row, error)
 
-	// Put makes a record of own, or replaces what Read has seen. It returns false if there is another record by now. A
-	// lease of zero is none. The checkpoints of a record are kept if it has not expired, and own has no response. Otherwise
-	// the record has the checkpoints entries. How an operator has resolved the operation is kept if the record has not expired.
+	// Put writes own as a new record, or replaces the record seen, which Read has returned. Put returns false if the
+	// stored record differs from seen by now. A lease of zero means no lease. If seen has not expired and own has no
+	// response, the record keeps the checkpoints of seen; otherwise the checkpoints are entries. An unexpired record
+	// keeps the resolution of an operator.
 	Put(digest []byte, seen, own *Row, entries []byte, lease, ttl time.Duration) (bool, error)
 
-	// Extend lets the lease run for lease from now, and the record live at least as long.
+	// Extend sets the end of the lease to lease from now, and lets the record live at least as long.
 	Extend(digest, token []byte, lease time.Duration) (bool, error)
 
-	// Complete stores a response for ttl from now, removes the checkpoints, and ends the lease. In a store that is a [RowLeases], it
-	// does so only if the checkpoints have at least size bytes. Other stores do not look at size.
+	// Complete stores response for ttl from now, removes the checkpoints, and ends the lease. In a [RowLeases],
+	// Complete also requires checkpoints of at least size bytes. Stores without rows ignore size.
 	Complete(digest, token, response []byte, ttl time.Duration, size int) (bool, error)
 
 	// Release ends the lease, and keeps the record for ttl from now.
 	Release(digest, token []byte, ttl time.Duration) (bool, error)
 
-	// Free ends the lease, sets the attempt to zero, removes the checkpoints, and keeps what is left for ttl from now.
+	// Free ends the lease, sets the attempt to zero, removes the checkpoints, and keeps the row for ttl from now.
 	Free(digest, token []byte, ttl time.Duration) (bool, error)
 
-	// Checkpoint stores checkpoints if there are as many bytes of them as before. These are the first of entries.
+	// Checkpoint stores entries if the record has exactly before bytes of checkpoints. The first before bytes of
+	// entries are the stored checkpoints.
 	Checkpoint(digest, token, entries []byte, before int) (bool, error)
 
-	// Checkpoints returns what is stored in a record that Checkpoint could change. Otherwise held is false.
+	// Checkpoints returns the checkpoints of a record that Checkpoint could change. For any different record, held is
+	// false.
 	Checkpoints(digest, token []byte) (entries []byte, held bool, err error)
 
-	// IsFull reports whether there is no room for a new operation.
+	// IsFull reports whether the store has too little room for a new operation.
 	IsFull() bool
 
-	// HasRoom reports whether there is room for a response or a checkpoint of n bytes.
+	// HasRoom reports whether the store has room for a response or a checkpoint of n bytes.
 	HasRoom(n int) bool
 }
 
-// lease implements [idempotency.Claim]. It remembers what the record is made of, to make it again if the store loses it.
-type lease struct {
-	store  Leases
-	digest []byte
-	names  Names
-	token  []byte
-	record idempotency.Record // as it was granted
-	ttl    time.Duration      // that the claim was granted with
+// leaseClaim implements [idempotency.Claim]. A leaseClaim keeps all parts of the record in memory, so that the claim
+// can restore the record if the store loses the record.
+type leaseClaim struct {
+	store         Leases
+	keyDigest     []byte
+	keyNames      Names
+	ownerToken    []byte
+	grantedRecord idempotency.Record // the record at the time of the claim
+	recordTTL     time.Duration      // lifetime of the record, from the claim
 
-	checkpoints checkpoints
-	renewals    renewals
+	checkpoints knownCheckpoints
+	renewals    renewalLock
 	settlement
 }
 
-// settlement says how a claim has ended.
+// settlement holds the state of a claim.
 type settlement struct {
-	mu    sync.Mutex // held while the record is settled or made again
-	ended ending
+	settleMutex  sync.Mutex // held while the record is settled or restored
+	currentState claimState
 }
 
-// renewals of a lease.
-type renewals struct {
-	sync.RWMutex      // held for reading by a renewal, and for writing while rest changes
-	rest         bool // the transaction of a step has the record locked
+// renewalLock pauses the renewals of a lease. A renewal holds the lock for reading. A change of isPaused holds the lock
+// for writing.
+type renewalLock struct {
+	sync.RWMutex
+	isPaused bool // the transaction of a step has locked the record
 }
 
-// ending says how a claim has ended.
-type ending int
+// claimState is the state of a claim in the memory of the owner.
+type claimState int
 
 const (
-	open ending = iota
-	completed
-	lost // or released
+	claimOpen claimState = iota
+	claimCompleted
+	claimLost // lost to a different attempt, or released
 )
 
-// Claim claims a key, as Begin of [idempotency.Store] does. If the step has failed and may have taken effect, the claim is in
-// doubt.
+// Claim claims key as Begin of [idempotency.Store] does. If the step has failed and its effect is unknown, the error is
+// an [idempotency.ClaimInDoubtError].
 func Claim(
 	ctx context.Context, store Leases, key idempotency.Key, request *idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	digest := key.Digest()
-	l := &lease{
-		store: store, digest: digest[:], names: NamesOf(key), token: NewToken(), ttl: max(request.TTL, request.Lease),
+	l := &leaseClaim{
+		store: store, keyDigest: digest[:], keyNames: NamesOf(key), ownerToken: NewToken(),
+		recordTTL: max(request.TTL, request.Lease),
 	}
-	var g granted
+	var result claimResult
 	begun, err := store.Do(ctx, true, func(steps Steps) (err error) {
-		g, err = l.claim(steps, request)
+		result, err = l.claimKey(steps, request)
 		return err
 	})
 	switch {
@@ -122,59 +131,65 @@ func Claim(
 		return idempotency.Record{}, nil, &idempotency.ClaimInDoubtError{Claim: l, Err: store.Failure("claim", err)}
 	case err != nil:
 		return idempotency.Record{}, nil, store.Failure("claim", err)
-	case !g.claimed:
-		return g.record, nil, store.Failure("claim", g.err)
+	case !result.isClaimed:
+		return result.record, nil, store.Failure("claim", result.err)
 	}
-	g.record.LeaseLeft = min(g.record.LeaseLeft, request.Lease) // others may wait longer
-	l.record = g.record
-	return g.record, l, nil
+	// The owner must stop at the end of the requested lease, even if the stored lease is longer.
+	result.record.LeaseLeft = min(result.record.LeaseLeft, request.Lease)
+	l.grantedRecord = result.record
+	return result.record, l, nil
 }
 
-// granted is what comes of the step that claims.
-type granted struct {
-	record  idempotency.Record
-	claimed bool
-	err     error
+// claimResult is the result of a claimKey.
+type claimResult struct {
+	record    idempotency.Record
+	isClaimed bool
+	err       error
 }
 
-// claim claims the key, unless another attempt has it by now.
-func (l *lease) claim(steps Steps, request *idempotency.ClaimRequest) (granted, error) {
+// claimKey claims the key unless the stored record keeps request from the key. claimKey reads again if the record
+// changes between reading and writing.
+func (l *leaseClaim) claimKey(steps Steps, request *idempotency.ClaimRequest) (claimResult, error) {
 	for {
-		seen, err := steps.Read(l.digest)
+		seen, err := steps.Read(l.keyDigest)
 		if errors.Is(err, idempotency.ErrRecordInvalid) {
-			return granted{err: err}, nil
+			return claimResult{err: err}, nil
 		}
 		if err != nil {
-			return granted{}, err
+			return claimResult{}, err
 		}
-		if isHeld, record, err := seen.Held(l.names, request); isHeld {
-			own := string(seen.Token) == string(l.token) // put by an earlier run, which was not answered
-			return granted{record: record, claimed: own && err == nil, err: err}, nil
+		if isHeld, record, err := seen.Held(l.keyNames, request); isHeld {
+			own := string(seen.Token) == string(l.ownerToken) // written by an earlier run, whose reply was lost
+			return claimResult{record: record, isClaimed: own && err == nil, err: err}, nil
 		}
 		if !seen.Counts() && steps.IsFull() {
-			return granted{err: idempotency.ErrStoreFull}, nil
+			return claimResult{err: idempotency.ErrStoreFull}, nil
 		}
 		record := seen.Next(request)
 		record.LeaseLeft = request.Lease
-		put, err := steps.Put(l.digest, seen, NewRow(l.names, l.token, record), nil, request.Lease, l.ttl)
+		put, err := steps.Put(l.keyDigest, seen, NewRow(l.keyNames, l.ownerToken, record), nil, request.Lease, l.recordTTL)
 		if put || err != nil {
-			return granted{record: record, claimed: put}, err
+			return claimResult{record: record, isClaimed: put}, err
 		}
 	}
 }
 
-// Extend implements [idempotency.Claim]. While the transaction of a step has the record locked, Extend does nothing.
-func (l *lease) Extend(ctx context.Context, d time.Duration) error {
+// Extend implements [idempotency.Claim]. While the transaction of a step has locked the record, Extend does nothing and
+// returns nil.
+func (l *leaseClaim) Extend(ctx context.Context, d time.Duration) error {
 	l.renewals.RLock()
 	defer l.renewals.RUnlock()
-	if l.renewals.rest {
+	if l.renewals.isPaused {
 		return nil
 	}
-	return l.proceed(ctx, "extend", d, d, func(steps Steps) (bool, error) { return steps.Extend(l.digest, l.token, d) })
+	return l.changeOrRestore(ctx, "extend", d, d, func(steps Steps) (bool, error) {
+		return steps.Extend(l.keyDigest, l.ownerToken, d)
+	})
 }
 
-// proceed changes the record of a claim that goes on, by do. If nobody has the key, it makes the record again instead.
-func (l *lease) proceed(
+// changeOrRestore changes the record of an open claim by calling do. If the record is gone, changeOrRestore restores
+// the record.
+func (l *leaseClaim) changeOrRestore(
 	ctx context.Context, name string, lease, ttl time.Duration, do func(steps Steps) (bool, error),
 ) error {
 	var done bool
@@ -182,56 +197,58 @@ func (l *lease) proceed(
 		done, err = do(steps)
 		return err
 	})
-	if err != nil || done { // after an error the step may still be under way, and write
+	if err != nil || done { // after an error the step may still be under way and write later
 		return l.store.Failure(name, err)
 	}
-	l.mu.Lock() // Complete or Release may be under way
-	defer l.mu.Unlock()
-	if l.ended != open { // nobody would renew or settle the record if it were made again
+	l.settleMutex.Lock() // Complete or Release may be under way
+	defer l.settleMutex.Unlock()
+	if l.currentState != claimOpen { // a restored record would have no owner to renew or settle the record
 		return idempotency.ErrClaimLost
 	}
-	return l.settle(ctx, name, holds, func(steps Steps) (standing, error) {
-		return l.change(steps,
+	return l.runChange(ctx, name, statusChanged, func(steps Steps) (recordStatus, error) {
+		return l.changeRecord(steps,
 			func() (bool, error) { return do(steps) },
 			func(seen *Row) (bool, error) {
-				l.checkpoints.loseRows()
-				return steps.Put(l.digest, seen, NewRow(l.names, l.token, l.record), lostCheckpoints, lease, ttl)
+				l.checkpoints.markRowsLost()
+				return steps.Put(l.keyDigest, seen, NewRow(l.keyNames, l.ownerToken, l.grantedRecord), lostEntries, lease, ttl)
 			})
 	})
 }
 
-// Complete implements [idempotency.Claim]. An answer that there is no room for is stored with Omitted set.
-func (l *lease) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch l.ended {
-	case completed:
-		return nil // this is a repetition, even if the record has expired since
-	case lost:
+// Complete implements [idempotency.Claim]. Without room for resp, Complete stores a tombstone: the status, with Omitted
+// set.
+func (l *leaseClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+	l.settleMutex.Lock()
+	defer l.settleMutex.Unlock()
+	switch l.currentState {
+	case claimCompleted:
+		return nil // a repetition succeeds even if the record has expired since
+	case claimLost:
 		return idempotency.ErrClaimLost
 	}
-	err := l.complete(ctx, resp, ttl)
+	err := l.completeRecord(ctx, resp, ttl)
 	if errors.Is(err, idempotency.ErrStoreFull) && !resp.Omitted {
-		err = l.complete(ctx, idempotency.Response{Status: resp.Status, Omitted: true}, ttl)
+		err = l.completeRecord(ctx, idempotency.Response{Status: resp.Status, Omitted: true}, ttl)
 	}
-	return l.end(completed, err)
+	return l.noteClaimEnd(claimCompleted, err)
 }
 
-func (l *lease) complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+// completeRecord stores resp, or the tombstone of resp in a store without room.
+func (l *leaseClaim) completeRecord(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
 	whole, tombstone, err := Stored(resp)
 	if err != nil {
 		return err
 	}
-	c := &completion{lease: l, ttl: ttl}
+	c := &completion{leaseClaim: l, ttl: ttl}
 	_, c.keepsRows = l.store.(RowLeases)
-	err = l.settle(ctx, "complete", isComplete, func(steps Steps) (standing, error) {
+	err = l.runChange(ctx, "complete", statusCompleted, func(steps Steps) (recordStatus, error) {
 		c.response, c.areRowsLost = whole, false
 		if !steps.HasRoom(len(whole)) {
 			c.response = tombstone
 		}
-		return l.change(steps,
-			func() (bool, error) { return c.send(steps) },
-			func(seen *Row) (bool, error) { return c.restore(steps, seen) })
+		return l.changeRecord(steps,
+			func() (bool, error) { return c.completeOrMarkLost(steps) },
+			func(seen *Row) (bool, error) { return c.restoreRecord(steps, seen) })
 	})
 	if c.areRowsLost && (err == nil || errors.Is(err, idempotency.ErrRestored)) {
 		return l.store.Failure("complete", ErrRowsLost)
@@ -239,106 +256,109 @@ func (l *lease) complete(ctx context.Context, resp idempotency.Response, ttl tim
 	return err
 }
 
-// ErrRowsLost says that the database has lost the rows of a step with the result of the step, as a failover to an asynchronous
-// replica does.
+// ErrRowsLost reports that the database has lost the result and the rows of a step, as in a failover to an asynchronous
+// replica.
 var ErrRowsLost = fmt.Errorf("%w: the database has lost the rows of a step", idempotency.ErrClaimLost)
 
-// completion is one call of Complete.
+// completion is a call of Complete.
 type completion struct {
-	*lease
+	*leaseClaim
 	response    []byte
 	ttl         time.Duration
 	keepsRows   bool // the store is a RowLeases
-	areRowsLost bool // rows that the handler relies on are lost
+	areRowsLost bool // the store has lost rows relied on by the handler
 }
 
-// send completes the record of the claim. If the record lacks steps that may have written rows, send stores instead that steps are
-// lost.
-func (c *completion) send(steps Steps) (changed bool, err error) {
+// completeOrMarkLost completes the record of the claim. If the record lacks steps with rows, completeOrMarkLost stores
+// the checkpoint [idempotency.RecordLost] instead of the response.
+func (c *completion) completeOrMarkLost(steps Steps) (changed bool, err error) {
 	size, isLost := 0, false
 	if c.keepsRows {
 		size, isLost = c.checkpoints.reliedSize()
 	}
 	if !isLost {
-		changed, err = steps.Complete(c.digest, c.token, c.response, c.ttl, size)
+		changed, err = steps.Complete(c.keyDigest, c.ownerToken, c.response, c.ttl, size)
 	}
 	if changed || err != nil || size == 0 && !isLost {
 		return changed, err
 	}
-	entries, held, err := steps.Checkpoints(c.digest, c.token)
+	entries, held, err := steps.Checkpoints(c.keyDigest, c.ownerToken)
 	switch {
 	case err != nil || !held:
 		return false, err
-	case has(entries, idempotency.RecordLost):
+	case hasEntry(entries, idempotency.RecordLost):
 		changed = true
 	case !isLost && len(entries) >= size:
 		return false, Invalid("checkpoints of another length")
 	default:
-		changed, err = steps.Checkpoint(c.digest, c.token, encode(entries, idempotency.RecordLost, nil), len(entries))
+		withLost := appendEntry(entries, idempotency.RecordLost, nil)
+		changed, err = steps.Checkpoint(c.keyDigest, c.ownerToken, withLost, len(entries))
 	}
 	c.areRowsLost = changed
 	return changed, err
 }
 
-// restore makes the record again, unless rows may have been lost with it.
-func (c *completion) restore(steps Steps, seen *Row) (bool, error) {
-	if c.keepsRows && c.checkpoints.loseRows() {
+// restoreRecord writes the record again with the response, unless the store may have lost rows with the record.
+func (c *completion) restoreRecord(steps Steps, seen *Row) (bool, error) {
+	if c.keepsRows && c.checkpoints.markRowsLost() {
 		c.areRowsLost = true
 		return true, nil
 	}
-	own := NewRow(c.names, c.token, c.record)
+	own := NewRow(c.keyNames, c.ownerToken, c.grantedRecord)
 	own.Response = sql.Null[[]byte]{V: c.response, Valid: true}
-	return steps.Put(c.digest, seen, own, nil, 0, c.ttl)
+	return steps.Put(c.keyDigest, seen, own, nil, 0, c.ttl)
 }
 
 // Release implements [idempotency.Claim].
-func (l *lease) Release(ctx context.Context, ttl time.Duration) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.end(lost, l.settle(ctx, "release", isReleased, func(steps Steps) (standing, error) {
-		release := func() (bool, error) { return steps.Release(l.digest, l.token, ttl) }
+func (l *leaseClaim) Release(ctx context.Context, ttl time.Duration) error {
+	l.settleMutex.Lock()
+	defer l.settleMutex.Unlock()
+	return l.noteClaimEnd(claimLost, l.runChange(ctx, "release", statusReleased, func(steps Steps) (recordStatus, error) {
+		release := func() (bool, error) { return steps.Release(l.keyDigest, l.ownerToken, ttl) }
 		if ttl == 0 {
-			release = func() (bool, error) { return steps.Free(l.digest, l.token, l.freedFor()) }
+			release = func() (bool, error) { return steps.Free(l.keyDigest, l.ownerToken, l.freedRecordTTL()) }
 		}
-		return l.change(steps, release, nil)
+		return l.changeRecord(steps, release, nil)
 	}))
 }
 
-// freedFor returns how long the row of a key that was freed is kept: for as long as the request for the claim, if it was sent
-// twice, may still be on its way.
-func (l *lease) freedFor() time.Duration { return min(2*l.record.LeaseLeft, l.ttl) }
+// freedRecordTTL returns how long the row of a freed key stays: as long as a duplicate of the claim statement may still
+// arrive.
+func (l *leaseClaim) freedRecordTTL() time.Duration {
+	return min(2*l.grantedRecord.LeaseLeft, l.recordTTL)
+}
 
-// end notes that the claim has ended, if err says so.
-func (l *lease) end(how ending, err error) error {
+// noteClaimEnd sets the state of the claim if err says that the claim has ended, and returns err.
+func (l *leaseClaim) noteClaimEnd(state claimState, err error) error {
 	switch {
-	case l.ended == completed:
+	case l.currentState == claimCompleted:
 	case err == nil || errors.Is(err, idempotency.ErrRestored):
-		l.ended = how
+		l.currentState = state
 	case errors.Is(err, idempotency.ErrClaimLost):
-		l.ended = lost
+		l.currentState = claimLost
 	}
 	return err
 }
 
-// standing says how a record stands to a claim.
-type standing int
+// recordStatus is the relation between the stored record and a claim.
+type recordStatus int
 
 const (
-	foreign    standing = iota // another attempt has the key, or had it since
-	holds                      // it is as the step wants it
-	running                    // under this claim
-	isReleased                 // by this claim
-	isComplete                 // by this claim
-	gone                       // nobody has the key
-	restored                   // it was gone, and has been made again
+	statusForeign   recordStatus = iota // a different attempt has claimed the key since
+	statusChanged                       // the step has changed the record as wanted
+	statusRunning                       // the claim still holds the record
+	statusReleased                      // the claim was released
+	statusCompleted                     // the claim was completed
+	statusGone                          // the record was lost or has expired, and the key is free
+	statusRestored                      // the record was gone, and the step has restored the record
 )
 
-// settle runs a step, and returns what the contract says for the standing that it finds. The standing repeated says that
-// the step has taken effect before.
-func (l *lease) settle(
-	ctx context.Context, name string, repeated standing, run func(steps Steps) (standing, error),
+// runChange runs a step of the claim, and turns the status into the error required by the contract of
+// [idempotency.Claim]. The status repeated means that an earlier run of the step has taken effect.
+func (l *leaseClaim) runChange(
+	ctx context.Context, name string, repeated recordStatus, run func(steps Steps) (recordStatus, error),
 ) error {
-	var found standing
+	var found recordStatus
 	_, err := l.store.Do(ctx, false, func(steps Steps) (err error) {
 		found, err = run(steps)
 		return err
@@ -347,66 +367,68 @@ func (l *lease) settle(
 		return l.store.Failure(name, err)
 	}
 	switch found {
-	case holds, repeated:
+	case statusChanged, repeated:
 		return nil
-	case restored:
+	case statusRestored:
 		return idempotency.ErrRestored
 	default:
 		return idempotency.ErrClaimLost
 	}
 }
 
-// change changes the record by do. If nobody has the key, restore makes the record again, unless it is nil.
-func (l *lease) change(
+// changeRecord changes the record by calling do. If the record is gone, changeRecord calls restore, unless restore is
+// nil.
+func (l *leaseClaim) changeRecord(
 	steps Steps, do func() (bool, error), restore func(seen *Row) (bool, error),
-) (standing, error) {
+) (recordStatus, error) {
 	for {
 		if changed, err := do(); changed || err != nil {
-			return holds, err
+			return statusChanged, err
 		}
-		seen, found, err := l.find(steps)
+		seen, found, err := l.readStatus(steps)
 		switch {
 		case err != nil:
 			return found, err
-		case found == running:
-			continue // Extend has made it again in the meantime
-		case found != gone || restore == nil:
+		case found == statusRunning:
+			continue // a concurrent Extend has restored the record
+		case found != statusGone || restore == nil:
 			return found, nil
 		}
 		if put, err := restore(seen); put || err != nil {
-			return restored, err
+			return statusRestored, err
 		}
 	}
 }
 
-// find returns how the record stands to a claim that could not change it.
-func (l *lease) find(steps Steps) (*Row, standing, error) {
-	seen, err := steps.Read(l.digest)
+// readStatus reads the record and the status of the record after a statement of the claim has changed nothing.
+func (l *leaseClaim) readStatus(steps Steps) (*Row, recordStatus, error) {
+	seen, err := steps.Read(l.keyDigest)
 	if errors.Is(err, idempotency.ErrRecordInvalid) {
-		return nil, foreign, nil
+		return nil, statusForeign, nil
 	}
 	if err != nil {
-		return nil, foreign, err
+		return nil, statusForeign, err
 	}
-	return seen, l.standing(seen), nil
+	return seen, l.statusOf(seen), nil
 }
 
-// standing tells by the token whether another attempt has claimed the key since, even if its record has expired.
-func (l *lease) standing(seen *Row) standing {
+// statusOf returns the status of the record seen. The token alone tells whether a different attempt has claimed the key
+// since, even if the record of the attempt has expired.
+func (l *leaseClaim) statusOf(seen *Row) recordStatus {
 	switch {
 	case !seen.Found:
-		return gone
-	case string(seen.Token) != string(l.token):
-		return foreign
+		return statusGone
+	case string(seen.Token) != string(l.ownerToken):
+		return statusForeign
 	case seen.isFree():
-		return isReleased
+		return statusReleased
 	case !seen.Counts():
-		return gone
+		return statusGone
 	case seen.Response.Valid:
-		return isComplete
+		return statusCompleted
 	case !seen.Lease.Valid:
-		return isReleased
+		return statusReleased
 	default:
-		return running
+		return statusRunning
 	}
 }

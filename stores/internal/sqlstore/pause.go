@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Pause waits, and reports whether ctx has not ended by then.
+// Pause waits for d or the end of ctx, and reports whether ctx is still open.
 func Pause(ctx context.Context, d time.Duration) bool {
 	if d > 0 {
 		timer := time.NewTimer(d)
@@ -19,8 +19,8 @@ func Pause(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// Growing returns a pause that doubles each time, from first up to a tenth of a second, less up to a half at random: none
-// if times is less than zero.
+// Growing returns the pause before a repetition. The pause is first, doubled for each of times, at most a tenth of a
+// second, less a random part of up to a half. If times is less than zero, the pause is zero.
 func Growing(times int, first time.Duration) time.Duration {
 	if times < 0 {
 		return 0
@@ -29,7 +29,7 @@ func Growing(times int, first time.Duration) time.Duration {
 	return d/2 + rand.N(d/2)
 }
 
-// TimeLeft returns how long it is to the deadline of ctx, and a second if it has none.
+// TimeLeft returns the time until the deadline of ctx, or a second without a deadline.
 func TimeLeft(ctx context.Context) time.Duration {
 	if deadline, ok := ctx.Deadline(); ok {
 		return time.Until(deadline)

@@ -14,23 +14,22 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Names are user, endpoint and key as the columns have them, for people to read. They show whose record it is.
+// Names holds user, endpoint and key as the columns store the names: escaped, and readable for people.
 type Names [3]string
 
-// NamesOf returns the names of a key.
+// NamesOf returns the escaped names of key.
 func NamesOf(key idempotency.Key) Names {
 	return Names{EscapeName(key.User), EscapeName(key.Endpoint), EscapeName(key.ID)}
 }
 
-// Key returns the key whose names these are.
+// Key returns the key with the names n.
 func (n Names) Key() idempotency.Key {
 	return idempotency.Key{User: UnescapeName(n[0]), Endpoint: UnescapeName(n[1]), ID: UnescapeName(n[2])}
 }
 
-// EscapeName returns a name in the form that [idempotency.Fields] have: visible ASCII characters and spaces stand for
-// themselves, and the other bytes and the backslash are written as \xHH. Every database can store the result, whatever
-// its encoding and the encodings of its clients are, because all of them have these characters. Different names stay
-// different.
+// EscapeName escapes name as [idempotency.Fields] does: visible ASCII characters and spaces stay, and every remaining
+// byte, including the backslash, becomes \xHH. The result is ASCII, so every database can store the result with any
+// encoding of the server and the client. Different names have different results.
 func EscapeName(name string) string {
 	const digits = "0123456789abcdef"
 	var escaped []byte
@@ -49,31 +48,31 @@ func EscapeName(name string) string {
 
 var escapedByte = regexp.MustCompile(`\\x[0-9a-f]{2}`)
 
-// UnescapeName returns the name that EscapeName has written. Whatever is no escape sequence stands for itself.
+// UnescapeName reverses EscapeName. Text without an escape sequence stays unchanged.
 func UnescapeName(escaped string) string {
 	return escapedByte.ReplaceAllStringFunc(escaped, func(sequence string) string {
-		b, _ := hex.DecodeString(sequence[2:]) // two digits
+		b, _ := hex.DecodeString(sequence[2:]) // the pattern allows only two hexadecimal digits
 		return string(b)
 	})
 }
 
-// Row is a record as it is stored, and the time when it was read. Anybody who can write to the database may have
-// written it. Times are in microseconds since 1970.
+// Row is a stored record, with the time of reading. Row may hold any values, because every program with access to the
+// database can write records. Times are in microseconds since 1970.
 type Row struct {
-	Found bool  // false: there is no record, and only Now counts
-	Now   int64 // when it was read, by the clock of the store
+	Found bool  // false: the store has no record, and only Now is set
+	Now   int64 // time of reading, by the clock of the store
 
 	Names       Names
 	Attempt     int64
 	Fingerprint []byte
-	Token       []byte // of the attempt that claimed the key last
+	Token       []byte // owner token of the latest attempt
 	Created     int64
-	Lease       sql.NullInt64 // when it lapses; not valid: nobody is running the operation
+	Lease       sql.NullInt64 // end of the lease; null: no attempt is running the operation
 	Expires     int64
-	Response    sql.Null[[]byte] // not valid: not completed
+	Response    sql.Null[[]byte] // null: the operation is not completed
 }
 
-// NewRow returns what is stored of an attempt, without lease, expiry and response.
+// NewRow returns the row of an attempt, without lease, expiry and response.
 func NewRow(names Names, token []byte, of idempotency.Record) *Row {
 	return &Row{
 		Names: names, Attempt: int64(of.Attempt), Fingerprint: of.Fingerprint[:], Token: token,
@@ -81,13 +80,13 @@ func NewRow(names Names, token []byte, of idempotency.Record) *Row {
 	}
 }
 
-// Columns returns where to scan what is stored to, in the order of the fields.
+// Columns returns the destinations for a scan of the stored columns, in the order of the fields.
 func (r *Row) Columns() []any {
 	return []any{&r.Names[0], &r.Names[1], &r.Names[2], &r.Attempt, &r.Fingerprint, &r.Token, &r.Created, &r.Lease,
 		&r.Expires, &r.Response}
 }
 
-// Stored returns what is stored of a response, and what is stored instead if there is no room for it.
+// Stored encodes resp in two forms: whole, and the smaller omitted, a tombstone for a store without room for whole.
 func Stored(resp idempotency.Response) (whole, omitted []byte, err error) {
 	if whole, err = resp.MarshalBinary(); err != nil {
 		return nil, nil, err
@@ -96,51 +95,53 @@ func Stored(resp idempotency.Response) (whole, omitted []byte, err error) {
 	return whole, omitted, err
 }
 
-// Counts reports whether there is a record that has not expired, and whose key was not freed.
+// Counts reports whether the record exists, has not expired, and was not freed. A record that does not count leaves the
+// key free.
 func (r *Row) Counts() bool { return r.Found && r.Expires > r.Now && !r.isFree() }
 
-// isFree reports whether the row is what is left of a record whose key was freed. It belongs to no operation.
+// isFree reports whether the row is the rest of a freed record. A free row belongs to no operation.
 func (r *Row) isFree() bool { return r.Found && r.Attempt == 0 && !r.Lease.Valid && !r.Response.Valid }
 
-// Held reports whether the record keeps a request from claiming the key. If so, it returns the record as others see it,
-// or an error that wraps idempotency.ErrRecordInvalid.
+// Held reports whether the record keeps request from claiming the key. If so, Held also returns the record as the
+// request sees the record, or an error wrapping idempotency.ErrRecordInvalid.
 func (r *Row) Held(asked Names, request *idempotency.ClaimRequest) (bool, idempotency.Record, error) {
 	if !r.Counts() {
 		return false, idempotency.Record{}, nil
 	}
-	if err := r.check(asked, request.Fingerprint); err != nil {
+	if err := r.checkRecord(asked, request.Fingerprint); err != nil {
 		return true, idempotency.Record{}, err
 	}
-	if r.claimable(request) {
+	if r.mayBeClaimed(request) {
 		return false, idempotency.Record{}, nil
 	}
-	record, err := r.record()
+	record, err := r.decodeRecord()
 	return true, record, err
 }
 
-// check returns an error that wraps idempotency.ErrRecordInvalid if no store would have written the record for the key.
-func (r *Row) check(asked Names, by idempotency.Fingerprint) error {
+// checkRecord returns an error wrapping idempotency.ErrRecordInvalid unless a store could have written the record for
+// the key asked.
+func (r *Row) checkRecord(asked Names, by idempotency.Fingerprint) error {
 	if r.Names != asked {
 		return Invalid("made for another key")
 	}
 	return r.checkValues(by)
 }
 
-// checkValues is check without the names.
+// checkValues is checkRecord without the comparison of names.
 func (r *Row) checkValues(by idempotency.Fingerprint) error {
 	switch {
 	case r.Lease.Valid && r.Response.Valid:
 		return Invalid("completed, with a lease")
-	case r.Lease.Valid && r.Lease.Int64 > r.Now && until(r.Lease.Int64, r.Now) == math.MaxInt64:
+	case r.Lease.Valid && r.Lease.Int64 > r.Now && durationUntil(r.Lease.Int64, r.Now) == math.MaxInt64:
 		return Invalid("lease without end")
 	}
 	return CheckAttempt(r.Fingerprint, by, r.Attempt)
 }
 
-// CheckAttempt returns an error that wraps idempotency.ErrRecordInvalid if no store would have written the fingerprint or
-// the number of an attempt, in a record that was found by a request with another fingerprint or the same.
+// CheckAttempt returns an error wrapping idempotency.ErrRecordInvalid unless a store could have written the fingerprint
+// and the attempt number of a record. The fingerprint by comes from the request that found the record.
 func CheckAttempt(fingerprint []byte, by idempotency.Fingerprint, number int64) error {
-	var none idempotency.Fingerprint // stands for one that cannot be seen, which is none of a record
+	var none idempotency.Fingerprint // stands for an unknown fingerprint; a stored record always has a fingerprint
 	switch {
 	case len(fingerprint) != len(by):
 		return Invalid("fingerprint of %d bytes", len(fingerprint))
@@ -152,8 +153,8 @@ func CheckAttempt(fingerprint []byte, by idempotency.Fingerprint, number int64) 
 	return nil
 }
 
-// CheckStatus returns an error that wraps idempotency.ErrRecordInvalid if no operation can have been completed with a
-// status. Zero is that of work without HTTP.
+// CheckStatus returns an error wrapping idempotency.ErrRecordInvalid if status cannot be the status of a completed
+// operation. Zero is the status of work without HTTP.
 func CheckStatus(status int) error {
 	if status == 0 || status == http.StatusSwitchingProtocols || status >= 200 && status <= 999 {
 		return nil
@@ -161,44 +162,44 @@ func CheckStatus(status int) error {
 	return Invalid("status %d", status)
 }
 
-// Invalid returns an error that wraps idempotency.ErrRecordInvalid.
+// Invalid returns an error wrapping idempotency.ErrRecordInvalid.
 func Invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{idempotency.ErrRecordInvalid}, args...)...)
 }
 
-// claimable reports whether an attempt may claim the key of a record that has not expired.
-func (r *Row) claimable(request *idempotency.ClaimRequest) bool {
+// mayBeClaimed reports whether request may claim the key of a record that counts.
+func (r *Row) mayBeClaimed(request *idempotency.ClaimRequest) bool {
 	if r.Response.Valid || !bytes.Equal(r.Fingerprint, request.Fingerprint[:]) {
 		return false
 	}
 	return !r.Lease.Valid || request.TakeOver && r.Lease.Int64 <= r.Now
 }
 
-// Next returns the record of the attempt that claims the key, without a lease. It is for a row that does not hold the
-// key against the request.
+// Next returns the record of the attempt made by request, without a lease. The row must not hold the key against
+// request.
 func (r *Row) Next(request *idempotency.ClaimRequest) idempotency.Record {
 	record := idempotency.Record{Created: time.UnixMicro(r.Now)}
 	if r.Counts() {
-		record = r.attempted()
-		record.Remaining = until(r.Expires, r.Now)
+		record = r.attemptRecord()
+		record.Remaining = durationUntil(r.Expires, r.Now)
 	}
 	record.Attempt++
 	record.Fingerprint = request.Fingerprint
 	return record
 }
 
-// attempted returns what check has looked at: attempt, fingerprint and creation.
-func (r *Row) attempted() idempotency.Record {
+// attemptRecord returns a record with attempt, fingerprint and creation time. The caller has called checkRecord.
+func (r *Row) attemptRecord() idempotency.Record {
 	return idempotency.Record{
 		Attempt: int(r.Attempt), Fingerprint: idempotency.Fingerprint(r.Fingerprint), Created: time.UnixMicro(r.Created),
 	}
 }
 
-// record returns the record for others to see, or an error that wraps idempotency.ErrRecordInvalid.
-func (r *Row) record() (idempotency.Record, error) {
-	rec := r.attempted()
+// decodeRecord returns the record as a request sees the record, or an error wrapping idempotency.ErrRecordInvalid.
+func (r *Row) decodeRecord() (idempotency.Record, error) {
+	rec := r.attemptRecord()
 	if r.Lease.Valid {
-		rec.LeaseLeft = max(0, until(r.Lease.Int64, r.Now))
+		rec.LeaseLeft = max(0, durationUntil(r.Lease.Int64, r.Now))
 	}
 	if !r.Response.Valid {
 		return rec, nil
@@ -210,12 +211,13 @@ func (r *Row) record() (idempotency.Record, error) {
 	if err := CheckStatus(resp.Status); err != nil {
 		return idempotency.Record{}, err
 	}
-	rec.Response, rec.Remaining = &resp, until(r.Expires, r.Now)
+	rec.Response, rec.Remaining = &resp, durationUntil(r.Expires, r.Now)
 	return rec, nil
 }
 
-// until returns the time from now to then, which are in microseconds, or the longest that there is.
-func until(then, now int64) time.Duration {
+// durationUntil returns the time between now and then, both in microseconds. A difference too large for a time.Duration
+// becomes the largest or the smallest duration.
+func durationUntil(then, now int64) time.Duration {
 	const most = math.MaxInt64 / int64(time.Microsecond)
 	left := then - now
 	switch {
@@ -227,7 +229,7 @@ func until(then, now int64) time.Duration {
 	return time.Duration(left) * time.Microsecond
 }
 
-// Micros returns d in whole microseconds, and never less than d.
+// Micros returns d in microseconds, rounded up, so that a lease is at least as long as asked for.
 func Micros(d time.Duration) int64 {
 	micros := int64(d / time.Microsecond)
 	if d%time.Microsecond > 0 {
@@ -236,7 +238,7 @@ func Micros(d time.Duration) int64 {
 	return micros
 }
 
-// NewToken returns a random token.
+// NewToken returns a random owner token.
 func NewToken() []byte {
 	token := make([]byte, 16)
 	rand.Read(token) // never fails

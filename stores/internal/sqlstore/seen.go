@@ -9,45 +9,48 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Seen is a record as people are told of it.
+// Seen is a record as operators see the record.
 type Seen struct {
 	Row
-	Steps    []byte // the checkpoints, if there is no response
-	Resolved []byte // the stored form of an idempotency.Resolved; empty: nobody has resolved the operation
+	Steps    []byte // encoded checkpoints, unless the record has a response
+	Resolved []byte // encoded idempotency.Resolved; empty: no operator has resolved the operation
 }
 
-// keptSize returns how many bytes the response has, the checkpoints, and the resolution.
-func (s *Seen) keptSize() int { return len(s.Response.V) + len(s.Steps) + len(s.Resolved) }
+// contentSize returns the size of response, checkpoints and resolution in bytes.
+func (s *Seen) contentSize() int { return len(s.Response.V) + len(s.Steps) + len(s.Resolved) }
 
-// Entry returns the entry of a digest. The error wraps idempotency.ErrNoRecord or idempotency.ErrRecordInvalid.
+// Entry returns the record as an entry. Errors:
+//
+//   - idempotency.ErrNoRecord, wrapped: the record does not count.
+//   - idempotency.ErrRecordInvalid, wrapped: no store has written the record. The entry is incomplete.
 func (s *Seen) Entry(digest [sha256.Size]byte) (idempotency.Entry, error) {
 	if !s.Counts() {
 		return idempotency.Entry{}, idempotency.ErrNoRecord
 	}
-	e := s.shown(digest)
-	e.Size = s.NamesSize() + int64(s.keptSize())
+	e := s.entryWithoutKey(digest)
+	e.Size = s.NamesSize() + int64(s.contentSize())
 	var err error
-	if e.Key, err = s.key(digest); err != nil {
+	if e.Key, err = s.decodeKey(digest); err != nil {
 		return e, err
 	}
-	return e, s.showKept(&e)
+	return e, s.addContents(&e)
 }
 
-// shown returns the entry without key, size, and what is in the response and in the checkpoints.
-func (r *Row) shown(digest [sha256.Size]byte) idempotency.Entry {
+// entryWithoutKey returns the entry without key, size, response and checkpoints.
+func (r *Row) entryWithoutKey(digest [sha256.Size]byte) idempotency.Entry {
 	e := idempotency.Entry{
-		Digest: digest, State: r.state(), Attempt: int(r.Attempt), Created: time.UnixMicro(r.Created),
-		Remaining: until(r.Expires, r.Now),
+		Digest: digest, State: r.operationState(), Attempt: int(r.Attempt), Created: time.UnixMicro(r.Created),
+		Remaining: durationUntil(r.Expires, r.Now),
 	}
 	copy(e.Fingerprint[:], r.Fingerprint)
 	if e.State == idempotency.StateRunning {
-		e.LeaseLeft = until(r.Lease.Int64, r.Now)
+		e.LeaseLeft = durationUntil(r.Lease.Int64, r.Now)
 	}
 	return e
 }
 
-// state says what a record that counts means for a request that comes now.
-func (r *Row) state() idempotency.State {
+// operationState returns the state of the operation for a request that arrives at Now. The record must count.
+func (r *Row) operationState() idempotency.State {
 	switch {
 	case r.Response.Valid:
 		return idempotency.StateCompleted
@@ -60,8 +63,8 @@ func (r *Row) state() idempotency.State {
 	}
 }
 
-// key returns the key of a record, if its names are those of the key with that digest.
-func (r *Row) key(digest [sha256.Size]byte) (idempotency.Key, error) {
+// decodeKey returns the key of the record, or an error if the names belong to a key with a different digest.
+func (r *Row) decodeKey(digest [sha256.Size]byte) (idempotency.Key, error) {
 	key := r.Names.Key()
 	if key.Digest() != digest || NamesOf(key) != r.Names {
 		return idempotency.Key{}, Invalid("made for another key")
@@ -69,8 +72,8 @@ func (r *Row) key(digest [sha256.Size]byte) (idempotency.Key, error) {
 	return key, nil
 }
 
-// showKept adds what is in the response or in the checkpoints, and how the operation was resolved.
-func (s *Seen) showKept(e *idempotency.Entry) error {
+// addContents adds response, checkpoints and resolution to e.
+func (s *Seen) addContents(e *idempotency.Entry) error {
 	if err := s.checkValues(idempotency.Fingerprint{}); err != nil {
 		return err
 	}
@@ -81,7 +84,7 @@ func (s *Seen) showKept(e *idempotency.Entry) error {
 		}
 		e.Resolved = &resolved
 	}
-	record, err := s.record()
+	record, err := s.decodeRecord()
 	switch resp := record.Response; {
 	case err != nil:
 		return err
@@ -89,16 +92,17 @@ func (s *Seen) showKept(e *idempotency.Entry) error {
 		e.Response, e.Status, e.Note = resp, resp.Status, resp.Note
 		return nil
 	}
-	found, err := decode(s.Steps)
+	found, err := decodeEntries(s.Steps)
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		e.Steps = append(e.Steps, idempotency.StepSize{Name: name, Bytes: len(found[name])})
 	}
 	return err
 }
 
-// refusal returns why the record is left alone when somebody asks to change it as it was seen in an entry.
-func (s *Seen) refusal(asked idempotency.Entry) error {
-	switch now := s.shown(asked.Digest); {
+// refuseChange returns the reason to refuse a change of the record, or nil if the record is still the record of the
+// entry asked.
+func (s *Seen) refuseChange(asked idempotency.Entry) error {
+	switch now := s.entryWithoutKey(asked.Digest); {
 	case !s.Counts():
 		return idempotency.ErrNoRecord
 	case now.State == idempotency.StateRunning:
@@ -109,12 +113,12 @@ func (s *Seen) refusal(asked idempotency.Entry) error {
 	return nil
 }
 
-// Listed returns the entry of a listing, without what is in the response and in the checkpoints, and without the size.
+// Listed returns the entry for a listing, without size, response and checkpoints.
 func (r *Row) Listed(digest [sha256.Size]byte) (idempotency.Entry, error) {
-	e := r.shown(digest)
-	e.Key, _ = r.key(digest)
+	e := r.entryWithoutKey(digest)
+	e.Key, _ = r.decodeKey(digest)
 	return e, r.checkValues(idempotency.Fingerprint{})
 }
 
-// NamesSize returns how many bytes the names of a record have.
+// NamesSize returns the size of the names in bytes.
 func (r *Row) NamesSize() int64 { return int64(len(r.Names[0]) + len(r.Names[1]) + len(r.Names[2])) }

@@ -18,32 +18,35 @@ import (
 
 // TxLeases is a [Leases] that runs steps in transactions.
 //
-// A transaction locks the record of the claim before the step writes anything. So no other attempt can claim the key while the
-// transaction is open, whatever its isolation level is. Renewals rest while the step runs, because they would wait for the lock,
-// and because a renewal between the snapshot of the transaction and its lock would make the transaction fail.
+// A transaction locks the record of the claim before the step writes anything. So the key cannot be claimed by a
+// different attempt while the transaction is open, at any isolation level. Renewals pause while the step runs, because
+// a renewal would wait for the lock, and because a renewal between the snapshot and the lock of the transaction would
+// make the transaction fail.
 type TxLeases interface {
 	RowLeases
 
-	// BeginStep begins a transaction on a connection of its own, and calls enter with it. If another transaction is in the way,
-	// or the connection breaks, BeginStep begins again, until ctx ends. If BeginStep returns an error, it has ended the transaction.
+	// BeginStep begins a transaction on a separate connection, and calls enter with the transaction. After a conflict
+	// with a transaction or a broken connection, BeginStep begins again, until ctx ends. If BeginStep returns an error,
+	// the transaction has ended.
 	BeginStep(ctx context.Context, enter func(ctx context.Context, tx StepTx) error) (StepTx, error)
 
-	// JoinStep returns the statements of the store in a transaction that the handler has begun.
+	// JoinStep returns the statements of the store in a transaction of the handler.
 	JoinStep(tx Querier) StepStatements
 
-	// ReadSettled returns the record of a key as soon as no transaction has it locked. It waits until ctx ends.
+	// ReadSettled waits until no transaction has locked the record with the digest, or until ctx ends, and returns the
+	// record.
 	ReadSettled(ctx context.Context, digest []byte) (Settled, error)
 }
 
-// Settled is what ReadSettled of [TxLeases] returns of a record. It is the zero value if there is no record.
+// Settled is the record returned by ReadSettled of [TxLeases]. Without a record, Settled is the zero value.
 type Settled struct {
 	Token   []byte
 	Lease   int64
-	Entries []byte // checkpoints
+	Entries []byte // encoded checkpoints
 }
 
-// Querier is a transaction of package database/sql, or of a library on top of it: a *sql.Tx or *sqlx.Tx, the Tx of ent, or the
-// Statement.ConnPool of a transaction of GORM.
+// Querier is a transaction of package database/sql, or of a library on top of database/sql: a *sql.Tx or *sqlx.Tx, the
+// Tx of ent, or the Statement.ConnPool of a transaction of GORM.
 type Querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
@@ -51,69 +54,72 @@ type Querier interface {
 
 // StepStatements are the statements of the store in the transaction of a step.
 type StepStatements interface {
-	// Enter renews the lease, which locks the record, and marks the transaction, so that Leave notices if another transaction is
-	// open by then. Enter returns when the new lease lapses, or 0 if the claim does not hold the record.
+	// Enter renews the lease, which locks the record. Enter also marks the transaction, so that Leave can tell the
+	// transaction from a later transaction of the step. Enter returns the end of the new lease, or 0 if the claim does
+	// not hold the record.
 	Enter(ctx context.Context, digest, token []byte, lease time.Duration) (lapses int64, err error)
 
-	// Leave returns an error if the transaction is not the one that Enter has marked. The error wraps [step.ErrMisuse] if the step
-	// has ended the marked transaction, but not if the server has rolled it back because of cause, the error of the step.
+	// Leave returns an error unless the transaction is the transaction marked by Enter. The error wraps
+	// [step.ErrMisuse] if the step has ended the transaction. If the server has rolled back because of cause, the error
+	// of the step, the error does not wrap ErrMisuse.
 	Leave(ctx context.Context, cause error) error
 
 	// Keep stores checkpoints as Checkpoint of [Steps] does, and renews the lease.
 	Keep(ctx context.Context, digest, token, entries []byte, before int, lease time.Duration) (kept bool, err error)
 
-	// Checkpoints returns the checkpoints of the record, as the transaction sees them, or sql.ErrNoRows.
+	// Checkpoints returns the checkpoints of the record as seen by the transaction, or sql.ErrNoRows.
 	Checkpoints(ctx context.Context, digest []byte) (entries []byte, err error)
 
-	// HasRoom is that of [Steps].
+	// HasRoom is HasRoom of [Steps].
 	HasRoom(n int) bool
 }
 
-// StepTx is a transaction that the store begins for a step.
+// StepTx is a transaction begun by the store for a step.
 type StepTx interface {
 	StepStatements
 
-	// Open returns the transaction as the handler has it.
+	// Open returns the transaction for the handler.
 	Open(ctx context.Context) (*sql.Tx, error)
 
-	// CloseHandler takes the transaction from the handler. The error wraps [step.ErrMisuse] if the handler has ended it.
+	// CloseHandler takes the transaction away from the handler. The error wraps [step.ErrMisuse] if the handler has
+	// ended the transaction.
 	CloseHandler(ctx context.Context) error
 
-	// Commit commits, and gives the connection back. If isRefused is true, the transaction can still be rolled back. Any other
-	// error leaves it open whether the transaction is committed.
+	// Commit commits, and returns the connection to the pool. After an error with isRefused, the transaction can still
+	// be rolled back. After any different error, the transaction may or may not be committed.
 	Commit(ctx context.Context) (isRefused bool, err error)
 
-	// Rollback rolls back, and gives the connection back.
+	// Rollback rolls back, and returns the connection to the pool.
 	Rollback(ctx context.Context)
 }
 
 // Errors of steps in transactions.
 var (
-	// ErrTxEnded says that a step has ended its transaction by itself.
+	// ErrTxEnded reports that a step has ended the transaction by itself.
 	ErrTxEnded = fmt.Errorf("%w: it has ended its transaction", step.ErrMisuse)
 
-	// ErrStepCommits is what Commit of the transaction of a step returns when it has rolled back.
+	// ErrStepCommits is the error of Commit on the transaction of a step. The transaction is rolled back.
 	ErrStepCommits = fmt.Errorf("%w: rolled back, because only DoTx commits, when the function has returned", step.ErrMisuse)
 
-	// ErrStepChanged says that a checkpoint could not be stored although the claim holds its record.
+	// ErrStepChanged reports that a checkpoint could not be stored although the claim holds the record.
 	ErrStepChanged = errors.New("the record was changed at the same time")
 )
 
 const beginStep = "begin the transaction of a step"
 
-var _ idempotency.TxCheckpointer = (*lease)(nil)
+var _ idempotency.TxCheckpointer = (*leaseClaim)(nil)
 
 // CheckpointTx implements [idempotency.TxCheckpointer].
-func (l *lease) CheckpointTx(ctx context.Context, s *idempotency.TxStep) ([]byte, error) {
-	run := &txRun{lease: l, step: s}
+func (l *leaseClaim) CheckpointTx(ctx context.Context, s *idempotency.TxStep) ([]byte, error) {
+	run := &txRun{leaseClaim: l, step: s}
 	var ok bool
 	if run.store, ok = l.store.(TxLeases); ok {
 		if variable, isSQL := s.Var.(**sql.Tx); isSQL {
-			return run.begin(ctx, variable)
+			return run.runInOwnTx(ctx, variable)
 		}
 		_, isPool := s.Tx.(*sql.DB) // each statement of a pool commits by itself
 		if tx, isSQL := s.Tx.(Querier); isSQL && !isPool {
-			return run.join(ctx, run.store.JoinStep(tx))
+			return run.runInHandlerTx(ctx, run.store.JoinStep(tx))
 		}
 	}
 	tx := s.Tx
@@ -123,140 +129,145 @@ func (l *lease) CheckpointTx(ctx context.Context, s *idempotency.TxStep) ([]byte
 	return nil, l.store.Failure(beginStep, fmt.Errorf("a %T is no transaction of this store: %w", tx, errors.ErrUnsupported))
 }
 
-// txRun is a step in a transaction.
+// txRun is a run of a step in a transaction.
 type txRun struct {
-	*lease
-	store    TxLeases
-	step     *idempotency.TxStep
-	lapses   int64  // end of the lease that Enter has written; no other statement writes this value
-	cause    error  // of the step, if it has failed
-	hasLeft  bool   // Leave was called
-	leaveErr error  // of Leave
-	entries  []byte // checkpoints in the transaction, with the result of this run; nil: the result is not stored
-	stored   []byte // result of the step that was stored before
+	*leaseClaim
+	store         TxLeases
+	step          *idempotency.TxStep
+	leaseEnd      int64  // end of the lease written by Enter; every Enter writes a different value
+	stepErr       error  // error of the step function
+	hasLeft       bool   // Leave was called
+	leaveErr      error  // error of Leave
+	newEntries    []byte // checkpoints with the result of this run, in the transaction; nil: the result is not stored
+	earlierResult []byte // result of the step, stored by an earlier run
 }
 
-// settling returns the context in which a transaction ends. It goes on when ctx ends, until Timeout of the step.
-func (r *txRun) settling(ctx context.Context) (context.Context, context.CancelFunc) {
+// settlingContext returns the context for ending a transaction. The context outlives ctx, and lasts for Timeout of the
+// step.
+func (r *txRun) settlingContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), r.step.Timeout)
 }
 
-// enter locks the record in the transaction. From then on renewals rest.
-func (r *txRun) enter(ctx context.Context, tx StepStatements) error {
-	r.renewals.Lock() // no renewal is under way
+// enterStep locks the record in the transaction, and pauses renewals.
+func (r *txRun) enterStep(ctx context.Context, tx StepStatements) error {
+	r.renewals.Lock() // waits for a renewal under way
 	defer r.renewals.Unlock()
-	lapses, err := tx.Enter(ctx, r.digest, r.token, r.record.LeaseLeft)
+	lapses, err := tx.Enter(ctx, r.keyDigest, r.ownerToken, r.grantedRecord.LeaseLeft)
 	switch {
 	case err != nil:
 		return err
 	case lapses == 0:
 		return idempotency.ErrClaimLost
 	}
-	r.lapses, r.renewals.rest = lapses, true
+	r.leaseEnd, r.renewals.isPaused = lapses, true
 	return nil
 }
 
-// wake lets renewals go on.
-func (r *txRun) wake() {
+// resumeRenewals ends the pause of renewals.
+func (r *txRun) resumeRenewals() {
 	r.renewals.Lock()
 	defer r.renewals.Unlock()
-	r.renewals.rest = false
+	r.renewals.isPaused = false
 }
 
-// leave calls Leave once, because a second call would not find the mark of the first one.
-func (r *txRun) leave(ctx context.Context, tx StepStatements) error {
+// leaveStep calls Leave once, and returns the error of Leave each time.
+func (r *txRun) leaveStep(ctx context.Context, tx StepStatements) error {
 	if !r.hasLeft {
-		r.hasLeft, r.leaveErr = true, tx.Leave(ctx, r.cause)
+		r.hasLeft, r.leaveErr = true, tx.Leave(ctx, r.stepErr)
 	}
 	return r.leaveErr
 }
 
-// hasEnded reports whether an error of Leave says that the step has ended its transaction by itself. Package database/sql, which
-// rolls back when a context ends, is not the step.
+// hasEnded reports whether err of Leave says that the step has ended the transaction by itself. A rollback by package
+// database/sql at the end of ctx is not an act of the step.
 func hasEnded(ctx context.Context, err error) bool {
 	return errors.Is(err, step.ErrMisuse) || errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil
 }
 
-// keep stores the result in the transaction, unless a result was stored before. The checkpoints that the claim knows may differ
-// from the stored ones, because the claim does not hear whether the handler has committed a transaction of its own.
-func (r *txRun) keep(ctx context.Context, tx StepStatements, data []byte) error {
-	if err := r.leave(ctx, tx); err != nil {
-		return r.kept(err)
+// keepResult stores the result in the transaction, unless an earlier run has stored a result. The checkpoints known to
+// the claim may differ from the stored checkpoints, because the claim cannot see whether the handler has committed its
+// own transaction.
+func (r *txRun) keepResult(ctx context.Context, tx StepStatements, data []byte) error {
+	if err := r.leaveStep(ctx, tx); err != nil {
+		return r.wrapKeepError(err)
 	}
 	if !tx.HasRoom(len(r.step.Name) + len(data)) {
-		return r.kept(idempotency.ErrStoreFull)
+		return r.wrapKeepError(idempotency.ErrStoreFull)
 	}
-	if kept, err := r.add(ctx, tx, r.checkpoints.known(), data); kept || err != nil {
-		return r.kept(err)
+	if kept, err := r.addResult(ctx, tx, r.checkpoints.loadEntries(), data); kept || err != nil {
+		return r.wrapKeepError(err)
 	}
-	entries, err := tx.Checkpoints(ctx, r.digest)
+	entries, err := tx.Checkpoints(ctx, r.keyDigest)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = idempotency.ErrClaimLost
 	}
 	if err != nil {
-		return r.kept(err)
+		return r.wrapKeepError(err)
 	}
-	found, err := decode(entries)
+	found, err := decodeEntries(entries)
 	if err != nil {
-		return r.kept(err)
+		return r.wrapKeepError(err)
 	}
 	if stored, ok := found[r.step.Name]; ok {
-		r.stored = stored
+		r.earlierResult = stored
 		return nil
 	}
-	kept, err := r.add(ctx, tx, entries, data)
+	kept, err := r.addResult(ctx, tx, entries, data)
 	if !kept && err == nil {
 		err = ErrStepChanged
 	}
-	return r.kept(err)
+	return r.wrapKeepError(err)
 }
 
-// add appends the result to the known checkpoints, if exactly these are stored and the step has no result among them.
-func (r *txRun) add(ctx context.Context, tx StepStatements, known, data []byte) (kept bool, err error) {
-	if has(known, r.step.Name) {
+// addResult appends the result to the known checkpoints, if the record has exactly the known checkpoints and none of
+// the step.
+func (r *txRun) addResult(ctx context.Context, tx StepStatements, known, data []byte) (kept bool, err error) {
+	if hasEntry(known, r.step.Name) {
 		return false, nil
 	}
-	entries := encode(known, r.step.Name, data)
-	kept, err = tx.Keep(ctx, r.digest, r.token, entries, len(known), r.record.LeaseLeft)
+	entries := appendEntry(known, r.step.Name, data)
+	kept, err = tx.Keep(ctx, r.keyDigest, r.ownerToken, entries, len(known), r.grantedRecord.LeaseLeft)
 	if kept {
-		r.entries = entries
+		r.newEntries = entries
 	}
 	return kept, err
 }
 
-func (r *txRun) kept(err error) error { return r.store.Failure("store the result of a step", err) }
+func (r *txRun) wrapKeepError(err error) error {
+	return r.store.Failure("store the result of a step", err)
+}
 
-// hasEscaped reports whether the step has ended its transaction by itself, and may have committed. If it has committed, the lease
-// is that of the transaction. If this is unknown, because the store does not answer or another attempt has claimed the key since,
-// hasEscaped reports true for a step that has certainly ended its transaction.
+// hasEscaped reports whether the step has ended the transaction by itself, and may have committed. After a commit, the
+// record has the lease written by the transaction. If the store does not reply or a different attempt has claimed the
+// key since, hasEscaped returns true only if the step has certainly ended the transaction.
 func (r *txRun) hasEscaped(ctx context.Context, tx StepStatements) bool {
-	settling, cancel := r.settling(ctx)
+	settling, cancel := r.settlingContext(ctx)
 	defer cancel()
-	left := r.leave(settling, tx)
+	left := r.leaveStep(settling, tx)
 	if left == nil {
 		return false
 	}
-	settled, err := r.store.ReadSettled(settling, r.digest)
-	if err != nil || !bytes.Equal(settled.Token, r.token) {
+	settled, err := r.store.ReadSettled(settling, r.keyDigest)
+	if err != nil || !bytes.Equal(settled.Token, r.ownerToken) {
 		return hasEnded(ctx, left)
 	}
-	return settled.Lease == r.lapses
+	return settled.Lease == r.leaseEnd
 }
 
-// begin runs the step in a transaction that the store begins and commits.
-func (r *txRun) begin(ctx context.Context, variable **sql.Tx) (stored []byte, err error) {
+// runInOwnTx runs the step in a transaction begun and committed by the store.
+func (r *txRun) runInOwnTx(ctx context.Context, variable **sql.Tx) (stored []byte, err error) {
 	begun, cancel := context.WithTimeout(ctx, r.step.Timeout)
 	defer cancel()
-	tx, err := r.store.BeginStep(begun, func(ctx context.Context, tx StepTx) error { return r.enter(ctx, tx) })
+	tx, err := r.store.BeginStep(begun, func(ctx context.Context, tx StepTx) error { return r.enterStep(ctx, tx) })
 	if err != nil {
 		return nil, r.store.Failure(beginStep, err)
 	}
 	isOver := false
 	defer func() { // also when the step panics
 		if isOver {
-			r.wake()
+			r.resumeRenewals()
 		} else {
-			r.rollback(ctx, tx)
+			r.rollbackStep(ctx, tx)
 		}
 	}()
 	if *variable, err = tx.Open(ctx); err != nil {
@@ -264,30 +275,30 @@ func (r *txRun) begin(ctx context.Context, variable **sql.Tx) (stored []byte, er
 	}
 	data, err := r.step.Run()
 	if err != nil {
-		r.cause = err
+		r.stepErr = err
 		return nil, err
 	}
-	stored, isOver, err = r.commit(ctx, tx, data)
+	stored, isOver, err = r.commitStep(ctx, tx, data)
 	return stored, err
 }
 
-// commit stores the result of the step, and commits. IsOver says that the transaction may have been committed.
-func (r *txRun) commit(ctx context.Context, tx StepTx, data []byte) (stored []byte, isOver bool, err error) {
-	settled, cancel := r.settling(ctx)
+// commitStep stores the result of the step, and commits. The bool isOver reports that the transaction may be committed.
+func (r *txRun) commitStep(ctx context.Context, tx StepTx, data []byte) (stored []byte, isOver bool, err error) {
+	settled, cancel := r.settlingContext(ctx)
 	defer cancel()
 	if err := tx.CloseHandler(settled); err != nil {
 		return nil, false, err
 	}
-	if err := r.keep(settled, tx, data); err != nil {
+	if err := r.keepResult(settled, tx, data); err != nil {
 		return nil, false, err
 	}
-	if r.entries == nil {
-		return r.stored, false, nil
+	if r.newEntries == nil {
+		return r.earlierResult, false, nil
 	}
 	isRefused, err := tx.Commit(settled)
 	switch {
 	case err == nil:
-		r.checkpoints.rely(r.entries)
+		r.checkpoints.noteRelied(r.newEntries)
 		return data, true, nil
 	case isRefused:
 		return nil, false, r.store.Failure("commit", err)
@@ -296,52 +307,54 @@ func (r *txRun) commit(ctx context.Context, tx StepTx, data []byte) (stored []by
 	return stored, true, err
 }
 
-// resolveCommit finds out what became of a commit whose reply was lost.
+// resolveCommit finds out the outcome of a commit whose reply was lost.
 func (r *txRun) resolveCommit(ctx context.Context, cause error) ([]byte, error) {
-	ctx, cancel := r.settling(ctx)
+	ctx, cancel := r.settlingContext(ctx)
 	defer cancel()
-	settled, err := r.store.ReadSettled(ctx, r.digest)
+	settled, err := r.store.ReadSettled(ctx, r.keyDigest)
 	switch {
 	case err != nil:
 		return nil, r.store.Failure("commit, in doubt", fmt.Errorf("%w; %w", cause, err))
-	case !bytes.Equal(settled.Token, r.token):
+	case !bytes.Equal(settled.Token, r.ownerToken):
 		return nil, r.store.Failure("commit", fmt.Errorf("%w: %w", idempotency.ErrClaimLost, cause))
 	}
-	found, err := decode(settled.Entries)
+	found, err := decodeEntries(settled.Entries)
 	if err != nil {
-		return nil, r.kept(err)
+		return nil, r.wrapKeepError(err)
 	}
 	stored, ok := found[r.step.Name]
 	if !ok {
 		return nil, r.store.Failure("commit", cause)
 	}
-	r.checkpoints.rely(settled.Entries)
+	r.checkpoints.noteRelied(settled.Entries)
 	return stored, nil
 }
 
-// rollback undoes the transaction, and finds out whether the step has committed by itself. The end of the lease tells that, and a
-// renewal would change it, so renewals rest until then.
-func (r *txRun) rollback(ctx context.Context, tx StepTx) {
-	settled, cancel := r.settling(ctx)
+// rollbackStep rolls back the transaction, and finds out whether the step has committed by itself. The end of the lease
+// tells a commit by the step, and a renewal would change the end of the lease, so renewals stay paused until the answer
+// is known.
+func (r *txRun) rollbackStep(ctx context.Context, tx StepTx) {
+	settled, cancel := r.settlingContext(ctx)
 	defer cancel()
 	_ = tx.CloseHandler(settled)
-	_ = r.leave(settled, tx)
+	_ = r.leaveStep(settled, tx)
 	tx.Rollback(settled)
 	r.step.Escaped = r.hasEscaped(ctx, tx)
-	r.wake()
-	renewed, cancel := r.settling(ctx)
+	r.resumeRenewals()
+	renewed, cancel := r.settlingContext(ctx)
 	defer cancel()
-	_ = r.Extend(renewed, r.record.LeaseLeft) // the lease may have lapsed while renewals rested
+	_ = r.Extend(renewed, r.grantedRecord.LeaseLeft) // the lease may have ended during the pause
 }
 
-// join runs the step between statements in a transaction of the handler. If it returns an error, the handler rolls back.
-func (r *txRun) join(ctx context.Context, tx StepStatements) ([]byte, error) {
+// runInHandlerTx runs the step between statements in a transaction of the handler. After an error, the handler rolls
+// back.
+func (r *txRun) runInHandlerTx(ctx context.Context, tx StepStatements) ([]byte, error) {
 	bounded, cancel := context.WithTimeout(ctx, r.step.Timeout)
 	defer cancel()
-	if err := r.enter(bounded, tx); err != nil {
+	if err := r.enterStep(bounded, tx); err != nil {
 		return nil, r.store.Failure(beginStep, err)
 	}
-	defer r.wake()
+	defer r.resumeRenewals()
 	isKept := false
 	defer func() { // also when the step panics
 		if !isKept {
@@ -350,43 +363,43 @@ func (r *txRun) join(ctx context.Context, tx StepStatements) ([]byte, error) {
 	}()
 	data, err := r.step.Run()
 	if err != nil {
-		r.cause = err
+		r.stepErr = err
 		return nil, err
 	}
 	settled, cancel := context.WithTimeout(ctx, r.step.Timeout)
 	defer cancel()
-	err = r.keep(settled, tx, data)
+	err = r.keepResult(settled, tx, data)
 	isKept = err == nil
 	switch {
 	case hasEnded(ctx, err):
 		return nil, ErrTxEnded
 	case err != nil:
 		return nil, err
-	case r.entries == nil:
-		return nil, r.kept(ErrStepChanged)
+	case r.newEntries == nil:
+		return nil, r.wrapKeepError(ErrStepChanged)
 	}
-	r.checkpoints.joinRows()
+	r.checkpoints.noteJoinedRows()
 	return data, nil
 }
 
-// StepConn is the connection of a driver on which the store has opened a transaction for a step. The handler uses the transaction
-// as a [sql.Tx], which neither begins nor ends it: BeginTx, Commit and Rollback send nothing.
+// StepConn is the driver connection below a transaction of the store for a step. The handler uses the transaction as a
+// [sql.Tx] that cannot begin or end the transaction: BeginTx, Commit and Rollback send nothing.
 type StepConn struct {
 	driverConn
 
-	db *sql.DB
-	tx *sql.Tx // nil: the handler has no transaction yet
+	handlerDB *sql.DB
+	handlerTx *sql.Tx // nil: Open was not called
 
-	interrupted context.Context // ends the statements of the handler that still run when CloseHandler has waited long enough
-	interrupt   context.CancelFunc
-	isStuck     bool // a statement had to be interrupted
+	interruptContext    context.Context // ends the statements of the handler that still run at the end of CloseHandler
+	interruptStatements context.CancelFunc
+	isStuck             bool // a statement was interrupted
 
-	mu        sync.Mutex
-	isClosing bool  // CloseHandler was called
-	ended     error // why the transaction must be rolled back: the handler has called Commit or Rollback
+	stateMutex sync.Mutex
+	isClosing  bool  // CloseHandler was called
+	endErr     error // reason to roll back: the handler has called Commit or Rollback
 }
 
-// driverConn is what the drivers of MySQL and SQLite have.
+// driverConn lists the interfaces of connections of the MySQL and SQLite drivers.
 type driverConn interface {
 	driver.Conn
 	driver.ConnPrepareContext
@@ -394,7 +407,7 @@ type driverConn interface {
 	driver.QueryerContext
 }
 
-// driverStmt is a prepared statement of these drivers.
+// driverStmt lists the interfaces of prepared statements of the MySQL and SQLite drivers.
 type driverStmt interface {
 	driver.Stmt
 	driver.StmtExecContext
@@ -407,10 +420,11 @@ var (
 	_ driver.NamedValueChecker = (*StepConn)(nil)
 )
 
-// errStepRolledBack says that a step has called Rollback.
+// errStepRolledBack reports that a step has called Rollback.
 var errStepRolledBack = fmt.Errorf("%w: it has rolled back its transaction", step.ErrMisuse)
 
-// NewStepConn returns the connection below conn, which nobody else uses until Close.
+// NewStepConn returns a StepConn on the driver connection of conn. Until Close of conn, only the StepConn may use the
+// connection.
 func NewStepConn(conn *sql.Conn) (*StepConn, error) {
 	c := new(StepConn)
 	err := conn.Raw(func(driven any) error {
@@ -424,22 +438,23 @@ func NewStepConn(conn *sql.Conn) (*StepConn, error) {
 	return c, err
 }
 
-// Open returns the transaction for the handler. It lasts until CloseHandler, even if ctx, the handler's context, ends before.
+// Open returns the transaction for the handler. The transaction lasts until CloseHandler, even if ctx, the context of
+// the handler, ends earlier.
 func (c *StepConn) Open(ctx context.Context) (*sql.Tx, error) {
 	ctx = context.WithoutCancel(ctx)
-	c.interrupted, c.interrupt = context.WithCancel(ctx)
-	c.db = sql.OpenDB(c)
+	c.interruptContext, c.interruptStatements = context.WithCancel(ctx)
+	c.handlerDB = sql.OpenDB(c)
 	var err error
-	c.tx, err = c.db.BeginTx(ctx, nil)
-	return c.tx, err
+	c.handlerTx, err = c.handlerDB.BeginTx(ctx, nil)
+	return c.handlerTx, err
 }
 
-// Send sends a statement of the store.
+// Send executes a statement of the store.
 func (c *StepConn) Send(ctx context.Context, statement string) (driver.Result, error) {
 	return c.driverConn.ExecContext(ctx, statement, nil)
 }
 
-// ReadBytes sends a query of the store, and returns the one value of its one row.
+// ReadBytes runs a query of the store, and returns the only value of the only row, or sql.ErrNoRows.
 func (c *StepConn) ReadBytes(ctx context.Context, query string) ([]byte, error) {
 	rows, err := c.driverConn.QueryContext(ctx, query, nil)
 	if err != nil {
@@ -453,10 +468,11 @@ func (c *StepConn) ReadBytes(ctx context.Context, query string) ([]byte, error) 
 		return nil, err
 	}
 	value, _ := row[0].([]byte)
-	return bytes.Clone(value), nil // the driver may use its memory again
+	return bytes.Clone(value), nil // the driver may reuse the memory
 }
 
-// ScanRow sends a query in a transaction of the handler, and scans its one row. Without a row, the error is sql.ErrNoRows.
+// ScanRow runs a query in a transaction of the handler, and scans the only row. Without a row, the error is
+// sql.ErrNoRows.
 func ScanRow(ctx context.Context, tx interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }, query string, args []any, dest ...any,
@@ -472,54 +488,57 @@ func ScanRow(ctx context.Context, tx interface {
 	return cmp.Or(rows.Scan(dest...), rows.Close(), rows.Err())
 }
 
-// CloseHandler ends the transaction for the handler, and for goroutines that the handler has left behind. It closes their
-// prepared statements, and waits until none of their statements runs. When ctx ends, CloseHandler interrupts the statements,
-// which breaks the connection. The error says that the handler has ended the transaction, or has left a statement running.
+// CloseHandler takes the transaction away from the handler and from goroutines started by the handler. CloseHandler
+// closes the prepared statements of the handler, and waits for the running statements. When ctx ends, CloseHandler
+// interrupts the running statements, which breaks the connection. The error wraps [step.ErrMisuse] if the handler has
+// ended the transaction or left a statement running.
 func (c *StepConn) CloseHandler(ctx context.Context) error {
-	if c.startClosing() && c.tx != nil {
+	if c.startClosing() && c.handlerTx != nil {
 		c.isStuck = !c.closeWithin(ctx)
 	}
 	if c.isStuck {
 		return fmt.Errorf("%w: a statement of it still runs", step.ErrMisuse)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.ended
+	c.stateMutex.Lock()
+	defer c.stateMutex.Unlock()
+	return c.endErr
 }
 
 func (c *StepConn) startClosing() (isFirst bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.stateMutex.Lock()
+	defer c.stateMutex.Unlock()
 	isFirst = !c.isClosing
 	c.isClosing = true
 	return isFirst
 }
 
-// closeWithin closes the transaction of package database/sql, and reports whether that was done before ctx ended.
+// closeWithin closes the sql.Tx of the handler, and reports whether closing has finished before the end of ctx.
 func (c *StepConn) closeWithin(ctx context.Context) bool {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
-		_ = c.tx.Rollback() // waits for statements that run
-		_ = c.db.Close()
+		_ = c.handlerTx.Rollback() // waits for running statements
+		_ = c.handlerDB.Close()
 	}()
 	select {
 	case <-closed:
 		return true
 	case <-ctx.Done():
-		c.interrupt()
+		c.interruptStatements()
 		<-closed
 		return false
 	}
 }
 
-// IsStuck reports whether CloseHandler has interrupted a statement of the handler. The connection can only be closed then.
+// IsStuck reports whether CloseHandler has interrupted a statement of the handler. A stuck connection can only be
+// closed.
 func (c *StepConn) IsStuck() bool { return c.isStuck }
 
-// interruptible returns a context for a statement of the handler, which ends with interrupted, too. Calling end saves memory.
-func (c *StepConn) interruptible(ctx context.Context) (_ context.Context, end func()) {
+// withInterrupt returns a context for a statement of the handler, which also ends with interruptContext. Calling end
+// frees memory.
+func (c *StepConn) withInterrupt(ctx context.Context) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(c.interrupted, cancel)
+	stop := context.AfterFunc(c.interruptContext, cancel)
 	return ctx, func() {
 		stop()
 		cancel()
@@ -528,20 +547,21 @@ func (c *StepConn) interruptible(ctx context.Context) (_ context.Context, end fu
 
 // ExecContext implements [driver.ExecerContext] for the handler.
 func (c *StepConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	ctx, end := c.interruptible(ctx)
+	ctx, end := c.withInterrupt(ctx)
 	defer end()
 	return c.driverConn.ExecContext(ctx, query, args)
 }
 
-// QueryContext implements [driver.QueryerContext] for the handler. The context lasts, because the driver reads the rows in it.
+// QueryContext implements [driver.QueryerContext] for the handler. The context stays open, because the driver reads the
+// rows under the context.
 func (c *StepConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	ctx, _ = c.interruptible(ctx)
+	ctx, _ = c.withInterrupt(ctx)
 	return c.driverConn.QueryContext(ctx, query, args)
 }
 
 // PrepareContext implements [driver.ConnPrepareContext] for the handler.
 func (c *StepConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	ctx, end := c.interruptible(ctx)
+	ctx, end := c.withInterrupt(ctx)
 	defer end()
 	prepared, err := c.driverConn.PrepareContext(ctx, query)
 	if err != nil {
@@ -554,7 +574,7 @@ func (c *StepConn) PrepareContext(ctx context.Context, query string) (driver.Stm
 	return stepStmt{own, c}, nil
 }
 
-// stepStmt is a statement that the handler has prepared.
+// stepStmt is a statement prepared by the handler.
 type stepStmt struct {
 	driverStmt
 	conn *StepConn
@@ -562,47 +582,47 @@ type stepStmt struct {
 
 // ExecContext implements [driver.StmtExecContext].
 func (s stepStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
-	ctx, end := s.conn.interruptible(ctx)
+	ctx, end := s.conn.withInterrupt(ctx)
 	defer end()
 	return s.driverStmt.ExecContext(ctx, args)
 }
 
-// QueryContext implements [driver.StmtQueryContext]. The context lasts as that of [StepConn.QueryContext].
+// QueryContext implements [driver.StmtQueryContext]. The context stays open as in [StepConn.QueryContext].
 func (s stepStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
-	ctx, _ = s.conn.interruptible(ctx)
+	ctx, _ = s.conn.withInterrupt(ctx)
 	return s.driverStmt.QueryContext(ctx, args)
 }
 
 // stepEnd implements [driver.Tx].
 type stepEnd struct{ conn *StepConn }
 
-// Commit notes that the handler has called Commit.
+// Commit records that the handler has called Commit.
 func (e stepEnd) Commit() error {
-	e.conn.end(ErrStepCommits)
+	e.conn.noteEnd(ErrStepCommits)
 	return ErrStepCommits
 }
 
-// Rollback notes that the handler has called Rollback, unless CloseHandler does so.
+// Rollback records that the handler has called Rollback. A Rollback by CloseHandler is ignored.
 func (e stepEnd) Rollback() error {
-	e.conn.end(errStepRolledBack)
+	e.conn.noteEnd(errStepRolledBack)
 	return nil
 }
 
-func (c *StepConn) end(why error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (c *StepConn) noteEnd(why error) {
+	c.stateMutex.Lock()
+	defer c.stateMutex.Unlock()
 	if !c.isClosing {
-		c.ended = why
+		c.endErr = why
 	}
 }
 
 // Connect implements [driver.Connector].
 func (c *StepConn) Connect(context.Context) (driver.Conn, error) { return c, nil }
 
-// Driver implements [driver.Connector]. Nobody asks the sql.DB for it.
+// Driver implements [driver.Connector]. The store never calls Driver of the sql.DB.
 func (c *StepConn) Driver() driver.Driver { return nil }
 
-// Close implements [driver.Conn]. The connection belongs to another sql.DB.
+// Close implements [driver.Conn]. Close does nothing, because the connection belongs to the sql.DB of the store.
 func (c *StepConn) Close() error { return nil }
 
 // Begin implements [driver.Conn].
@@ -613,7 +633,7 @@ func (c *StepConn) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error)
 	return stepEnd{c}, nil
 }
 
-// CheckNamedValue implements [driver.NamedValueChecker], as the driver does.
+// CheckNamedValue implements [driver.NamedValueChecker] with the method of the driver.
 func (c *StepConn) CheckNamedValue(value *driver.NamedValue) error {
 	if checker, ok := c.driverConn.(driver.NamedValueChecker); ok {
 		return checker.CheckNamedValue(value)
