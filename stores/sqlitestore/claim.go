@@ -9,68 +9,68 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
-// leases are what package sqlstore makes claims by, and changes records for operators.
+// leases gives package sqlstore the statements for claims and for operators.
 type leases struct{ *Store }
 
 // Do implements [sqlstore.Leases].
 func (l leases) Do(ctx context.Context, adds bool, run func(sqlstore.Steps) error) (bool, error) {
-	return l.writer.do(ctx, adds, func(tx *transaction) error { return run(tx) })
+	return l.writer.submitStep(ctx, adds, func(tx *transaction) error { return run(tx) })
 }
 
 // Change implements [sqlstore.Operated].
 func (l leases) Change(ctx context.Context, run func(sqlstore.Changes) error) error {
-	_, err := l.writer.do(ctx, false, func(tx *transaction) error { return run(tx) })
+	_, err := l.writer.submitStep(ctx, false, func(tx *transaction) error { return run(tx) })
 	return err
 }
 
 // Failure implements [sqlstore.Leases] and [sqlstore.Operated].
-func (leases) Failure(step string, err error) error { return failure(step, err) }
+func (leases) Failure(step string, err error) error { return wrapFailure(step, err) }
 
-// transaction is what a step may do. There is one at a time.
+// transaction runs the statements of steps. The store has one transaction at a time.
 type transaction struct {
 	space
-	sql *statements
-	now func() time.Time
+	statements *statements
+	now        func() time.Time
 }
 
-// space is how many bytes of the file may be used, and how many are. A limit of 0 is none.
-type space struct{ limit, used int64 }
+// space is the limit and the use of bytes in the file. A limit of 0 means no limit.
+type space struct{ limitBytes, usedBytes int64 }
 
-// prepare makes room for records that are added: for each, up to two are deleted that have expired. So the file is
-// bounded by the records that count, and nothing waits for the disk that would not wait anyway.
-func (tx *transaction) prepare(adding int) error {
+// makeRoom deletes up to two expired records for each of adding new records, and measures the used space. So the size
+// of the file is bounded by the records that count, and the deletion needs no additional wait for the disk.
+func (tx *transaction) makeRoom(adding int) error {
 	if adding > 0 {
-		if _, err := tx.sql.trim.ExecContext(untouched, tx.micros(), 2*adding); err != nil {
+		if _, err := tx.statements.trim.ExecContext(statementContext, tx.nowMicros(), 2*adding); err != nil {
 			return err
 		}
 	}
-	if tx.limit == 0 {
+	if tx.limitBytes == 0 {
 		return nil
 	}
-	return tx.sql.used.QueryRowContext(untouched).Scan(&tx.used)
+	return tx.statements.used.QueryRowContext(statementContext).Scan(&tx.usedBytes)
 }
 
-func (tx *transaction) micros() int64 { return tx.now().UnixMicro() }
+func (tx *transaction) nowMicros() int64 { return tx.now().UnixMicro() }
 
 // Read implements [sqlstore.Steps].
 func (tx *transaction) Read(digest []byte) (*sqlstore.Row, error) {
-	rows, err := tx.sql.read.QueryContext(untouched, digest)
+	rows, err := tx.statements.read.QueryContext(statementContext, digest)
 	if err != nil {
 		return nil, err
 	}
-	seen, err := read(rows)
+	seen, err := scanRow(rows)
 	if err == nil {
-		seen.Now = tx.micros()
+		seen.Now = tx.nowMicros()
 	}
 	return seen, err
 }
 
-// Put implements [sqlstore.Steps]. Nobody else writes in the meantime.
+// Put implements [sqlstore.Steps]. The stored record is still seen, because the transaction is the only writer.
 func (tx *transaction) Put(digest []byte, seen, own *sqlstore.Row, entries []byte, lease, ttl time.Duration) (bool, error) {
-	tx.used += int64(len(own.Names[0])+len(own.Names[1])+len(own.Names[2])+len(own.Response.V)) + overhead
-	now := tx.micros()
+	tx.usedBytes += int64(len(own.Names[0])+len(own.Names[1])+len(own.Names[2])+len(own.Response.V)) + recordOverhead
+	now := tx.nowMicros()
 	lapses := sql.NullInt64{Int64: now + sqlstore.Micros(lease), Valid: lease > 0}
-	put, err := change(tx.sql.put, digest, own.Names[0], own.Names[1], own.Names[2], own.Attempt,
+	put, err := execChange(tx.statements.put, digest, own.Names[0], own.Names[1], own.Names[2], own.Attempt,
 		own.Fingerprint, own.Token, own.Created, lapses, now+sqlstore.Micros(ttl), own.Response,
 		seen.Counts() && !own.Response.Valid, entries, seen.Counts())
 	if err == nil && !put {
@@ -83,36 +83,36 @@ var errNotPut = errors.New("a trigger has kept the record from being stored")
 
 // Extend implements [sqlstore.Steps].
 func (tx *transaction) Extend(digest, token []byte, lease time.Duration) (bool, error) {
-	now := tx.micros()
-	return change(tx.sql.extend, digest, token, now, now+sqlstore.Micros(lease))
+	now := tx.nowMicros()
+	return execChange(tx.statements.extend, digest, token, now, now+sqlstore.Micros(lease))
 }
 
 // Complete implements [sqlstore.Steps].
 func (tx *transaction) Complete(digest, token, response []byte, ttl time.Duration, size int) (bool, error) {
-	now := tx.micros()
-	return change(tx.sql.complete, digest, token, now, now+sqlstore.Micros(ttl), response, size)
+	now := tx.nowMicros()
+	return execChange(tx.statements.complete, digest, token, now, now+sqlstore.Micros(ttl), response, size)
 }
 
 // Release implements [sqlstore.Steps].
 func (tx *transaction) Release(digest, token []byte, ttl time.Duration) (bool, error) {
-	now := tx.micros()
-	return change(tx.sql.release, digest, token, now, now+sqlstore.Micros(ttl))
+	now := tx.nowMicros()
+	return execChange(tx.statements.release, digest, token, now, now+sqlstore.Micros(ttl))
 }
 
 // Free implements [sqlstore.Steps].
 func (tx *transaction) Free(digest, token []byte, ttl time.Duration) (bool, error) {
-	now := tx.micros()
-	return change(tx.sql.free, digest, token, now, now+sqlstore.Micros(ttl))
+	now := tx.nowMicros()
+	return execChange(tx.statements.free, digest, token, now, now+sqlstore.Micros(ttl))
 }
 
 // Checkpoint implements [sqlstore.Steps].
 func (tx *transaction) Checkpoint(digest, token, entries []byte, before int) (bool, error) {
-	return change(tx.sql.checkpoint, digest, token, tx.micros(), entries, before)
+	return execChange(tx.statements.checkpoint, digest, token, tx.nowMicros(), entries, before)
 }
 
 // Checkpoints implements [sqlstore.Steps].
 func (tx *transaction) Checkpoints(digest, token []byte) (entries []byte, held bool, err error) {
-	err = tx.sql.checkpoints.QueryRowContext(untouched, digest, token, tx.micros()).Scan(&entries)
+	err = tx.statements.checkpoints.QueryRowContext(statementContext, digest, token, tx.nowMicros()).Scan(&entries)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, false, nil
 	}
@@ -121,33 +121,33 @@ func (tx *transaction) Checkpoints(digest, token []byte) (entries []byte, held b
 
 // See implements [sqlstore.Changes].
 func (tx *transaction) See(digest []byte) (*sqlstore.Seen, error) {
-	seen, err := see(tx.sql.see, digest)
+	seen, err := querySeen(tx.statements.see, digest)
 	if err == nil {
-		seen.Now = tx.micros()
+		seen.Now = tx.nowMicros()
 	}
 	return seen, err
 }
 
-// Forget implements [sqlstore.Changes]. Nobody else writes in the meantime.
+// Forget implements [sqlstore.Changes]. The transaction is the only writer.
 func (tx *transaction) Forget(digest []byte, _ *sqlstore.Seen) (bool, error) {
-	return change(tx.sql.forget, digest)
+	return execChange(tx.statements.forget, digest)
 }
 
-// Resolve implements [sqlstore.Changes]. Nobody else writes in the meantime.
+// Resolve implements [sqlstore.Changes]. The transaction is the only writer.
 func (tx *transaction) Resolve(digest []byte, _, own *sqlstore.Seen, ttl time.Duration) (bool, error) {
-	return change(tx.sql.resolve, digest, own.Token, tx.micros()+sqlstore.Micros(ttl), own.Response, own.Steps,
+	return execChange(tx.statements.resolve, digest, own.Token, tx.nowMicros()+sqlstore.Micros(ttl), own.Response, own.Steps,
 		own.Resolved)
 }
 
-// InDoubt implements [sqlstore.Changes]: a step runs again only if its transaction was rolled back.
+// InDoubt implements [sqlstore.Changes]. A step runs again only after a rollback.
 func (tx *transaction) InDoubt() bool { return false }
 
-// overhead estimates what a record takes beyond its names and its response.
-const overhead = 300
+// recordOverhead estimates the bytes of a record besides names and response.
+const recordOverhead = 300
 
-// change runs a statement that changes a record, and reports whether it has.
-func change(stmt *sql.Stmt, args ...any) (bool, error) {
-	result, err := stmt.ExecContext(untouched, args...)
+// execChange runs a statement, and reports whether the statement has changed a record.
+func execChange(stmt *sql.Stmt, args ...any) (bool, error) {
+	result, err := stmt.ExecContext(statementContext, args...)
 	if err != nil {
 		return false, err
 	}
@@ -156,13 +156,13 @@ func change(stmt *sql.Stmt, args ...any) (bool, error) {
 }
 
 // IsFull implements [sqlstore.Steps].
-func (s *space) IsFull() bool { return s.limit > 0 && s.used > s.limit-s.limit/16 }
+func (s *space) IsFull() bool { return s.limitBytes > 0 && s.usedBytes > s.limitBytes-s.limitBytes/16 }
 
-// HasRoom implements [sqlstore.Steps]. It counts the bytes if there is room.
+// HasRoom implements [sqlstore.Steps]. If n bytes have room, HasRoom counts the bytes as used.
 func (s *space) HasRoom(n int) bool {
-	if s.limit > 0 && s.used+int64(n) > s.limit-s.limit/8 {
+	if s.limitBytes > 0 && s.usedBytes+int64(n) > s.limitBytes-s.limitBytes/8 {
 		return false
 	}
-	s.used += int64(n)
+	s.usedBytes += int64(n)
 	return true
 }

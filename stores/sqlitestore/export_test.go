@@ -30,6 +30,6 @@ func (s *Store) OnCommit(do func() int32) error {
 
 // Execute runs a statement on the connection that writes. No step may run at the same time.
 func (s *Store) Execute(sql string) error {
-	_, err := s.writer.conn.ExecContext(untouched, sql)
+	_, err := s.writer.conn.ExecContext(statementContext, sql)
 	return err
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
-// create makes the file if there is none, and returns its full path. It never opens one that exists: to close that
-// would end the locks that another store of this process has on it (POSIX).
-func create(path string) (string, error) {
+// createFile creates the file at path if the file is missing, and returns the full path. createFile never opens an
+// existing file, because closing the file would end the locks of every store of the process on the file (POSIX).
+func createFile(path string) (string, error) {
 	if path == "" || path == ":memory:" {
 		return "", fmt.Errorf("%q is no file: a MemoryStore needs none", path)
 	}
@@ -28,8 +28,8 @@ func create(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	creating.Lock()
-	defer creating.Unlock()
+	createMutex.Lock()
+	defer createMutex.Unlock()
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	switch {
 	case err == nil:
@@ -40,45 +40,46 @@ func create(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return filepath.EvalSymlinks(path) // SQLite looks for the log beside the file itself
+	return filepath.EvalSymlinks(path) // SQLite looks for the log beside the target of a link
 }
 
-// creating keeps another Open of the process from the file until the one that has made it has closed it.
-var creating sync.Mutex
+// createMutex stops a concurrent Open from using a new file before createFile has closed the file.
+var createMutex sync.Mutex
 
-func (s *Store) open(ctx context.Context) (err error) {
-	parameters, _ := s.opts.parameters() // valid
+// openConnections opens the connections of the store, and makes the table if the table is missing.
+func (s *Store) openConnections(ctx context.Context) (err error) {
+	parameters, _ := s.opts.parseParameters() // Open has validated the parameters
 	synchronous := "synchronous(" + s.opts.Synchronous.String() + ")"
-	if s.writing, err = sql.Open("sqlite", source(s.path, parameters, synchronous)); err != nil {
+	if s.writeDB, err = sql.Open("sqlite", dataSourceName(s.filePath, parameters, synchronous)); err != nil {
 		return err
 	}
-	if err := patiently(ctx, func() error { return makeTable(ctx, s.writing) }); err != nil {
+	if err := retryWhileBusy(ctx, func() error { return makeTable(ctx, s.writeDB) }); err != nil {
 		return err
 	}
 	if s.writer, err = s.newWriter(); err != nil {
 		return err
 	}
-	if s.reading, err = sql.Open("sqlite", source(s.path, nil, synchronous, "query_only(1)")); err != nil {
+	if s.readDB, err = sql.Open("sqlite", dataSourceName(s.filePath, nil, synchronous, "query_only(1)")); err != nil {
 		return err
 	}
-	if s.readers, err = newReaders(s.reading, max(4, runtime.GOMAXPROCS(0)), s.closed); err != nil {
+	if s.readers, err = newReaders(s.readDB, max(4, runtime.GOMAXPROCS(0)), s.closeStarted); err != nil {
 		return err
 	}
-	s.lister, err = newReaders(s.reading, 1, s.closed)
+	s.listReaders, err = newReaders(s.readDB, 1, s.closeStarted)
 	return err
 }
 
-// patiently repeats what other processes are in the way of. SQLite does not wait for them where two that wait would
-// wait for each other, as when both switch to a write-ahead log.
-func patiently(ctx context.Context, do func() error) error {
-	for began := time.Now(); ; pause() {
-		if err := do(); !isBusy(err) || time.Since(began) > settleIn || ctx.Err() != nil {
+// retryWhileBusy repeats do while other processes have the lock. SQLite does not wait for a lock if the wait would be a
+// deadlock, for example when two processes switch to a write-ahead log.
+func retryWhileBusy(ctx context.Context, do func() error) error {
+	for began := time.Now(); ; pauseBriefly() {
+		if err := do(); !isBusy(err) || time.Since(began) > setupTimeout || ctx.Err() != nil {
 			return err
 		}
 	}
 }
 
-// makeTable switches to a write-ahead log, and makes what is missing.
+// makeTable switches the file to a write-ahead log, and makes the table and the index if they are missing.
 func makeTable(ctx context.Context, db *sql.DB) error {
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -92,8 +93,8 @@ func makeTable(ctx context.Context, db *sql.DB) error {
 	if mode != "wal" {
 		return fmt.Errorf("no write-ahead log is possible here: the journal mode is %s", mode)
 	}
-	made, err := verify(conn)
-	if err != nil && !errors.Is(err, errNoTable) || made == 2 { // which needs no wait for those who write
+	made, err := verifyTable(conn)
+	if err != nil && !errors.Is(err, errNoTable) || made == 2 { // a complete table needs no wait for writers
 		return err
 	}
 	for _, text := range []string{"BEGIN IMMEDIATE", statement("records"), statement("records_expires"), "COMMIT"} {
@@ -106,10 +107,11 @@ func makeTable(ctx context.Context, db *sql.DB) error {
 
 var errNoTable = errors.New("the table idempotency_records is gone: open the store again, which makes it")
 
-// verify returns how much there is of the table and its index, or an error if the table is missing or of another version.
-func verify(conn *sql.Conn) (made int, err error) {
+// verifyTable counts the table and the index in made. verifyTable returns an error if the table is missing or of a
+// different version.
+func verifyTable(conn *sql.Conn) (made int, err error) {
 	var text string
-	if err := conn.QueryRowContext(untouched, statement("made")).Scan(&text, &made); err != nil {
+	if err := conn.QueryRowContext(statementContext, statement("made")).Scan(&text, &made); err != nil {
 		return 0, err
 	}
 	const version = "idempotency records, version 1"
@@ -124,58 +126,60 @@ func verify(conn *sql.Conn) (made int, err error) {
 	return made, err
 }
 
+// newWriter returns the writer with an open connection.
 func (s *Store) newWriter() (*writer, error) {
 	w := &writer{
-		transaction: transaction{space: space{limit: s.opts.MaxBytes}, sql: new(statements), now: s.opts.now},
-		db:          s.writing,
+		transaction: transaction{space: space{limitBytes: s.opts.MaxBytes}, statements: new(statements), now: s.opts.now},
+		writeDB:     s.writeDB,
 		queue: queue{
-			steps: make(chan *pendingWrite), turns: make(chan *turn), closed: s.closed, ended: make(chan struct{}),
+			pendingWrites: make(chan *pendingWrite), stepTurns: make(chan *turn),
+			closeStarted: s.closeStarted, runEnded: make(chan struct{}),
 		},
 	}
 	if w.now == nil {
 		w.now = time.Now
 	}
 	var err error
-	if w.files, err = watch(s.path); err != nil {
+	if w.watchedFiles, err = watchFiles(s.filePath); err != nil {
 		return nil, err
 	}
-	err = w.connect()
-	s.writing.SetMaxIdleConns(-1) // from now on, a connection that is given up is closed
+	err = w.connectWriter()
+	s.writeDB.SetMaxIdleConns(-1) // from now on, an abandoned connection is closed
 	return w, err
 }
 
-// look returns the record with a digest as it is now. It does not wait for those who write.
-func (s *Store) look(ctx context.Context, digest []byte) (*sqlstore.Row, error) {
-	seen, err := s.readers.read(ctx, digest)
+// readCurrentRow returns the record with the digest, with the current time, without waiting for writers.
+func (s *Store) readCurrentRow(ctx context.Context, digest []byte) (*sqlstore.Row, error) {
+	seen, err := s.readers.readRow(ctx, digest)
 	if err == nil {
-		seen.Now = s.writer.micros()
+		seen.Now = s.writer.nowMicros()
 	}
 	return seen, err
 }
 
-// Close waits for the steps that run, those in transactions included. Then it closes the file. A step that comes later returns
-// [ErrClosed]. Close may be called again, and returns the same then.
+// Close waits for running steps, including steps in transactions, and then closes the file. Later steps return
+// [ErrClosed]. A repeated Close returns the result of the first.
 func (s *Store) Close() error {
-	s.once.Do(func() {
-		close(s.closed)
-		<-s.writer.ended
-		s.failed = s.disconnect()
+	s.closeOnce.Do(func() {
+		close(s.closeStarted)
+		<-s.writer.runEnded
+		s.closeErr = s.closeConnections()
 	})
-	return s.failed
+	return s.closeErr
 }
 
-// disconnect closes what has been opened, when nothing is to run any more. It waits for those who read. The last
-// connection to the file empties its log.
-func (s *Store) disconnect() (err error) {
-	for _, readers := range []*readers{s.readers, s.lister} {
+// closeConnections waits for running reads, and closes all connections. The writer must have ended. Closing the last
+// connection to the file empties the log.
+func (s *Store) closeConnections() (err error) {
+	for _, readers := range []*readers{s.readers, s.listReaders} {
 		if readers != nil {
-			err = errors.Join(err, readers.close())
+			err = errors.Join(err, readers.closeAll())
 		}
 	}
 	if s.writer != nil {
-		err = errors.Join(err, s.writer.disconnect())
+		err = errors.Join(err, s.writer.disconnectWriter())
 	}
-	for _, db := range []*sql.DB{s.reading, s.writing} {
+	for _, db := range []*sql.DB{s.readDB, s.writeDB} {
 		if db != nil {
 			err = errors.Join(err, db.Close())
 		}
@@ -183,34 +187,35 @@ func (s *Store) disconnect() (err error) {
 	return err
 }
 
-// watched are the files of a database as they were when it was opened: it, its log, and what processes share of that. A
-// file that was deleted goes on to exist for those who have it open, and what they write ends with them.
-type watched struct {
+// watchedFiles are the files of a database at the time of opening: the database, the log, and the memory shared by
+// processes. A deleted file lives on for processes that have the file open, and writes to the deleted file are lost.
+type watchedFiles struct {
 	paths []string
-	are   []os.FileInfo
+	infos []os.FileInfo
 }
 
-func watch(path string) (*watched, error) {
-	w := &watched{paths: []string{path, path + "-wal", path + "-shm"}}
+// watchFiles returns the current files of the database at path.
+func watchFiles(path string) (*watchedFiles, error) {
+	w := &watchedFiles{paths: []string{path, path + "-wal", path + "-shm"}}
 	for _, path := range w.paths {
-		is, err := os.Stat(path)
+		info, err := os.Stat(path)
 		if err != nil {
 			return nil, err
 		}
-		w.are = append(w.are, is)
+		w.infos = append(w.infos, info)
 	}
 	return w, nil
 }
 
-// check returns an error that wraps ErrReplaced unless all files are the same. It opens none: to close one would end
-// the locks of the process (POSIX).
-func (w *watched) check() error {
+// checkReplaced returns an error wrapping ErrReplaced if any file is missing or was replaced. checkReplaced does not open
+// the files, because closing a file would end the locks of the process (POSIX).
+func (w *watchedFiles) checkReplaced() error {
 	for i, path := range w.paths {
-		is, err := os.Stat(path)
+		info, err := os.Stat(path)
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrReplaced, err)
 		}
-		if !os.SameFile(is, w.are[i]) {
+		if !os.SameFile(info, w.infos[i]) {
 			return fmt.Errorf("%w: %s", ErrReplaced, path)
 		}
 	}

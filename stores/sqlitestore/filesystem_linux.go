@@ -7,37 +7,38 @@ import (
 )
 
 const (
-	forgotten = "its records do not survive a restart, and their operations run again"
-	distant   = "its locks may exclude nobody, and what was acknowledged may be on no disk: keys may be claimed twice"
+	riskForgotten = "its records do not survive a restart, and their operations run again"
+	riskRemote    = "its locks may exclude nobody, and what was acknowledged may be on no disk: keys may be claimed twice"
 )
 
-// fileSystems have a risk. The numbers are those of statfs(2).
-var fileSystems = map[uint32]fileSystem{
-	unix.TMPFS_MAGIC:           {name: "tmpfs", risk: "it is in memory: " + forgotten},
-	unix.RAMFS_MAGIC:           {name: "ramfs", risk: "it is in memory: " + forgotten},
-	unix.OVERLAYFS_SUPER_MAGIC: {name: "overlayfs", risk: "it ends with its container: " + forgotten},
-	unix.NFS_SUPER_MAGIC:       {name: "nfs", risk: distant},
-	unix.SMB_SUPER_MAGIC:       {name: "smb", risk: distant},
-	unix.SMB2_SUPER_MAGIC:      {name: "smb2", risk: distant},
-	unix.CIFS_SUPER_MAGIC:      {name: "cifs", risk: distant},
-	unix.V9FS_MAGIC:            {name: "9p", risk: distant},
-	unix.FUSE_SUPER_MAGIC:      {name: "fuse", risk: distant},
-	unix.CEPH_SUPER_MAGIC:      {name: "ceph", risk: distant},
-	unix.AFS_SUPER_MAGIC:       {name: "afs", risk: distant},
-	unix.AFS_FS_MAGIC:          {name: "afs", risk: distant},
-	unix.CODA_SUPER_MAGIC:      {name: "coda", risk: distant},
-	unix.OCFS2_SUPER_MAGIC:     {name: "ocfs2", risk: distant},
+// riskyFileSystems are the file systems with a known risk, by their numbers in statfs(2).
+var riskyFileSystems = map[uint32]fileSystem{
+	unix.TMPFS_MAGIC:           {name: "tmpfs", risk: "it is in memory: " + riskForgotten},
+	unix.RAMFS_MAGIC:           {name: "ramfs", risk: "it is in memory: " + riskForgotten},
+	unix.OVERLAYFS_SUPER_MAGIC: {name: "overlayfs", risk: "it ends with its container: " + riskForgotten},
+	unix.NFS_SUPER_MAGIC:       {name: "nfs", risk: riskRemote},
+	unix.SMB_SUPER_MAGIC:       {name: "smb", risk: riskRemote},
+	unix.SMB2_SUPER_MAGIC:      {name: "smb2", risk: riskRemote},
+	unix.CIFS_SUPER_MAGIC:      {name: "cifs", risk: riskRemote},
+	unix.V9FS_MAGIC:            {name: "9p", risk: riskRemote},
+	unix.FUSE_SUPER_MAGIC:      {name: "fuse", risk: riskRemote},
+	unix.CEPH_SUPER_MAGIC:      {name: "ceph", risk: riskRemote},
+	unix.AFS_SUPER_MAGIC:       {name: "afs", risk: riskRemote},
+	unix.AFS_FS_MAGIC:          {name: "afs", risk: riskRemote},
+	unix.CODA_SUPER_MAGIC:      {name: "coda", risk: riskRemote},
+	unix.OCFS2_SUPER_MAGIC:     {name: "ocfs2", risk: riskRemote},
 }
 
+// fileSystemOf returns the file system of path.
 func fileSystemOf(path string) (fileSystem, error) {
-	var is unix.Statfs_t
-	if err := unix.Statfs(path, &is); err != nil {
+	var stat unix.Statfs_t
+	if err := unix.Statfs(path, &stat); err != nil {
 		return fileSystem{}, err
 	}
-	known, ok := fileSystems[uint32(is.Type)]
+	known, ok := riskyFileSystems[uint32(stat.Type)]
 	if !ok {
-		known.name = fmt.Sprintf("of type %#x", uint32(is.Type))
+		known.name = fmt.Sprintf("of type %#x", uint32(stat.Type))
 	}
-	known.free = int64(is.Bavail) * int64(is.Bsize)
+	known.freeBytes = int64(stat.Bavail) * int64(stat.Bsize)
 	return known, nil
 }

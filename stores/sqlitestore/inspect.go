@@ -12,38 +12,38 @@ import (
 
 var _ idempotency.Resolver = (*Store)(nil)
 
-// Inspect implements [idempotency.Inspector]. It does not wait for those who write.
+// Inspect implements [idempotency.Inspector]. Inspect reads without waiting for writers.
 func (s *Store) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
 	return s.InspectDigest(ctx, key.Digest())
 }
 
 // InspectDigest implements [idempotency.Resolver], as Inspect does.
 func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (idempotency.Entry, error) {
-	seen, err := s.readers.see(ctx, digest[:])
+	seen, err := s.readers.readSeen(ctx, digest[:])
 	if err != nil {
-		return idempotency.Entry{Digest: digest}, failure("inspect", err)
+		return idempotency.Entry{Digest: digest}, wrapFailure("inspect", err)
 	}
-	seen.Now = s.writer.micros()
+	seen.Now = s.writer.nowMicros()
 	entry, err := seen.Entry(digest)
-	return entry, failure("inspect", err)
+	return entry, wrapFailure("inspect", err)
 }
 
-// Forget implements [idempotency.Inspector]. It takes its turn to write.
+// Forget implements [idempotency.Inspector]. Forget waits for its turn to write.
 func (s *Store) Forget(ctx context.Context, entry idempotency.Entry) error {
 	return sqlstore.Forget(ctx, leases{s}, entry)
 }
 
-// Resolve implements [idempotency.Resolver]. It takes its turn to write.
+// Resolve implements [idempotency.Resolver]. Resolve waits for its turn to write.
 func (s *Store) Resolve(ctx context.Context, entry idempotency.Entry, resolution idempotency.Resolution) error {
 	return sqlstore.Resolve(ctx, leases{s}, entry, resolution)
 }
 
-// List implements [idempotency.Inspector]. List reads the whole table twice: 2 to 4 seconds of one core for a million records. It
-// reads no answers, except for those of the page. Claims and replays do not wait for List, because it has a connection of its own,
-// for one listing at a time. As long as List reads, the log beside the file grows.
+// List implements [idempotency.Inspector]. List reads the whole table twice: 2 to 4 seconds of one core for a million
+// records. List reads only the answers of the page. Claims and replays do not wait for List, because List has a
+// separate connection, for one listing at a time. While List reads, the log beside the file grows.
 func (s *Store) List(ctx context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
 	var listing idempotency.Listing
-	err := s.lister.do(ctx, func(r *reader) (err error) {
+	err := s.listReaders.withReader(ctx, func(r *reader) (err error) {
 		lister := sqlstore.Lister{
 			Table: "main.idempotency_records", ScanHint: "NOT INDEXED", SubqueryEnd: "LIMIT -1",
 			AnswerSize: "OCTET_LENGTH(response)",
@@ -51,8 +51,8 @@ func (s *Store) List(ctx context.Context, request idempotency.ListRequest) (idem
 			Text:       func(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" },
 			Query:      func(ctx context.Context, text string) (*sql.Rows, error) { return r.conn.QueryContext(ctx, text) },
 		}
-		listing, err = lister.List(ctx, request, s.writer.micros())
+		listing, err = lister.List(ctx, request, s.writer.nowMicros())
 		return err
 	})
-	return listing, failure("list", err)
+	return listing, wrapFailure("list", err)
 }

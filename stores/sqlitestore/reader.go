@@ -10,75 +10,76 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
-// readers are connections that read records. They neither wait for the writer nor keep it waiting.
+// readers are connections for reading records. A reader and the writer never wait for each other.
 type readers struct {
-	idle   chan *reader
-	closed chan struct{} // closed when no more reading is to begin
+	idleReaders  chan *reader
+	closeStarted chan struct{} // closed when Close starts, and no new read may begin
 }
 
 type reader struct {
-	conn      *connection
-	read, see *sql.Stmt
+	conn                        *connection
+	readStatement, seeStatement *sql.Stmt
 }
 
-// newReaders returns n connections of db.
+// newReaders opens n connections of db for reading.
 func newReaders(db *sql.DB, n int, closed chan struct{}) (*readers, error) {
 	rs := &readers{make(chan *reader, n), closed}
 	for range n {
 		r := new(reader)
 		var err error
-		texts := map[string]**sql.Stmt{statement("read"): &r.read, statement("see"): &r.see}
-		if r.conn, err = connect(db, texts); err != nil {
-			for range len(rs.idle) {
-				err = errors.Join(err, (<-rs.idle).conn.Close())
+		texts := map[string]**sql.Stmt{statement("read"): &r.readStatement, statement("see"): &r.seeStatement}
+		if r.conn, err = openConnection(db, texts); err != nil {
+			for range len(rs.idleReaders) {
+				err = errors.Join(err, (<-rs.idleReaders).conn.Close())
 			}
 			return nil, err
 		}
-		rs.idle <- r
+		rs.idleReaders <- r
 	}
 	return rs, nil
 }
 
-// read returns the record with a digest. It need not have been found.
-func (rs *readers) read(ctx context.Context, digest []byte) (seen *sqlstore.Row, err error) {
-	err = rs.do(ctx, func(r *reader) error {
-		rows, err := r.read.QueryContext(untouched, digest)
+// readRow returns the record with the digest. Without a record, Found of the row is false.
+func (rs *readers) readRow(ctx context.Context, digest []byte) (seen *sqlstore.Row, err error) {
+	err = rs.withReader(ctx, func(r *reader) error {
+		rows, err := r.readStatement.QueryContext(statementContext, digest)
 		if err == nil {
-			seen, err = read(rows)
+			seen, err = scanRow(rows)
 		}
 		return err
 	})
 	return seen, err
 }
 
-// see returns what people are told of the record with a digest.
-func (rs *readers) see(ctx context.Context, digest []byte) (seen *sqlstore.Seen, err error) {
-	err = rs.do(ctx, func(r *reader) error {
-		seen, err = see(r.see, digest)
+// readSeen returns the record with the digest as operators see the record.
+func (rs *readers) readSeen(ctx context.Context, digest []byte) (seen *sqlstore.Seen, err error) {
+	err = rs.withReader(ctx, func(r *reader) error {
+		seen, err = querySeen(r.seeStatement, digest)
 		return err
 	})
 	return seen, err
 }
 
-// do reads by a connection that is idle.
-func (rs *readers) do(ctx context.Context, read func(r *reader) error) error {
-	r, err := rs.take(ctx)
+// withReader calls read with an idle reader, and repeats read while the file is busy.
+func (rs *readers) withReader(ctx context.Context, read func(r *reader) error) error {
+	r, err := rs.takeReader(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { rs.idle <- r }()
+	defer func() { rs.idleReaders <- r }()
 	for {
 		err := read(r)
-		if !isBusy(err) || ctx.Err() != nil { // busy: another process repairs what a death has left
+		if !isBusy(err) || ctx.Err() != nil { // busy: a process is recovering the log of a dead process
 			return err
 		}
-		pause()
+		pauseBriefly()
 	}
 }
 
-func (rs *readers) take(ctx context.Context) (*reader, error) {
+// takeReader waits for an idle reader.
+func (rs *readers) takeReader(ctx context.Context) (*reader, error) {
 	select {
-	case <-rs.closed:
+	case <-rs.closeStarted:
 		return nil, ErrClosed
 	default:
 	}
@@ -86,39 +87,39 @@ func (rs *readers) take(ctx context.Context) (*reader, error) {
 		return nil, err
 	}
 	select {
-	case r := <-rs.idle:
+	case r := <-rs.idleReaders:
 		return r, nil
-	case <-rs.closed:
+	case <-rs.closeStarted:
 		return nil, ErrClosed
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, ctx.Err())
 	}
 }
 
-// close waits for those that read.
-func (rs *readers) close() (err error) {
-	for range cap(rs.idle) {
-		err = errors.Join(err, (<-rs.idle).conn.Close())
+// closeAll waits for running reads, and closes the connections.
+func (rs *readers) closeAll() (err error) {
+	for range cap(rs.idleReaders) {
+		err = errors.Join(err, (<-rs.idleReaders).conn.Close())
 	}
 	return err
 }
 
-// see returns the record that a statement finds by a digest, with its checkpoints and how it was resolved.
-func see(stmt *sql.Stmt, digest []byte) (*sqlstore.Seen, error) {
-	rows, err := stmt.QueryContext(untouched, digest)
+// querySeen returns the record found by stmt, with checkpoints and resolution.
+func querySeen(stmt *sql.Stmt, digest []byte) (*sqlstore.Seen, error) {
+	rows, err := stmt.QueryContext(statementContext, digest)
 	if err != nil {
 		return nil, err
 	}
 	var checkpoints, resolved []byte
-	row, err := read(rows, &checkpoints, &resolved)
+	row, err := scanRow(rows, &checkpoints, &resolved)
 	if err != nil {
 		return nil, err
 	}
 	return &sqlstore.Seen{Row: *row, Steps: checkpoints, Resolved: resolved}, nil
 }
 
-// read returns the record that a query finds. More is where to scan the columns in front of it to.
-func read(rows *sql.Rows, more ...any) (seen *sqlstore.Row, err error) {
+// scanRow returns the record found by a query. The columns before the columns of the record are scanned to more.
+func scanRow(rows *sql.Rows, more ...any) (seen *sqlstore.Row, err error) {
 	defer func() {
 		if closed := rows.Close(); err == nil {
 			err = closed

@@ -10,18 +10,18 @@ import (
 //go:embed sql
 var files embed.FS
 
-// statement returns a file of the directory sql.
+// statement returns the statement in a file of the directory sql.
 func statement(file string) string { return sqlstore.Statement(files, file) }
 
-// statements are those of the connection that writes.
+// statements are the prepared statements of the writing connection.
 type statements struct {
 	begin, commit, rollback                                *sql.Stmt
 	read, put, extend, complete, release, free, trim, used *sql.Stmt
 	checkpoint, checkpoints, see, forget, resolve          *sql.Stmt
 }
 
-// texts returns what each statement is prepared from.
-func (s *statements) texts() map[string]**sql.Stmt {
+// statementTargets returns the variable for each prepared statement, by its text.
+func (s *statements) statementTargets() map[string]**sql.Stmt {
 	return map[string]**sql.Stmt{
 		"BEGIN IMMEDIATE": &s.begin, "COMMIT": &s.commit, "ROLLBACK": &s.rollback,
 		statement("read"): &s.read, statement("put"): &s.put, statement("extend"): &s.extend,

@@ -11,63 +11,65 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
-// Store keeps records in a file. It is safe for concurrent use, and several processes of one machine may share the file.
+// Store keeps records in a file. A Store is safe for concurrent use, and several processes of one machine may share the
+// file.
 //
-// Attempt of [idempotency.Operation] counts the claims that are in the record. If the file is lost, or its last records
-// by [Normal], it begins again with 1.
+// Attempt of [idempotency.Operation] counts the claims in the record. If the file is lost, or [Normal] has lost the
+// last records, Attempt begins again with 1.
 type Store struct {
-	path             string
-	opts             Options
-	writing, reading *sql.DB
-	writer           *writer
-	readers          *readers
-	lister           *readers // one, so that a listing keeps none of the others
+	filePath        string
+	opts            Options
+	writeDB, readDB *sql.DB
+	writer          *writer
+	readers         *readers
+	listReaders     *readers // a single reader, so that listings leave the readers free
 
 	closing
 }
 
-// closing is the end of a store.
+// closing is the state of Close.
 type closing struct {
-	once   sync.Once
-	closed chan struct{}
-	failed error // of Close
+	closeOnce    sync.Once
+	closeStarted chan struct{} // closed when Close starts
+	closeErr     error         // result of Close
 }
 
 var _ idempotency.Store = (*Store)(nil)
 
-// Open opens the store in the file at path. It makes the file if there is none, for its owner only (mode 0600), and the
-// table idempotency_records in it. The directory must exist. A database that holds other tables may be used too, but no
-// table of that name that another version of this package has made. Open reports all faults of opts together. It waits
-// for other processes that write, for ten seconds or somewhat longer, or until ctx ends. The store does not end with ctx.
+// Open opens the store in the file at path. If the file is missing, Open creates the file with mode 0600. If the table
+// idempotency_records is missing, Open creates the table. The directory must exist. The file may hold other tables, but
+// a table idempotency_records of a different version of this package is an error. Open reports all faults of opts
+// together. Open waits for other writing processes until ctx ends, but for little more than ten seconds. The end of ctx
+// does not close the store.
 //
-// [Store.Close] closes the store. Several stores, also of several processes, may have the same file open.
+// [Store.Close] closes the store. Several stores, in one process or in several processes, may have the same file open.
 func Open(ctx context.Context, path string, opts Options) (*Store, error) {
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
-	path, err := create(path)
+	path, err := createFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("sqlitestore: %w", err)
 	}
-	s := &Store{path: path, opts: opts, closing: closing{closed: make(chan struct{})}}
-	if err := s.open(ctx); err != nil {
-		return nil, fmt.Errorf("sqlitestore: %s: %w", path, errors.Join(err, s.disconnect()))
+	s := &Store{filePath: path, opts: opts, closing: closing{closeStarted: make(chan struct{})}}
+	if err := s.openConnections(ctx); err != nil {
+		return nil, fmt.Errorf("sqlitestore: %s: %w", path, errors.Join(err, s.closeConnections()))
 	}
-	go s.writer.run()
+	go s.writer.runQueue()
 	return s, nil
 }
 
-// Begin implements [idempotency.Store]. It reads a record that holds its key without waiting for those who write.
+// Begin implements [idempotency.Store]. If a record already holds the key, Begin returns without waiting for writers.
 func (s *Store) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	digest := key.Digest()
-	seen, err := s.look(ctx, digest[:])
+	seen, err := s.readCurrentRow(ctx, digest[:])
 	if err != nil {
-		return idempotency.Record{}, nil, failure("claim", err)
+		return idempotency.Record{}, nil, wrapFailure("claim", err)
 	}
 	if isHeld, record, err := seen.Held(sqlstore.NamesOf(key), &request); isHeld {
-		return record, nil, failure("claim", err)
+		return record, nil, wrapFailure("claim", err)
 	}
 	return sqlstore.Claim(ctx, leases{s}, key, &request)
 }

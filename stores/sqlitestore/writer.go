@@ -11,141 +11,144 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// writer has the only connection of the store that writes. SQLite has no group commit: every transaction would wait for
-// the disk by itself. So all steps that wait when a transaction begins share it, and are answered when it is committed.
-// In between, steps in transactions have the connection to themselves, one at a time.
+// writer has the only writing connection of the store. SQLite has no group commit, so each transaction would wait for
+// the disk alone. To share the wait, all steps that are waiting when a transaction begins share the transaction, and
+// get their results after its commit. Between these batches, steps in transactions have the connection to themselves,
+// in turn.
 type writer struct {
 	transaction
-	db    *sql.DB
-	conn  *connection // nil: the last one was given up
-	guard *guard      // of conn
-	files *watched
+	writeDB      *sql.DB
+	conn         *connection // nil: the previous connection was closed
+	guard        *guard      // guard of conn
+	watchedFiles *watchedFiles
 	queue
 	pace
 	progress
-	doubtful atomic.Pointer[turn] // the last turn whose caller did not wait for the end of its commit
+	doubtfulTurn atomic.Pointer[turn] // the last turn whose caller has stopped waiting for the commit
 }
 
-// queue is what the writer is given to do.
+// queue holds the work for the writer.
 type queue struct {
-	steps  chan *pendingWrite
-	turns  chan *turn
-	closed chan struct{} // closed when nothing more is to begin
-	ended  chan struct{} // closed when the last batch or turn has ended
+	pendingWrites chan *pendingWrite
+	stepTurns     chan *turn
+	closeStarted  chan struct{} // closed when Close starts, and no new work may begin
+	runEnded      chan struct{} // closed after the last batch or turn
 }
 
 // pace says how long a transaction waits for more steps.
 type pace struct {
-	answered int           // steps of the last transaction
-	patience time.Duration // that the next one has for as many, a tenth of what the commit took
+	lastBatchSize int           // steps of the previous transaction
+	gatherTime    time.Duration // longest wait for as many steps: a tenth of the time of the previous commit
 }
 
-// progress is what others are told of the writer.
+// progress is the state of the writer for waiting callers.
 type progress struct {
-	served  atomic.Int64 // batches and turns that have ended
-	waiting atomic.Bool  // for another process to end its transaction
-	inStep  atomic.Bool  // a step in a transaction has its turn
+	servedCount  atomic.Int64 // ended batches and turns
+	isWaiting    atomic.Bool  // the writer is waiting for the transaction of a different process
+	isStepActive atomic.Bool  // a step in a transaction has the connection
 }
 
-// mostSteps of a transaction. The first of them waits for the last.
-const mostSteps = 256
+// maxBatchSize is the most steps of a transaction. The bound limits how long the first step waits for the last.
+const maxBatchSize = 256
 
-// pendingWrite is a part of a transaction.
+// pendingWrite is a step waiting for a transaction.
 type pendingWrite struct {
-	ctx  context.Context
-	adds bool // a record, probably
+	ctx        context.Context
+	addsRecord bool // the step probably adds a record
 
-	// run does the step. An error is one of the database. It may run again after a transaction that was rolled back,
-	// and leaves what it finds out in variables of the caller.
-	run func(tx *transaction) error
+	// runStep runs the statements of the step. An error is an error of the database. After a rollback the writer may
+	// call runStep again. runStep leaves results in variables of the caller.
+	runStep func(tx *transaction) error
 
 	err  error
-	over chan struct{} // closed when the step is committed, or has failed
+	done chan struct{} // closed after the commit or the failure of the step
 }
 
-// do runs a step, and returns when it is committed. If begun is false it has not run, and will not. If ctx ends in the
-// meantime, the step may or may not take effect.
-func (w *writer) do(ctx context.Context, adds bool, run func(tx *transaction) error) (begun bool, err error) {
-	before := w.served.Load()
+// submitStep queues a step, and returns after the commit. If begun is false, the step has not run and will not run. If
+// ctx ends during the step, the step may or may not take effect.
+func (w *writer) submitStep(ctx context.Context, adds bool, run func(tx *transaction) error) (begun bool, err error) {
+	before := w.servedCount.Load()
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	s := &pendingWrite{ctx: ctx, adds: adds, run: run, over: make(chan struct{})}
+	s := &pendingWrite{ctx: ctx, addsRecord: adds, runStep: run, done: make(chan struct{})}
 	select {
-	case w.steps <- s:
+	case w.pendingWrites <- s:
 	case <-ctx.Done():
-		return false, w.late(ctx, before)
-	case <-w.closed:
+		return false, w.lateError(ctx, before)
+	case <-w.closeStarted:
 		return false, ErrClosed
 	}
 	select {
-	case <-s.over:
+	case <-s.done:
 		return !errors.Is(s.err, errNotBegun), s.err
 	case <-ctx.Done():
-		return true, w.late(ctx, before)
+		return true, w.lateError(ctx, before)
 	}
 }
 
-// errNotBegun says that a step has not run.
+// errNotBegun reports that a step has not run.
 var errNotBegun = errors.New("its turn had not come")
 
-// late returns the error of a step whose context has ended: the store is busy if others were served since, or if
-// the transaction of a step or another process has its turn.
-func (w *writer) late(ctx context.Context, before int64) error {
-	if w.served.Load() != before || w.waiting.Load() || w.inStep.Load() {
+// lateError returns the error of a step whose context has ended. The error wraps ErrStoreBusy if the writer has served
+// other steps since before, or if the transaction of a step or a different process has the lock.
+func (w *writer) lateError(ctx context.Context, before int64) error {
+	if w.servedCount.Load() != before || w.isWaiting.Load() || w.isStepActive.Load() {
 		return fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, ctx.Err())
 	}
 	return ctx.Err()
 }
 
-// run commits batches, and lets steps in transactions take turns, until the store is closed. Where both wait, chance decides.
-func (w *writer) run() {
-	defer close(w.ended)
+// runQueue commits batches, and gives turns to steps in transactions, until Close starts. If a batch and a turn are
+// both waiting, runQueue chooses at random.
+func (w *writer) runQueue() {
+	defer close(w.runEnded)
 	for {
 		select {
-		case s := <-w.steps:
-			w.commit([]*pendingWrite{s})
-		case t := <-w.turns:
-			w.await(t)
-		case <-w.closed:
+		case s := <-w.pendingWrites:
+			w.commitBatch([]*pendingWrite{s})
+		case t := <-w.stepTurns:
+			w.awaitTurnEnd(t)
+		case <-w.closeStarted:
 			return
 		}
 	}
 }
 
-// commit runs a batch in a transaction, together with the steps that come before it ends. If that fails, each step gets
-// a transaction of its own, so that none fails for another.
-func (w *writer) commit(batch []*pendingWrite) {
-	batch, err := w.begin(batch)
+// commitBatch runs a batch in a transaction, together with steps that arrive before its end. If the transaction fails,
+// commitBatch runs each step in a separate transaction, so that a failing step does not harm the rest.
+func (w *writer) commitBatch(batch []*pendingWrite) {
+	batch, err := w.beginBatch(batch)
 	if err == nil {
-		batch, err = w.try(batch, mostSteps)
+		batch, err = w.runBatch(batch, maxBatchSize)
 	}
 	if err == nil || len(batch) <= 1 || errors.Is(err, ErrReplaced) {
-		w.answer(batch, err)
+		w.answerSteps(batch, err)
 		return
 	}
 	for _, s := range batch {
-		alone, err := w.begin([]*pendingWrite{s})
+		alone, err := w.beginBatch([]*pendingWrite{s})
 		if err == nil {
-			alone, err = w.try(alone, 1)
+			alone, err = w.runBatch(alone, 1)
 		}
-		w.answer(alone, err)
+		w.answerSteps(alone, err)
 	}
 }
 
-func (w *writer) answer(batch []*pendingWrite, err error) {
-	w.served.Add(1)
+// answerSteps gives err to the callers of the steps.
+func (w *writer) answerSteps(batch []*pendingWrite, err error) {
+	w.servedCount.Add(1)
 	for _, s := range batch {
 		s.err = err
-		close(s.over)
+		close(s.done)
 	}
 }
 
-// gather returns up to n steps that wait.
-func (w *writer) gather(n int) (waiting []*pendingWrite) {
+// gatherWaiting returns up to n waiting steps.
+func (w *writer) gatherWaiting(n int) (waiting []*pendingWrite) {
 	for len(waiting) < n {
 		select {
-		case s := <-w.steps:
+		case s := <-w.pendingWrites:
 			waiting = append(waiting, s)
 		default:
 			return waiting
@@ -154,40 +157,41 @@ func (w *writer) gather(n int) (waiting []*pendingWrite) {
 	return waiting
 }
 
-// begin begins a transaction for a batch. It answers the steps that nobody waits for by then, and returns the others.
-// If none is left, it has begun nothing.
-func (w *writer) begin(batch []*pendingWrite) ([]*pendingWrite, error) {
-	err := w.seize(func() bool {
-		batch = w.drop(batch)
+// beginBatch begins a transaction for a batch. While waiting for the lock, beginBatch drops expired steps, and returns
+// the rest. If all steps have expired, beginBatch begins no transaction.
+func (w *writer) beginBatch(batch []*pendingWrite) ([]*pendingWrite, error) {
+	err := w.beginTransaction(func() bool {
+		batch = w.dropExpired(batch)
 		return len(batch) > 0
 	})
 	return batch, err
 }
 
-// seize begins a transaction when no other process has one, while somebody wants it.
-func (w *writer) seize(isWanted func() bool) error {
-	if err := w.reconnect(); err != nil {
+// beginTransaction begins a transaction as soon as no different process has a transaction open. beginTransaction gives
+// up when isWanted returns false.
+func (w *writer) beginTransaction(isWanted func() bool) error {
+	if err := w.reconnectWriter(); err != nil {
 		return err
 	}
-	defer w.waiting.Store(false)
+	defer w.isWaiting.Store(false)
 	for {
-		_, err := w.sql.begin.ExecContext(untouched)
+		_, err := w.statements.begin.ExecContext(statementContext)
 		if !isBusy(err) {
 			return err
 		}
-		w.waiting.Store(true)
+		w.isWaiting.Store(true)
 		if !isWanted() {
 			return err
 		}
-		pause()
+		pauseBriefly()
 	}
 }
 
-// drop answers the steps of a batch whose context has ended, and returns the others.
-func (w *writer) drop(batch []*pendingWrite) (kept []*pendingWrite) {
+// dropExpired answers the steps whose context has ended, and returns the rest.
+func (w *writer) dropExpired(batch []*pendingWrite) (kept []*pendingWrite) {
 	for _, s := range batch {
 		if err := s.ctx.Err(); err != nil {
-			w.answer([]*pendingWrite{s}, fmt.Errorf("%w: %w: %w", idempotency.ErrStoreBusy, errNotBegun, err))
+			w.answerSteps([]*pendingWrite{s}, fmt.Errorf("%w: %w: %w", idempotency.ErrStoreBusy, errNotBegun, err))
 			continue
 		}
 		kept = append(kept, s)
@@ -195,30 +199,32 @@ func (w *writer) drop(batch []*pendingWrite) (kept []*pendingWrite) {
 	return kept
 }
 
-// try runs a batch in the transaction that has begun, and what comes meanwhile, up to most steps. It commits them, and
-// returns them. With an error, nothing has happened that anybody sees, but for ErrReplaced.
-func (w *writer) try(batch []*pendingWrite, most int) ([]*pendingWrite, error) {
-	batch, err := w.perform(batch, most)
+// runBatch runs a batch in the open transaction, with steps that arrive meanwhile, up to most steps. runBatch commits,
+// and returns the steps. After an error the transaction is rolled back, except after ErrReplaced, where the lost file
+// has the commit.
+func (w *writer) runBatch(batch []*pendingWrite, most int) ([]*pendingWrite, error) {
+	batch, err := w.performSteps(batch, most)
 	if err == nil {
-		err = w.finish(len(batch))
+		err = w.finishBatch(len(batch))
 	}
 	if err != nil {
-		_, _ = w.sql.rollback.ExecContext(untouched) // fails if SQLite has done it already
+		_, _ = w.statements.rollback.ExecContext(statementContext) // fails if SQLite has already rolled back
 		return batch, err
 	}
-	return batch, w.files.check()
+	return batch, w.watchedFiles.checkReplaced()
 }
 
-// perform returns the steps that it has run, or was about to when it failed.
-func (w *writer) perform(batch []*pendingWrite, most int) (performed []*pendingWrite, err error) {
-	for next := batch; len(next) > 0; next = w.more(most-len(performed), len(performed)) {
-		next = w.drop(next)
+// performSteps runs the steps of a batch and arriving steps, and returns the steps performed. After an error, the list
+// includes the failed steps.
+func (w *writer) performSteps(batch []*pendingWrite, most int) (performed []*pendingWrite, err error) {
+	for next := batch; len(next) > 0; next = w.waitForMore(most-len(performed), len(performed)) {
+		next = w.dropExpired(next)
 		performed = append(performed, next...)
-		if err := w.prepare(adding(next)); err != nil {
+		if err := w.makeRoom(countAdds(next)); err != nil {
 			return performed, err
 		}
 		for _, s := range next {
-			if err := s.run(&w.transaction); err != nil {
+			if err := s.runStep(&w.transaction); err != nil {
 				return performed, err
 			}
 		}
@@ -226,84 +232,86 @@ func (w *writer) perform(batch []*pendingWrite, most int) (performed []*pendingW
 	return performed, nil
 }
 
-// adding returns how many steps add a record, probably.
-func adding(steps []*pendingWrite) (n int) {
+// countAdds returns how many steps probably add a record.
+func countAdds(steps []*pendingWrite) (n int) {
 	for _, s := range steps {
-		if s.adds {
+		if s.addsRecord {
 			n++
 		}
 	}
 	return n
 }
 
-// more returns up to n further steps for a transaction that has so many. Where commits take long, it waits a moment for
-// the callers whom the last one has answered: what they do next would else wait for two commits.
-func (w *writer) more(n, have int) []*pendingWrite {
-	waiting := w.gather(n)
-	if len(waiting) > 0 || n <= 0 || have >= w.answered || w.patience < worthwhile {
+// waitForMore returns up to n further steps for a transaction of have steps. After a slow commit, waitForMore briefly
+// waits for the callers that the previous transaction has answered, because their next steps would otherwise wait for
+// two commits.
+func (w *writer) waitForMore(n, have int) []*pendingWrite {
+	waiting := w.gatherWaiting(n)
+	if len(waiting) > 0 || n <= 0 || have >= w.lastBatchSize || w.gatherTime < minWait {
 		return waiting
 	}
 	began := time.Now()
-	defer func() { w.patience -= time.Since(began) }()
+	defer func() { w.gatherTime -= time.Since(began) }()
 	select {
-	case s := <-w.steps:
-		return append(w.gather(n-1), s)
-	case <-time.After(w.patience):
+	case s := <-w.pendingWrites:
+		return append(w.gatherWaiting(n-1), s)
+	case <-time.After(w.gatherTime):
 		return nil
 	}
 }
 
-// worthwhile is how long a wait must be allowed to take: no timer is more precise.
-const worthwhile = 50 * time.Microsecond
+// minWait is the shortest useful wait, because timers are no more precise.
+const minWait = 50 * time.Microsecond
 
-// finish commits the transaction.
-func (w *writer) finish(steps int) error {
+// finishBatch commits the transaction, and sets the pace of the next transaction.
+func (w *writer) finishBatch(steps int) error {
 	began := time.Now()
-	_, err := w.sql.commit.ExecContext(untouched)
-	w.patience, w.answered = min(time.Since(began)/10, time.Millisecond), steps
+	_, err := w.statements.commit.ExecContext(statementContext)
+	w.gatherTime, w.lastBatchSize = min(time.Since(began)/10, time.Millisecond), steps
 	return err
 }
 
-// turn is the time for which the transaction of a step has the connection that writes.
+// turn is the time during which a step in a transaction has the writing connection.
 type turn struct {
-	ended chan func() // what the writer has to do at the end, or nil
-	over  chan struct{}
+	endAction chan func()   // last action of the turn, called by the writer; nil: nothing to do
+	done      chan struct{} // closed at the end of the turn
 }
 
 // takeTurn waits for a turn.
 func (w *writer) takeTurn(ctx context.Context) (*turn, error) {
-	before := w.served.Load()
+	before := w.servedCount.Load()
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	t := &turn{make(chan func(), 1), make(chan struct{})}
 	select {
-	case w.turns <- t:
+	case w.stepTurns <- t:
 		return t, nil
 	case <-ctx.Done():
-		return nil, w.late(ctx, before)
-	case <-w.closed:
+		return nil, w.lateError(ctx, before)
+	case <-w.closeStarted:
 		return nil, ErrClosed
 	}
 }
 
-// end ends the turn as soon as the writer has called last, if last is not nil. It does not wait for that.
-func (t *turn) end(last func()) { t.ended <- last }
+// endWith ends the turn after the writer has called last, if last is not nil. endWith returns without waiting for the
+// writer.
+func (t *turn) endWith(last func()) { t.endAction <- last }
 
-// await waits for the end of a turn.
-func (w *writer) await(t *turn) {
-	w.inStep.Store(true)
-	defer close(t.over)
-	defer w.served.Add(1)
-	defer w.inStep.Store(false)
-	if last := <-t.ended; last != nil {
+// awaitTurnEnd waits for the end of a turn.
+func (w *writer) awaitTurnEnd(t *turn) {
+	w.isStepActive.Store(true)
+	defer close(t.done)
+	defer w.servedCount.Add(1)
+	defer w.isStepActive.Store(false)
+	if last := <-t.endAction; last != nil {
 		last()
 	}
 }
 
-// startTx begins the transaction of a step, as soon as no other process has a transaction open.
-func (w *writer) startTx(ctx context.Context) error {
-	err := w.seize(func() bool { return ctx.Err() == nil })
+// startStepTx begins the transaction of a step, as soon as no different process has a transaction open.
+func (w *writer) startStepTx(ctx context.Context) error {
+	err := w.beginTransaction(func() bool { return ctx.Err() == nil })
 	if isBusy(err) && ctx.Err() != nil {
 		return fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, ctx.Err())
 	}
@@ -311,82 +319,85 @@ func (w *writer) startTx(ctx context.Context) error {
 		return err
 	}
 	w.guard.hasEnded.Store(false)
-	if err := w.prepare(0); err != nil {
-		w.endTx(false)
+	if err := w.makeRoom(0); err != nil {
+		w.endStepTx(false)
 		return err
 	}
 	return nil
 }
 
-// commitTx commits the transaction of a step, or rolls it back. It returns ErrReplaced if the commit is lost with a replaced file.
-func (w *writer) commitTx() error {
-	_, err := w.sql.commit.ExecContext(untouched)
-	w.endTx(err == nil)
+// commitStepTx commits the transaction of a step, or rolls back if the commit fails. commitStepTx returns ErrReplaced
+// if the commit went to a replaced file.
+func (w *writer) commitStepTx() error {
+	_, err := w.statements.commit.ExecContext(statementContext)
+	w.endStepTx(err == nil)
 	if err != nil {
 		return err
 	}
-	return w.files.check()
+	return w.watchedFiles.checkReplaced()
 }
 
-// awaitCommit waits for the end of the last commit of a step whose caller has stopped waiting. Until then nobody knows whether the
-// result is stored.
-func (w *writer) awaitCommit(ctx context.Context) error {
-	doubtful := w.doubtful.Load()
+// awaitDoubtfulCommit waits for the commit of doubtfulTurn, because the stored result is unknown before the commit
+// ends.
+func (w *writer) awaitDoubtfulCommit(ctx context.Context) error {
+	doubtful := w.doubtfulTurn.Load()
 	if doubtful == nil {
 		return nil
 	}
 	select {
-	case <-doubtful.over:
+	case <-doubtful.done:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// endTx rolls back the transaction of a step that was not committed. It closes the connection if the rollback fails, or if the step
-// has left something on the connection.
-func (w *writer) endTx(isCommitted bool) {
+// endStepTx rolls back the transaction of a step unless isCommitted. endStepTx closes the connection if the rollback
+// fails, or if the step has left traces on the connection.
+func (w *writer) endStepTx(isCommitted bool) {
 	w.guard.inStep.Store(false)
 	isBroken := false
 	if !isCommitted {
 		hasEnded := w.guard.hasEnded.Load()
-		// If SQLite has rolled back, a savepoint that was prepared before may have begun another transaction since.
-		_, err := w.sql.rollback.ExecContext(untouched)
+		// After a rollback by SQLite, a savepoint prepared earlier may have begun a new transaction.
+		_, err := w.statements.rollback.ExecContext(statementContext)
 		isBroken = err != nil && !hasEnded
 	}
-	if isBroken || w.guard.isMarked.Load() {
+	if isBroken || w.guard.hasTraces.Load() {
 		conn := w.conn
 		w.conn = nil
 		_ = conn.Close()
 	}
 }
 
-// connect opens the connection, with its guard.
-func (w *writer) connect() error {
-	conn, err := connect(w.db, w.sql.texts())
+// connectWriter opens the writing connection with a guard.
+func (w *writer) connectWriter() error {
+	conn, err := openConnection(w.writeDB, w.statements.statementTargets())
 	if err != nil {
 		return err
 	}
 	w.guard = new(guard)
-	if err := w.guard.watch(conn.Conn); err != nil {
+	if err := w.guard.registerHooks(conn.Conn); err != nil {
 		return errors.Join(err, conn.Close())
 	}
 	w.conn = conn
 	return nil
 }
 
-// reconnect opens a connection if the last one was closed. It fails if the file was replaced.
-func (w *writer) reconnect() error {
+// reconnectWriter opens a new connection if the previous connection was closed. reconnectWriter fails if the file was
+// replaced.
+func (w *writer) reconnectWriter() error {
 	if w.conn != nil {
 		return nil
 	}
-	if err := w.files.check(); err != nil {
+	if err := w.watchedFiles.checkReplaced(); err != nil {
 		return err
 	}
-	return w.connect()
+	return w.connectWriter()
 }
 
-func (w *writer) disconnect() error {
+// disconnectWriter closes the writing connection.
+func (w *writer) disconnectWriter() error {
 	if w.conn == nil {
 		return nil
 	}
