@@ -134,7 +134,7 @@ type txRun struct {
 	*leaseClaim
 	store         TxLeases
 	step          *idempotency.TxStep
-	leaseEnd      int64  // end of the lease written by Enter; every Enter writes a different value
+	leaseEnd      int64  // end of the lease written by Enter; only that Enter writes the value
 	stepErr       error  // error of the step function
 	hasLeft       bool   // Leave was called
 	leaveErr      error  // error of Leave
