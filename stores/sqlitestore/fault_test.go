@@ -196,6 +196,28 @@ func TestStuckDisk(t *testing.T) {
 	requireFree(t, store, "waiting")
 }
 
+// A completion may go on in the writer although its caller has gone. The two share nothing that is not guarded, which the race
+// detector checks.
+func TestStuckDiskOutlastsTheCompletion(t *testing.T) {
+	t.Parallel()
+	store := open(t, newPath(t), sqlitestore.Options{})
+	_, claim := begun(t, store, "key")
+	stuck, proceed := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	require.NoError(t, store.OnCommit(func() int32 {
+		once.Do(func() { close(stuck) })
+		<-proceed
+		return 0
+	}))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // a cancellation behind stuck would order the two
+	defer cancel()
+	require.ErrorIs(t, claim.Complete(ctx, answer, time.Hour), context.DeadlineExceeded)
+	<-stuck
+	close(proceed)
+	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+	requireReplay(t, store, "key")
+}
+
 // A full disk refuses new operations. Those that run end, if need be without their answer. The page with the record has
 // room for that: another record in it has expired.
 func TestFullDisk(t *testing.T) {

@@ -250,7 +250,7 @@ func (l *leaseClaim) completeRecord(ctx context.Context, resp idempotency.Respon
 			func() (bool, error) { return c.completeOrMarkLost(steps) },
 			func(seen *Row) (bool, error) { return c.restoreRecord(steps, seen) })
 	})
-	if c.areRowsLost && (err == nil || errors.Is(err, idempotency.ErrRestored)) {
+	if (err == nil || errors.Is(err, idempotency.ErrRestored)) && c.areRowsLost { // after another error the step may still run
 		return l.store.Failure("complete", ErrRowsLost)
 	}
 	return err
