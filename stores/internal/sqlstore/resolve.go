@@ -1,7 +1,6 @@
 package sqlstore
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -138,7 +137,10 @@ func (o *operatorChange) runChange(ctx context.Context, store Operated, name str
 		}
 		return err
 	})
-	return store.Failure(name, cmp.Or(err, refused))
+	if err == nil { // after an error the change may still be under way and write refused
+		err = refused
+	}
+	return store.Failure(name, err)
 }
 
 // isRefusal reports whether err refuses the change because of the state of the record. Other errors are failures of the
