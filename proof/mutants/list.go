@@ -116,7 +116,7 @@ var ofRedis = []mutant{{
 	name: "redis-wait-not-sent", broken: "No WAIT is sent: an answer counts as replicated although no replica has it.",
 	file: "internal/redisconn/replicas.go", needs: redis,
 	from: "	_ = pipe.Process(ctx, wait)\n",
-	to:   "	wait.SetVal(int64(c.replicas))\n",
+	to:   "	wait.SetVal(int64(c.replicaCount))\n",
 	test: "TestRedisReplicas", in: "./proof/redistest",
 }}
 
