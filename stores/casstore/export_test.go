@@ -7,6 +7,6 @@ func (s *Store) SetTime(now func() time.Time) { s.now = now }
 
 // Decode decodes a value, and encodes it again.
 func Decode(data []byte) ([]byte, error) {
-	r, err := decode(data)
-	return encode(&r), err
+	r, err := decodeRecord(data)
+	return encodeRecord(&r), err
 }

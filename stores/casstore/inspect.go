@@ -19,8 +19,8 @@ func (s *Store) Inspect(ctx context.Context, key idempotency.Key) (idempotency.E
 
 // InspectDigest implements [idempotency.Resolver], as Inspect does.
 func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (entry idempotency.Entry, err error) {
-	if s.faults != nil {
-		return idempotency.Entry{}, s.faults
+	if s.optionFaults != nil {
+		return idempotency.Entry{}, s.optionFaults
 	}
 	entry.Digest = digest
 	l := &leases{Store: s}
@@ -41,31 +41,33 @@ func (s *Store) List(context.Context, idempotency.ListRequest) (idempotency.List
 
 // Forget implements [idempotency.Inspector].
 func (s *Store) Forget(ctx context.Context, entry idempotency.Entry) error {
-	if s.faults != nil {
-		return s.faults
+	if s.optionFaults != nil {
+		return s.optionFaults
 	}
 	return sqlstore.Forget(ctx, &leases{Store: s}, entry)
 }
 
 // Resolve implements [idempotency.Resolver].
 func (s *Store) Resolve(ctx context.Context, entry idempotency.Entry, resolution idempotency.Resolution) error {
-	if s.faults != nil {
-		return s.faults
+	if s.optionFaults != nil {
+		return s.optionFaults
 	}
 	return sqlstore.Resolve(ctx, &leases{Store: s}, entry, resolution)
 }
 
 // Forget implements [sqlstore.Changes].
 func (s *steps) Forget(digest []byte, _ *sqlstore.Seen) (bool, error) {
-	return s.change(func(ctx context.Context) error { return s.table.Delete(ctx, keyOf(digest), s.seen.version) })
+	return s.callWrite(func(ctx context.Context) error {
+		return s.table.Delete(ctx, tableKey(digest), s.returnedRecord.version)
+	})
 }
 
 // Resolve implements [sqlstore.Changes].
 func (s *steps) Resolve(digest []byte, _, own *sqlstore.Seen, ttl time.Duration) (bool, error) {
-	next := s.seen.Seen
+	next := s.returnedRecord.Seen
 	next.Token, next.Response, next.Steps, next.Resolved = own.Token, own.Response, own.Steps, own.Resolved
-	s.end(&next, ttl)
-	return s.write(digest, s.seen.version, &next)
+	s.endLease(&next, ttl)
+	return s.writeRecord(digest, s.returnedRecord.version, &next)
 }
 
 // InDoubt implements [sqlstore.Changes].

@@ -14,18 +14,18 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
-// leases are what package sqlstore makes one claim by. They remember what the claim has written last, so that its next step
-// need not read the value.
+// leases gives package sqlstore the steps of one claim. leases remembers the record that the claim has written last, so that the
+// next step of the claim can replace the record without a read.
 type leases struct {
 	*Store
-	last atomic.Pointer[stored] // nil: unknown
+	lastWritten atomic.Pointer[stored] // nil: unknown
 }
 
-// stored is a record, and the version of its value. The version is empty if there is no value.
+// stored is a record with the version of its value. The version is empty without a value.
 type stored struct {
 	sqlstore.Seen
 	version string
-	invalid error // the value is no record
+	invalid error // why the value is no record
 }
 
 // isHeldBy reports whether the claim with that token holds the record.
@@ -36,7 +36,7 @@ func (r *stored) isHeldBy(token []byte) bool {
 // Do implements [sqlstore.Leases].
 func (l *leases) Do(ctx context.Context, adds bool, run func(sqlstore.Steps) error) (begun bool, err error) {
 	s := &steps{leases: l, ctx: ctx}
-	err = s.retry(func() error {
+	err = s.retryStep(func() error {
 		s.isOpening = adds
 		return run(s)
 	})
@@ -46,7 +46,7 @@ func (l *leases) Do(ctx context.Context, adds bool, run func(sqlstore.Steps) err
 // Change implements [sqlstore.Operated].
 func (l *leases) Change(ctx context.Context, run func(sqlstore.Changes) error) error {
 	s := &steps{leases: l, ctx: ctx}
-	return s.retry(func() error { return run(s) })
+	return s.retryStep(func() error { return run(s) })
 }
 
 // Failure implements [sqlstore.Leases] and [sqlstore.Operated].
@@ -57,35 +57,35 @@ func (*leases) Failure(step string, err error) error {
 	return fmt.Errorf("casstore: %s: %w", step, err)
 }
 
-// steps are the calls of a step.
+// steps makes the calls of one step.
 type steps struct {
 	*leases
-	ctx       context.Context
-	isOpening bool    // the first read of a claim supposes that there is no value
-	fresh     *stored // read since the last write, for the next read
-	seen      *stored // what Read or See has returned
-	isInDoubt bool    // a write may have had an effect, because its reply was lost
-	conflicts int
+	ctx            context.Context
+	isOpening      bool    // the first read of a claim assumes a free key, and saves a call
+	unreadRecord   *stored // read since the last write, for the next read
+	returnedRecord *stored // the last result of Read or See
+	isInDoubt      bool    // a write may have had an effect, because its reply was lost
+	conflictCount  int
 }
 
-// tries is how often a step is begun while calls of the table fail.
-const tries = 4
+// maxTries bounds how often a step is begun while calls of the table fail.
+const maxTries = 4
 
-// retry runs a step again after an error that may pass.
-func (s *steps) retry(run func() error) error {
+// retryStep repeats a step after a temporary error.
+func (s *steps) retryStep(run func() error) error {
 	for n := 1; ; n++ {
-		s.fresh = nil
+		s.unreadRecord = nil
 		err := run()
 		isFinal := err == nil || errors.Is(err, idempotency.ErrRecordInvalid) || errors.Is(err, idempotency.ErrStoreFull) ||
 			errors.Is(err, errors.ErrUnsupported)
-		if isFinal || n == tries || !sqlstore.Pause(s.ctx, sqlstore.Growing(n, 5*time.Millisecond)) {
+		if isFinal || n == maxTries || !sqlstore.Pause(s.ctx, sqlstore.Growing(n, 5*time.Millisecond)) {
 			return err
 		}
 	}
 }
 
-// call makes one call of the table.
-func (s *steps) call(do func(ctx context.Context) error) error {
+// callTable makes one call of the table, within callTimeout.
+func (s *steps) callTable(do func(ctx context.Context) error) error {
 	if err := s.ctx.Err(); err != nil {
 		return err
 	}
@@ -94,14 +94,14 @@ func (s *steps) call(do func(ctx context.Context) error) error {
 	return do(ctx)
 }
 
-// look returns the record of a digest, as it is since the last write of this step.
-func (s *steps) look(digest []byte) (*stored, error) {
-	if s.fresh != nil {
-		return s.fresh, nil
+// readRecord returns the record with a digest, as read since the last write of this step.
+func (s *steps) readRecord(digest []byte) (*stored, error) {
+	if s.unreadRecord != nil {
+		return s.unreadRecord, nil
 	}
 	var value Value
-	err := s.call(func(ctx context.Context) (err error) {
-		value, err = s.table.Get(ctx, keyOf(digest))
+	err := s.callTable(func(ctx context.Context) (err error) {
+		value, err = s.table.Get(ctx, tableKey(digest))
 		return err
 	})
 	found := &stored{version: value.Version}
@@ -111,19 +111,20 @@ func (s *steps) look(digest []byte) (*stored, error) {
 	case err != nil:
 		return nil, err
 	default:
-		found.Seen, found.invalid = decode(value.Data)
+		found.Seen, found.invalid = decodeRecord(value.Data)
 	}
 	found.Now = s.now().UnixMicro()
-	s.fresh = found
+	s.unreadRecord = found
 	return found, nil
 }
 
-// write stores a record in the place of the version that was seen. It returns false if there is another one by now.
-func (s *steps) write(digest []byte, version string, next *sqlstore.Seen) (bool, error) {
-	key, data := keyOf(digest), encode(next)
-	ttl := time.Duration(next.Expires-s.now().UnixMicro())*time.Microsecond + s.skew // no clock takes it for live any more
+// writeRecord replaces the value of that version by a record. An empty version means that there is no value. writeRecord returns
+// false if another writer was faster.
+func (s *steps) writeRecord(digest []byte, version string, next *sqlstore.Seen) (bool, error) {
+	key, data := tableKey(digest), encodeRecord(next)
+	ttl := time.Duration(next.Expires-s.now().UnixMicro())*time.Microsecond + s.skew // then the record has expired by every clock
 	var written string
-	changed, err := s.change(func(ctx context.Context) (err error) {
+	changed, err := s.callWrite(func(ctx context.Context) (err error) {
 		if version == "" {
 			written, err = s.table.Create(ctx, key, data, ttl)
 		} else {
@@ -132,24 +133,24 @@ func (s *steps) write(digest []byte, version string, next *sqlstore.Seen) (bool,
 		return err
 	})
 	if changed && written != "" {
-		s.last.Store(&stored{Seen: *next, version: written})
+		s.lastWritten.Store(&stored{Seen: *next, version: written})
 	}
 	return changed, err
 }
 
-// change makes a call that changes the value, and reports whether it has.
-func (s *steps) change(do func(ctx context.Context) error) (bool, error) {
+// callWrite makes a call that changes the value, and reports whether the call has changed the value.
+func (s *steps) callWrite(do func(ctx context.Context) error) (bool, error) {
 	if err := s.ctx.Err(); err != nil {
 		return false, err
 	}
-	s.fresh = nil
-	s.last.Store(nil)
-	switch err := s.call(do); {
+	s.unreadRecord = nil
+	s.lastWritten.Store(nil)
+	switch err := s.callTable(do); {
 	case err == nil:
 		return true, nil
 	case errors.Is(err, ErrConflict):
-		sqlstore.Pause(s.ctx, sqlstore.Growing(s.conflicts-1, time.Millisecond)) // none after the first
-		s.conflicts++
+		sqlstore.Pause(s.ctx, sqlstore.Growing(s.conflictCount-1, time.Millisecond)) // no pause after the first conflict
+		s.conflictCount++
 		return false, nil
 	default:
 		s.isInDoubt = s.isInDoubt || !hasNoEffect(err)
@@ -157,33 +158,33 @@ func (s *steps) change(do func(ctx context.Context) error) (bool, error) {
 	}
 }
 
-// hasNoEffect reports whether an error says that the call has changed nothing.
+// hasNoEffect reports whether err means that the call has left the value unchanged.
 func hasNoEffect(err error) bool {
 	return errors.Is(err, idempotency.ErrStoreFull) || errors.Is(err, idempotency.ErrStoreBusy) || errors.Is(err, errors.ErrUnsupported)
 }
 
-// update replaces the record that the claim holds by what set makes of it. It returns false if the claim does not hold the
-// record, or set returns false. The first try relies on what the claim has written last.
-func (s *steps) update(digest, token []byte, set func(own *sqlstore.Seen) bool) (bool, error) {
-	if last := s.last.Load(); last != nil {
+// updateOwnRecord changes the record of the claim by set, and writes the record. updateOwnRecord returns false if the claim does not
+// hold the record, or if set returns false. The first try starts from the record that the claim has written last.
+func (s *steps) updateOwnRecord(digest, token []byte, set func(own *sqlstore.Seen) bool) (bool, error) {
+	if last := s.lastWritten.Load(); last != nil {
 		own := *last
 		own.Now = s.now().UnixMicro()
 		if own.isHeldBy(token) && set(&own.Seen) {
-			if changed, err := s.write(digest, own.version, &own.Seen); changed || err != nil {
+			if changed, err := s.writeRecord(digest, own.version, &own.Seen); changed || err != nil {
 				return changed, err
 			}
 		}
 	}
 	for {
-		own, err := s.look(digest)
+		own, err := s.readRecord(digest)
 		if err != nil {
 			return false, err
 		}
-		next := own.Seen // own stays what the next read returns
+		next := own.Seen // a copy, because the next read returns own
 		if !own.isHeldBy(token) || !set(&next) {
 			return false, nil
 		}
-		if changed, err := s.write(digest, own.version, &next); changed || err != nil {
+		if changed, err := s.writeRecord(digest, own.version, &next); changed || err != nil {
 			return changed, err
 		}
 	}
@@ -193,9 +194,9 @@ func (s *steps) update(digest, token []byte, set func(own *sqlstore.Seen) bool) 
 func (s *steps) Read(digest []byte) (*sqlstore.Row, error) {
 	if s.isOpening {
 		s.isOpening = false
-		s.seen = &stored{}
-		s.seen.Now = s.now().UnixMicro()
-		return &s.seen.Row, nil
+		s.returnedRecord = &stored{}
+		s.returnedRecord.Now = s.now().UnixMicro()
+		return &s.returnedRecord.Row, nil
 	}
 	seen, err := s.See(digest)
 	if err != nil {
@@ -206,11 +207,11 @@ func (s *steps) Read(digest []byte) (*sqlstore.Row, error) {
 
 // See implements [sqlstore.Changes].
 func (s *steps) See(digest []byte) (*sqlstore.Seen, error) {
-	seen, err := s.look(digest)
+	seen, err := s.readRecord(digest)
 	if err != nil {
 		return nil, err
 	}
-	s.seen, s.fresh = seen, nil
+	s.returnedRecord, s.unreadRecord = seen, nil
 	return &seen.Seen, seen.invalid
 }
 
@@ -218,18 +219,18 @@ func (s *steps) See(digest []byte) (*sqlstore.Seen, error) {
 func (s *steps) Put(digest []byte, _, own *sqlstore.Row, entries []byte, lease, ttl time.Duration) (bool, error) {
 	began := s.now()
 	next := sqlstore.Seen{Row: *own, Steps: entries}
-	if s.seen.Counts() {
-		next.Resolved = s.seen.Resolved
+	if s.returnedRecord.Counts() {
+		next.Resolved = s.returnedRecord.Resolved
 		if !own.Response.Valid {
-			next.Steps = s.seen.Steps
+			next.Steps = s.returnedRecord.Steps
 		}
 	}
-	next.Found, next.Expires = true, s.after(ttl)
+	next.Found, next.Expires = true, s.endOf(ttl)
 	if lease > 0 {
-		next.Lease = sql.NullInt64{Int64: s.after(lease), Valid: true}
+		next.Lease = sql.NullInt64{Int64: s.endOf(lease), Valid: true}
 	}
-	put, err := s.write(digest, s.seen.version, &next)
-	if put && lease > 0 && s.now().Sub(began) > lease/10 { // the lease counts from before the call
+	put, err := s.writeRecord(digest, s.returnedRecord.version, &next)
+	if put && lease > 0 && s.now().Sub(began) > lease/10 { // the call was slow, and the lease has begun before the call
 		return s.Extend(digest, own.Token, lease)
 	}
 	return put, err
@@ -237,43 +238,43 @@ func (s *steps) Put(digest []byte, _, own *sqlstore.Row, entries []byte, lease, 
 
 // Extend implements [sqlstore.Steps].
 func (s *steps) Extend(digest, token []byte, lease time.Duration) (bool, error) {
-	return s.update(digest, token, func(own *sqlstore.Seen) bool {
-		own.Lease.Int64 = s.after(lease)
+	return s.updateOwnRecord(digest, token, func(own *sqlstore.Seen) bool {
+		own.Lease.Int64 = s.endOf(lease)
 		own.Expires = max(own.Expires, own.Lease.Int64)
 		return true
 	})
 }
 
-// end ends the lease, and keeps the record for ttl from now.
-func (s *steps) end(own *sqlstore.Seen, ttl time.Duration) bool {
-	own.Lease, own.Expires = sql.NullInt64{}, s.after(ttl)
+// endLease ends the lease, and keeps the record for ttl from now.
+func (s *steps) endLease(own *sqlstore.Seen, ttl time.Duration) bool {
+	own.Lease, own.Expires = sql.NullInt64{}, s.endOf(ttl)
 	return true
 }
 
 // Complete implements [sqlstore.Steps].
 func (s *steps) Complete(digest, token, response []byte, ttl time.Duration, _ int) (bool, error) {
-	return s.update(digest, token, func(own *sqlstore.Seen) bool {
+	return s.updateOwnRecord(digest, token, func(own *sqlstore.Seen) bool {
 		own.Response, own.Steps = sql.Null[[]byte]{V: response, Valid: true}, nil
-		return s.end(own, ttl)
+		return s.endLease(own, ttl)
 	})
 }
 
 // Release implements [sqlstore.Steps].
 func (s *steps) Release(digest, token []byte, ttl time.Duration) (bool, error) {
-	return s.update(digest, token, func(own *sqlstore.Seen) bool { return s.end(own, ttl) })
+	return s.updateOwnRecord(digest, token, func(own *sqlstore.Seen) bool { return s.endLease(own, ttl) })
 }
 
 // Free implements [sqlstore.Steps].
 func (s *steps) Free(digest, token []byte, ttl time.Duration) (bool, error) {
-	return s.update(digest, token, func(own *sqlstore.Seen) bool {
+	return s.updateOwnRecord(digest, token, func(own *sqlstore.Seen) bool {
 		own.Attempt, own.Steps = 0, nil
-		return s.end(own, ttl)
+		return s.endLease(own, ttl)
 	})
 }
 
 // Checkpoint implements [sqlstore.Steps].
 func (s *steps) Checkpoint(digest, token, entries []byte, before int) (bool, error) {
-	return s.update(digest, token, func(own *sqlstore.Seen) bool {
+	return s.updateOwnRecord(digest, token, func(own *sqlstore.Seen) bool {
 		isLast := len(own.Steps) == before
 		own.Steps = entries
 		return isLast
@@ -282,18 +283,18 @@ func (s *steps) Checkpoint(digest, token, entries []byte, before int) (bool, err
 
 // Checkpoints implements [sqlstore.Steps].
 func (s *steps) Checkpoints(digest, token []byte) (entries []byte, held bool, err error) {
-	own, err := s.look(digest)
+	own, err := s.readRecord(digest)
 	if err != nil || !own.isHeldBy(token) {
 		return nil, false, err
 	}
 	return own.Steps, true, nil
 }
 
-// IsFull implements [sqlstore.Steps]. The table tells when it has no room.
+// IsFull implements [sqlstore.Steps]. The table refuses writes without room.
 func (*steps) IsFull() bool { return false }
 
 // HasRoom implements [sqlstore.Steps].
 func (*steps) HasRoom(int) bool { return true }
 
-// keyOf returns the key of the table for a digest.
-func keyOf(digest []byte) string { return hex.EncodeToString(digest) }
+// tableKey returns the key of a record in the table: the digest in hexadecimal digits.
+func tableKey(digest []byte) string { return hex.EncodeToString(digest) }

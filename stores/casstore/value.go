@@ -8,16 +8,16 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
-// A value begins with the version of its form, and with flags for what may be missing. Numbers follow, and then bytes, each behind
-// their length. Times are in microseconds since 1970.
+// A value begins with the version of the format, and with flags for optional parts. Numbers follow as varints, and then byte strings
+// with their lengths. Times are in microseconds since 1970.
 const (
-	form        = 1
-	hasLease    = 1
-	hasResponse = 2
+	formatVersion = 1
+	hasLease      = 1
+	hasResponse   = 2
 )
 
-// encode returns the value of a record.
-func encode(r *sqlstore.Seen) []byte {
+// encodeRecord returns the value of a record.
+func encodeRecord(r *sqlstore.Seen) []byte {
 	var flags byte
 	var lease int64
 	var response []byte
@@ -28,7 +28,7 @@ func encode(r *sqlstore.Seen) []byte {
 		flags, response = flags|hasResponse, r.Response.V
 	}
 	b := make([]byte, 0, 256+len(response)+len(r.Steps)+len(r.Resolved))
-	b = append(b, form, flags)
+	b = append(b, formatVersion, flags)
 	for _, n := range []int64{r.Attempt, r.Created, lease, r.Expires} {
 		b = binary.AppendVarint(b, n)
 	}
@@ -41,34 +41,35 @@ func encode(r *sqlstore.Seen) []byte {
 	return b
 }
 
-// decode returns the record of a value. Whatever encode does not write is an error that wraps idempotency.ErrRecordInvalid.
-func decode(data []byte) (sqlstore.Seen, error) {
+// decodeRecord returns the record of a value. A value that encodeRecord would not write is an error that wraps
+// idempotency.ErrRecordInvalid.
+func decodeRecord(data []byte) (sqlstore.Seen, error) {
 	r := sqlstore.Seen{Row: sqlstore.Row{Found: true}}
-	if len(data) < 2 || data[0] != form {
-		return r, sqlstore.Invalid("no record of form %d", form)
+	if len(data) < 2 || data[0] != formatVersion {
+		return r, sqlstore.Invalid("no record of format %d", formatVersion)
 	}
 	d := decoder(data[2:])
-	r.Attempt, r.Created, r.Lease.Int64, r.Expires = d.number(), d.number(), d.number(), d.number()
-	r.Names = sqlstore.Names{string(d.part()), string(d.part()), string(d.part())}
-	r.Fingerprint, r.Token, r.Steps, r.Resolved = d.part(), d.part(), d.part(), d.part()
+	r.Attempt, r.Created, r.Lease.Int64, r.Expires = d.nextNumber(), d.nextNumber(), d.nextNumber(), d.nextNumber()
+	r.Names = sqlstore.Names{string(d.nextBytes()), string(d.nextBytes()), string(d.nextBytes())}
+	r.Fingerprint, r.Token, r.Steps, r.Resolved = d.nextBytes(), d.nextBytes(), d.nextBytes(), d.nextBytes()
 	r.Lease.Valid = data[1]&hasLease != 0
-	r.Response = sql.Null[[]byte]{V: d.part(), Valid: data[1]&hasResponse != 0}
-	if !bytes.Equal(encode(&r), data) {
+	r.Response = sql.Null[[]byte]{V: d.nextBytes(), Valid: data[1]&hasResponse != 0}
+	if !bytes.Equal(encodeRecord(&r), data) {
 		return r, sqlstore.Invalid("damaged record")
 	}
 	return r, nil
 }
 
-// decoder is what is still to be decoded. What is missing is zero.
+// decoder is the undecoded rest of a value. Missing parts decode as zero.
 type decoder []byte
 
-func (d *decoder) number() int64 {
+func (d *decoder) nextNumber() int64 {
 	n, size := binary.Varint(*d)
 	*d = (*d)[max(size, 0):]
 	return n
 }
 
-func (d *decoder) part() []byte {
+func (d *decoder) nextBytes() []byte {
 	length, size := binary.Uvarint(*d)
 	rest := (*d)[max(size, 0):]
 	length = min(length, uint64(len(rest)))
