@@ -53,7 +53,8 @@ func (s *Store) Validate(idempotency.RunnerOptions) error {
 
 // Begin implements [idempotency.Store]. One request claims a new key, or gets the record of one that is held. One more
 // claims the key of a record that was released, has lapsed, or has expired and is still there. If the answer to a request
-// is lost, the next one recognises the token of the claim. If no answer comes, Begin returns the claim with the error.
+// is lost, the next one recognises the token of the claim. If no answer comes, the claim is in doubt, see
+// [idempotency.ClaimInDoubtError].
 //
 // The first claim of a process takes one more request, which compares the clock with that of the service. So does the first
 // one after five minutes without any request, or after the clock was set.
