@@ -11,8 +11,8 @@ import (
 // and uses the clock of the store.
 //
 // The methods of a Store may be called by several goroutines at once. The type of a Store must be comparable, as a
-// pointer is. A Store can hold at least two claims on different keys at the same time: Begin must not wait for the
-// end of an earlier claim.
+// pointer is, because a middleware compares its Store with that of an outer middleware. A Store must hold any number of
+// claims on different keys at the same time: Begin must not wait for the end of an earlier claim.
 //
 // A call to a method of the Store, or of one of its claims, may be given a context that ends as soon as the call has
 // returned. A claim stays valid after the context of Begin has ended.
@@ -42,8 +42,8 @@ type Store interface {
 	// Begin claims key for a new attempt in one atomic step.
 	//
 	// If err is nil, a non-nil claim means that the caller owns the operation, and record describes the caller's
-	// attempt. A nil claim means that the record of another attempt holds the key: completed, running, abandoned, or
-	// released for requests with another fingerprint. Begin then returns that record. See [Record] for the meaning of
+	// attempt. A nil claim means that the record of another attempt holds the key: completed, running, abandoned (its lease
+	// has lapsed), or released with a fingerprint other than request.Fingerprint. Begin then returns that record. See [Record] for the meaning of
 	// Record.Fingerprint. Begin grants the claim in three cases:
 	//
 	//   - The key has no record, or its record has outlived the TTL. The caller begins attempt 1 of a new operation.
@@ -55,7 +55,7 @@ type Store interface {
 	// A completed record is never claimed.
 	//
 	// Record.Created is the time at which attempt 1 began, by the clock of the store or of the process. All records
-	// of an operation agree on Created within 10 milliseconds.
+	// of an operation agree on Created within 10 milliseconds, because stores may round times.
 	//
 	// Begin returns these errors:
 	//
@@ -88,8 +88,8 @@ func (e *ClaimInDoubtError) Unwrap() error { return e.Err }
 // Claim is the right to run one attempt and to settle its record. [Store.Begin] creates the claim with a secret
 // token, by which the store recognises the owner.
 //
-// Only one goroutine at a time may use a Claim, except for Extend: several goroutines may call Extend at the same
-// time, also during a call to Complete or Release. Extend has no effect after Complete or Release has settled the
+// Only one goroutine at a time may use a Claim, except for Extend and the methods of [Checkpointer]: several goroutines
+// may call Extend at the same time, also during a call to Complete or Release. Extend has no effect after Complete or Release has settled the
 // claim.
 //
 // The caller may repeat a call with the same arguments if the outcome of the first call is unknown. If the first call
@@ -124,7 +124,9 @@ type Claim interface {
 	// and the first copy may arrive after the key was freed. A store with such a client keeps the token of a freed
 	// claim for a while, so that the late copy claims nothing.
 	//
-	// The caller of Begin also calls Release on the claim of a [ClaimInDoubtError].
+	// The caller of Begin also calls Release on the claim of a [ClaimInDoubtError], with a ttl above zero, because the
+	// claim may belong to a further attempt. ErrClaimLost is not final then: the request for the claim may still be on
+	// its way, so the caller repeats Release for a while.
 	Release(ctx context.Context, ttl time.Duration) error
 }
 
@@ -133,18 +135,19 @@ type Claim interface {
 // functions of package step return [errors.ErrUnsupported] to the handler. Claims of a wrapper that does not pass
 // checkpoints on are an example.
 //
-// Checkpoints belong to the record and are kept as long as the record, through releases and takeovers. Complete,
-// [Inspector].Forget and the expiry of the record remove all checkpoints. A [Resolution] removes some. A record
+// Checkpoints belong to the record and are kept as long as the record, through takeovers and through releases with a
+// ttl above zero. Complete, a Release with a ttl of zero, [Inspector].Forget and the expiry of the record remove all
+// checkpoints. A [Resolution] removes some. A record
 // without checkpoints has no extra cost. A Store that limits bytes counts the bytes of checkpoints, and an [Entry]
 // lists their names and sizes. Checkpoints may be as secret as a response.
 //
 // If a Store forgets a record, the checkpoints are lost too, so a later attempt cannot know which steps earlier
 // attempts have done. The checkpoint [RecordLost] marks this case: Extend and Checkpoint store RecordLost when they
-// create a forgotten record again, unless the operation cannot have had a checkpoint. Checkpoints returns
-// RecordLost while the record is gone.
+// create a forgotten record again. Extend may leave RecordLost out if the operation cannot have had a checkpoint.
+// Checkpoints returns RecordLost while the record is gone.
 //
-// Both methods may be called by several goroutines at any time, also during calls to all other methods of the Claim.
-// They return the errors of Begin, and:
+// Both methods may be called by several goroutines at any time, also during calls to all other methods of the Claim
+// except CheckpointTx (see [TxCheckpointer]). They return the errors of Begin except [ClaimInDoubtError], and:
 //
 //   - [ErrClaimLost]: another attempt has claimed the key, or the claim was settled.
 //   - [ErrRestored]: the store had forgotten the record with all checkpoints. Checkpoint has created the record
@@ -163,8 +166,8 @@ type Checkpointer interface {
 	Checkpoints(ctx context.Context) (map[string][]byte, error)
 }
 
-// RecordLost is the name of a checkpoint without data. A record with this checkpoint was lost and created again, so
-// checkpoints of earlier attempts may be missing (see [Checkpointer]). No step has this name.
+// RecordLost is the name of a checkpoint without data. A record with this checkpoint was lost and created again, or
+// has lost the checkpoint of a step. So checkpoints may be missing (see [Checkpointer]). No step has this name.
 const RecordLost = checkpoint.Lost
 
 // TxCheckpointer is a [Checkpointer] that can store a checkpoint in a database transaction, so that the checkpoint
@@ -181,15 +184,16 @@ const RecordLost = checkpoint.Lost
 type TxCheckpointer interface {
 	Checkpointer
 
-	// CheckpointTx calls step.Run in a transaction, and stores the data from Run as the checkpoint step.Name in the
+	// CheckpointTx calls Run, a field of the parameter step, in a transaction, and stores the data from Run as the checkpoint step.Name in the
 	// same transaction. The statement that stores the checkpoint compares the token of the claim, because another
 	// attempt may have claimed the key while Run was working. CheckpointTx returns the data of the stored checkpoint.
 	//
 	// If step.Var is set, CheckpointTx begins and commits the transaction, and holds a connection only between the two. If
 	// Run returns an error or panics, CheckpointTx rolls back. If the operation already has a checkpoint named
 	// step.Name, CheckpointTx rolls back the rows of Run and returns the data of the old checkpoint. If the reply to
-	// the commit is lost, CheckpointTx returns only after finding out whether the commit took effect. The end of ctx
-	// interrupts the beginning of the transaction, but never the commit.
+	// the commit is lost, CheckpointTx asks the database whether the commit took effect, for at most step.Timeout. If
+	// the outcome is still unknown then, the error is the last one below. The end of ctx interrupts the beginning of
+	// the transaction, but never the commit.
 	//
 	// If step.Tx is set, the caller has begun the transaction and ends the transaction. CheckpointTx returns an error
 	// if the operation already has a checkpoint named step.Name.
@@ -205,6 +209,9 @@ type TxCheckpointer interface {
 	//   - [errors.ErrUnsupported]: the store has no transactions of the requested type. CheckpointTx has not called
 	//     Run.
 	//   - The error of the database, wrapped: the database has refused the commit.
+	//   - An error that wraps ErrMisuse of package step: Run has ended the transaction, or has ignored an error of the
+	//     database.
+	//   - With step.Tx, an error if the operation already has a checkpoint named step.Name.
 	//   - Any other error: the store failed, and the commit may have taken effect. The next call to Checkpoints shows
 	//     whether the checkpoint is stored.
 	CheckpointTx(ctx context.Context, step *TxStep) (stored []byte, err error)
@@ -230,8 +237,8 @@ type TxStep struct {
 	Run func() (data []byte, err error)
 
 	// CheckpointTx sets Escaped if Run has ended the transaction itself. The rows that Run has written may then be
-	// permanent without a checkpoint, so the caller must not run the step again. If Run panics, CheckpointTx sets
-	// Escaped before passing the panic on.
+	// permanent without a checkpoint, so the caller must not run the step again. If Run has ended the
+	// transaction and panics, CheckpointTx sets Escaped before passing the panic on.
 	Escaped bool
 }
 

@@ -30,16 +30,16 @@ type RedisOptions struct {
 	// "{one slot}:", a Cluster keeps all records in one slot. The first "{" in Prefix must not be followed by "}".
 	Prefix string
 
-	// Replicas is the number of replicas that must have an answer before Complete succeeds. The store sends the
-	// command WAIT with the answer, in the same round trip. If too few replicas acknowledge the answer, the store
-	// repeats the step until the end of StoreTimeout. The client then gets its answer nevertheless
-	// ([OutcomeUnrecorded]), and the store goes on in the background until enough replicas have the answer. With too
-	// few replicas, each first execution therefore takes StoreTimeout. Replays do not wait, so a retry may get an
-	// answer that the replicas do not have yet.
+	// Replicas is the number of replicas that must have stored a response or a checkpoint before Complete or
+	// Checkpoint succeeds. The store sends the command WAIT with the write, in the same round trip. If too few replicas
+	// acknowledge the response, Complete fails, and the middleware repeats Complete until the end of StoreTimeout. The
+	// client then gets its response nevertheless ([OutcomeUnrecorded]), and the middleware goes on in the background
+	// until enough replicas have the response. With too few replicas, each first execution therefore takes
+	// StoreTimeout. Replays do not wait, so a retry may get a response that the replicas do not have yet.
 	//
-	// An answer that all replicas have survives every failover. If Replicas is less than the number of replicas, a
-	// failover by command may promote a replica without the answer. Claims do not wait, so an operation that is
-	// running during a failover may run again.
+	// A response that all replicas have survives every failover. If Replicas is less than the number of replicas, a
+	// failover by command may promote a replica without the response. Begin, Extend and Release do not wait, so an
+	// operation that is running during a failover may run again.
 	//
 	// The default is 0. Any other value requires a *redis.Client or a *redis.ClusterClient.
 	Replicas int
@@ -52,16 +52,17 @@ type RedisOptions struct {
 // with NX and GET claims a key, or reads the stored answer. The command SET with IFEQ (Valkey 8.1, Redis 8.4) stores
 // an answer in place of the record of the claim, if the record is unchanged. On servers without IFEQ, a short script
 // does the same. Scripts decide everything else, for example what happens to a key that is running or was released.
-// Redis runs each script atomically and by its own clock. A server that does not support SET with both NX and GET,
-// such as Redis 6.2, needs one more round trip for each claim and each replay.
+// Redis runs each script atomically and by its own clock. Servers that do not support SET with both NX and GET, such as
+// Redis 6.2, are not supported; the store works there, with one more round trip for each claim and each replay.
 //
-// Redis computes the age of a lease from the expiry of its record, and Extend moves the expiry. Redis therefore keeps
-// the record of a running operation for the TTL from its last renewal, and Extend never shortens a lease.
+// Redis computes the age of a lease from the expiry of its record. Extend moves the expiry, but never to an earlier
+// time. Redis therefore keeps the record of a running operation for the TTL from its last renewal, and an Extend with a
+// short lease does not shorten the lease.
 // [Record.Created] is by the clock of the process that claimed the key first.
 //
 // If no connection of the client's pool is free in time, Begin returns [ErrStoreBusy], and FailOpen does not run the
-// handler. A step that times out also returns ErrStoreBusy while more steps are under way than the pool has
-// connections, because the step may have waited for its connection most of the time. FailOpen does run the handler in
+// handler. A call that times out also returns ErrStoreBusy while more calls are under way than the pool has
+// connections, because the call may have waited for its connection most of the time. FailOpen does run the handler in
 // these cases:
 //
 //   - The server refuses connections: every request runs.
@@ -70,9 +71,9 @@ type RedisOptions struct {
 //   - The server has reached its maxclients and closes connections: the server counts as down. Set maxclients above
 //     the number of connections of all processes together.
 //
-// The results of steps (see package step) are in a hash beside the record. While a Cluster moves a slot, a script can
-// use the record and the hash only if both are on the same server. Until the slot has moved, a step of a different
-// operation may fail without a stored result.
+// The results of steps (see package step) are in a hash beside the record. While a Cluster moves a slot, the record and
+// the hash of an operation may be on two servers, and no script can use both. Until the slot has moved, a step of such an
+// operation may run and then fail, because its result cannot be stored.
 //
 // The store assumes ten connections for each processor if the client does not tell the size of its pool.
 //
@@ -89,19 +90,20 @@ type RedisStore struct {
 
 // NewRedisStore returns a store that uses client. The caller closes client after [Middleware.Shutdown]. The client
 // may be a *redis.Client (also the one from NewFailoverClient), a *redis.ClusterClient, or any type with their
-// commands. NewRedisStore refuses a *redis.Ring, because a Ring moves keys to servers without the records.
-// NewRedisStore also refuses a redis.Pipeliner, a *redis.Conn and a *redis.Tx.
+// commands. NewRedisStore refuses a *redis.Ring, because a Ring moves the keys of a server that is down to
+// servers without their records. NewRedisStore also refuses a redis.Pipeliner, which sends nothing before Exec, and a
+// *redis.Conn and a *redis.Tx, whose single connection is not replaced after a failure.
 //
-// Every step ends by the deadline of its context. Set ContextTimeoutEnabled on the client, so that the client itself
-// ends the step. If ContextTimeoutEnabled is not set on a *redis.Client, or a timeout is -2 (which switches all
+// Every call ends by the deadline of its context. Set ContextTimeoutEnabled on the client, so that the client itself
+// ends the call. If ContextTimeoutEnabled is not set on a *redis.Client, or a timeout is -2 (which switches all
 // deadlines off), the store uses a copy of the client with deadlines. The copy shares the connections of the client,
-// but hooks do not run on the copy. For any other client without deadlines, each step runs in a goroutine. If the
+// but hooks do not run on the copy. For any other client without deadlines, each call runs in a goroutine. If the
 // deadline passes first, the store returns without waiting for the goroutine, which ends by the timeouts of the
 // client. A hook that panics in such a goroutine ends the process.
 //
-// A *redis.AutoPipeliner sends the steps of concurrent requests together. With 64 requests under way at a time, an
+// A *redis.AutoPipeliner sends the calls of concurrent requests together. With 64 requests under way at a time, an
 // AutoPipeliner saves a quarter of the processor time of client and server. With 16 or fewer, requests take longer.
-// No step relies on the order of other steps, so several batches may be under way at once (MaxConcurrentBatches,
+// No call relies on the order of other calls, so several batches may be under way at once (MaxConcurrentBatches,
 // Unordered).
 //
 // If opts has a fault, or NewRedisStore refuses client, [New], Begin and Check return the error. The error wraps
@@ -111,7 +113,7 @@ func NewRedisStore(client redis.Cmdable, opts RedisOptions) *RedisStore {
 	conn, err := redisconn.New(client, opts.Replicas, redisconn.Errors{
 		Busy: ErrStoreBusy, Full: ErrStoreFull, Foreign: ErrRecordInvalid,
 	})
-	if client == nil {
+	if client == nil { // instead of the error of redisconn, which would show the type <nil>
 		err = errors.New("idempotency: the Redis client is nil")
 	}
 	return &RedisStore{conn: conn, keyPrefix: prefix, optionsFault: errors.Join(checkPrefix(prefix), err)}
@@ -121,7 +123,7 @@ func NewRedisStore(client redis.Cmdable, opts RedisOptions) *RedisStore {
 func (s *RedisStore) Validate(RunnerOptions) error { return s.optionsFault }
 
 // checkPrefix refuses a prefix whose first "{" is followed by "}". Such a prefix makes a Cluster ignore all later
-// hash tags in a key name, so the record and its staging key would be in different slots.
+// hash tags in a key name, so the record and its staging key (see maxInlineSize) would be in different slots.
 func checkPrefix(prefix string) error {
 	if _, tag, ok := strings.Cut(prefix, "{"); ok && strings.HasPrefix(tag, "}") {
 		return fmt.Errorf("idempotency: RedisOptions.Prefix %q begins its first hash tag with \"{}\": "+
@@ -139,7 +141,8 @@ func (s *RedisStore) keyName(digest [sha256.Size]byte) string {
 	return string(append(b, '}'))
 }
 
-// digestHalf returns the half of the digest in keyName by which a record names its key.
+// digestHalf returns the first half of the digest in name. Each record contains this half, so that a record that was
+// copied to another name is found invalid.
 func (s *RedisStore) digestHalf(name string) string {
 	start := len(s.keyPrefix) + len("{")
 	return name[start : start+recordline.KeySize]
@@ -167,7 +170,8 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (
 		return Record{}, nil, err
 	}
 	if head.State == recordline.Running && bytes.Equal(head.Token, recordline.TokenOf(claim.runningRecord.Text)) {
-		// The claim script has granted a further attempt, or an earlier try of this call was granted.
+		// The key has the record of this claim: the claim script has granted the attempt, or an earlier try, whose reply was
+		// lost, was granted.
 		record := recordFromHead(head)
 		record.LeaseLeft, record.Remaining = request.Lease, fromMilliseconds(head.AppendedNumber)
 		return record, claim.nextClaim(head.Line), nil
@@ -199,7 +203,7 @@ type redisClaim struct {
 	runningRecord redisconn.Value // byte for byte as in Redis while the claim lasts
 	leaseMillis   int64           // as in the record
 	ttlMillis     any             // an int64, as in the record; converted once, because a conversion to any allocates
-	recordSpace   [256]byte       // the memory of runningRecord, enough for the longest head
+	recordSpace   [256]byte       // the memory of the first runningRecord, enough for the longest head
 
 	mayHaveSteps atomic.Bool // this attempt or an earlier one may have stored steps
 
@@ -208,9 +212,9 @@ type redisClaim struct {
 
 // redisSettlement records how far a claim is settled.
 type redisSettlement struct {
-	mu               sync.Mutex // held while the claim settles or restores its record
-	hasTriedComplete bool       // Complete was called
-	isSettled        bool       // Complete or Release has ended the claim
+	mu           sync.Mutex // held while the claim settles or restores its record
+	hasTriedSwap bool       // Complete has tried SET with IFEQ, which is worth one try
+	isSettled    bool       // Complete or Release has ended the claim
 }
 
 // newRedisClaim returns a claim on a new operation, before Redis has granted the claim.
@@ -222,17 +226,17 @@ func newRedisClaim(s *RedisStore, name string, request ClaimRequest, now int64) 
 	return c
 }
 
-// nextClaim returns the claim on a further attempt, whose running record in Redis is head.
+// nextClaim returns the claim whose running record in Redis is head. The attempt may be a further one.
 func (c *redisClaim) nextClaim(head []byte) *redisClaim {
 	next := &redisClaim{store: c.store, keyName: c.keyName, leaseMillis: c.leaseMillis, ttlMillis: c.ttlMillis}
 	next.runningRecord.Text = head
-	next.mayHaveSteps.Store(true) // earlier attempts may have stored steps
+	next.mayHaveSteps.Store(true) // there may have been earlier attempts, which may have stored steps
 	return next
 }
 
 // claimKey tries to store the running record under the key. The result storedRecord is nil if the key had no record, so
-// the claim is granted. Otherwise storedRecord is the record that the key has now: the record of this claim if a script
-// has granted the claim, or else the record that holds the key. The result replyLost reports that the reply to a try was
+// the claim is granted. Otherwise storedRecord is the record that the key has now: the record of this claim if a
+// script or an earlier try of SET has granted the claim, or else the record that holds the key. The result replyLost reports that the reply to a try was
 // lost, so Redis may have granted the claim although claimKey returns an error.
 func (c *redisClaim) claimKey(ctx context.Context, takeOver bool) (storedRecord []byte, replyLost bool, err error) {
 	set, err := c.store.conn.SetNX(ctx, c.keyName, &c.runningRecord, c.ttlMillis)
@@ -261,14 +265,15 @@ func (c *redisClaim) restoreRecord(ctx context.Context, lease time.Duration) err
 		return ErrClaimLost
 	}
 	script, args := redisscript.Extend, []any{&c.runningRecord, c.expiryMillis(lease), "again"}
-	if c.mayHaveSteps.Load() { // the steps are lost as well, so the script stores RecordLost
+	if c.mayHaveSteps.Load() { // the steps are lost as well; required, because without the hash the script omits RecordLost
 		script, args = script.WithRequired(1), slices.Insert(args, 0, any(stepsName(c.keyName)))
 	}
 	verdict, _, err := c.store.conn.Run(ctx, script, c.keyName, args...)
 	return verdictError(verdict, err)
 }
 
-// expiryMillis returns the expiry of the record in milliseconds that makes the lease end after lease from now.
+// expiryMillis returns for how many milliseconds Redis must keep the record so that the lease lasts for lease from now.
+// Lease and expiry end at a fixed distance (see record.lua), so the result is the TTL plus the change of the lease.
 func (c *redisClaim) expiryMillis(lease time.Duration) int64 {
 	return c.ttlMillis.(int64) + toMilliseconds(lease) - c.leaseMillis
 }
@@ -294,7 +299,8 @@ func (c *redisClaim) completeRecord(ctx context.Context, resp Response, ttl int6
 		buffer.Free()
 	}
 	if errors.Is(err, ErrStoreFull) && len(buffer.B) > maxSpareSize {
-		// A record without a body fits into the room of the running record.
+		// putCompleted has tried smaller records through Lua. Of a larger one, only the status is stored: that record is small
+		// enough for the script, which Redis lets finish without free memory (see put in record.lua).
 		return c.completeRecord(ctx, resp.toTombstone(), ttl)
 	}
 	return verdict, err
@@ -303,8 +309,8 @@ func (c *redisClaim) completeRecord(ctx context.Context, resp Response, ttl int6
 // A script copies the values that pass through Lua. The copy takes some microseconds for each kilobyte, and blocks
 // the server.
 const (
-	maxInlineSize = 2 << 10 // the largest record that a script stores; a larger record is staged under a key of its own
-	maxSpareSize  = 8 << 10 // the same limit while the server has no memory for a staging key
+	maxInlineSize = 2 << 10 // a larger record is staged under a key of its own, and the script renames that key
+	maxSpareSize  = 8 << 10 // the largest record that passes through Lua if the server has no memory for the staging key
 )
 
 // putCompleted replaces the running record by the completed record. If the operation has no steps, the first try is a SET
@@ -318,8 +324,8 @@ func (c *redisClaim) putCompleted(
 	if c.mayHaveSteps.Load() {
 		stepsKeys = append(stepsKeys, stepsName(c.keyName))
 	}
-	if !c.hasTriedComplete && len(stepsKeys) == 0 {
-		c.hasTriedComplete = true // a repetition will hardly find the running record
+	if !c.hasTriedSwap && len(stepsKeys) == 0 {
+		c.hasTriedSwap = true // a repetition will hardly find the running record
 		swapped, tryLost, err := conn.Swap(ctx, c.keyName, &c.runningRecord, completed, ttl)
 		if swapped || err != nil {
 			return "OK", tryLost, err
@@ -329,10 +335,10 @@ func (c *redisClaim) putCompleted(
 	if len(completed) > maxInlineSize {
 		stagedName := c.keyName.(string) + string(recordline.TokenOf(c.runningRecord.Text))
 		verdict, tryLost, err := conn.RunStaged(ctx, redisscript.Complete.With(len(stepsKeys)), c.keyName,
-			stagedName, completed, append(stepsKeys, &c.runningRecord, "", ttl)...)
+			stagedName, completed, append(stepsKeys, &c.runningRecord, "", ttl)...) // "": the record is under stagedName
 		replyLost = replyLost || tryLost
-		isFull := errors.Is(err, ErrStoreFull) && len(completed) <= maxSpareSize
-		if !isFull && !redisconn.IsSlotMoving(err) {
+		mayPassInline := errors.Is(err, ErrStoreFull) && len(completed) <= maxSpareSize
+		if !mayPassInline && !redisconn.IsSlotMoving(err) { // while the slot moves, the staging key may be on another server
 			return verdict, replyLost, err
 		}
 	}

@@ -42,7 +42,7 @@ type settlement struct {
 	mu        sync.Mutex // held while the claim settles or restores the record
 	isSettled bool       // by Complete or Release
 
-	renewalLock    sync.RWMutex // read-locked by a renewal, locked while the transaction of a step begins or ends
+	renewalLock    sync.RWMutex // read-locked by a renewal, locked while the transaction of a step begins, and to change isRecordLocked
 	isRecordLocked bool         // by the transaction of a step
 }
 
@@ -76,7 +76,8 @@ func (c *claim) sendInsert(
 
 // sendInsertInTurn runs the statement sql on a partitioned table, where no unique index can refuse a second record of the
 // key. To prevent a second record, all claims of a key take turns by an advisory lock. The statement begins after the
-// lock is granted, so its snapshot includes the records of all earlier turns. The batch takes one round trip.
+// lock is granted, so its snapshot includes the records of all earlier turns. The batch takes one round trip. If the
+// statement fails, the server skips the commit, and the pool closes the connection.
 func (c *claim) sendInsertInTurn(
 	ctx context.Context, conn *pgx.Conn, sql string, args []any, scan func(pgx.Row) error,
 ) error {
@@ -92,8 +93,8 @@ func (c *claim) sendInsertInTurn(
 //
 //   - null: the key is held, and the row is the record that holds the key.
 //   - 0: a concurrent session was faster. scanClaim returns errOvertaken, so that the statement is repeated.
-//   - the number of an attempt: this claim holds the key, and the row is the record of the attempt before. scanClaim
-//     returns the record that the statement has written.
+//   - the number of an attempt: this claim holds the key. If the number is above 1, the row is the record of the attempt
+//     before; otherwise only the time of the server counts. scanClaim returns the record that the statement has written.
 func (c *claim) scanClaim(from pgx.Row) (*row, error) {
 	var attemptNumber pgtype.Int4
 	storedRow := &row{}
@@ -139,7 +140,7 @@ func (c *claim) restoreLease(ctx context.Context, name string, lease, ttl time.D
 		return idempotency.ErrClaimLost
 	}
 	err := c.restoreRecord(ctx, fromPoolOrSpare, name,
-		append(c.restoreArgs(), lease.Microseconds(), ttl.Microseconds(), nil, nil, nil, nil, nil))
+		append(c.restoreArgs(), lease.Microseconds(), ttl.Microseconds(), nil, nil, nil, nil, nil)) // no response
 	if errors.Is(err, idempotency.ErrRestored) {
 		c.reliedRows.relyOnJoinedSteps()
 	}
@@ -151,24 +152,27 @@ func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl tim
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	stepNames, mayHaveRows := c.reliedRows.requiredSteps()
-	args := append(responseArgs(resp, make([]any, 0, 6)...), stepNames)
+	args := append(responseArgs(resp, make([]any, 0, 6)...), stepNames) // with room for stepNames
 	isChanged, err := c.changeRecordFor(ctx, fromPool, "complete", ttl, args...)
 	switch {
 	case isChanged || err != nil:
 	case mayHaveRows:
 		err = c.markRowsLost(ctx)
 	default:
-		err = c.restoreRecord(ctx, fromPool, "complete", responseArgs(resp, append(c.restoreArgs(), nil, ttl.Microseconds())...))
+		err = c.restoreRecord(ctx, fromPool, "complete", responseArgs(resp, append(c.restoreArgs(), nil, ttl.Microseconds())...)) // no lease
 	}
-	if errors.Is(err, errCompleted) { // perhaps by an earlier try whose reply was lost
+	if errors.Is(err, errCompleted) {
+		// An earlier try, whose reply was lost, has completed the record. Complete succeeds only if the record survives a
+		// failover, which confirmRecord makes sure of.
 		err = c.store.confirmRecord(ctx, c.statements, c.keyDigest, c.ownerToken, true)
 	}
 	return c.noteSettled(err)
 }
 
 // reliedRows tracks the steps that may have written rows. The answer of the handler relies on these rows, so Complete
-// requires that the record still has all of these steps. The rows and the result of a step are committed together, so a
-// server that has lost the result has lost the rows as well.
+// requires that the record still has the steps in stepNames. The handler may have rolled back the steps in joinedSteps, so
+// Complete requires these steps only after the record was lost. The rows and the result of a step are committed together, so
+// a server that has lost the result has lost the rows as well.
 type reliedRows struct {
 	mu          sync.Mutex
 	stepNames   string   // required steps, separated by line feeds
@@ -230,22 +234,22 @@ func (r *reliedRows) requiredSteps() (steps any, mayHaveRows bool) {
 //   - nil: this claim has completed the record before.
 func (c *claim) markRowsLost(ctx context.Context) error {
 	mark := []any{c.keyDigest[:], c.ownerToken, idempotency.RecordLost, []byte{}}
-	isMarked, err := c.changeRecord(ctx, fromPool, "checkpoint", mark)
-	if err == nil && !isMarked {
+	isLost, err := c.changeRecord(ctx, fromPool, "checkpoint", mark)
+	if err == nil && !isLost {
 		err = c.store.confirmRecord(ctx, c.statements, c.keyDigest, c.ownerToken, true)
 	}
 	if errors.Is(err, errUnconfirmed) {
-		_, _, err = c.loadSteps(ctx)
-		isMarked, err = err == nil, wrapError("complete", err)
+		_, _, err = c.loadSteps(ctx) // without an error, no other attempt has the key: the record is gone, or was marked before
+		isLost, err = err == nil, wrapError("complete", err)
 	}
-	if isMarked {
+	if isLost {
 		return sqlstore.ErrRowsLost
 	}
 	return err
 }
 
 // Release implements [idempotency.Claim]. With a ttl of zero, Release frees the key. The freed row remains for two
-// leases, because a duplicate of the claim may still arrive in that time (see free.sql).
+// leases, or for the TTL if the TTL is shorter, because a duplicate of the claim may still arrive (see free.sql).
 func (c *claim) Release(ctx context.Context, ttl time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -270,15 +274,17 @@ func (c *claim) noteSettled(err error) error {
 // errCompleted reports that this claim has completed its record before.
 var errCompleted = fmt.Errorf("%w: completed", idempotency.ErrClaimLost)
 
-// restoreArgs returns the first arguments of restore.sql, up to the lease.
+// restoreArgs returns the arguments of restore.sql that precede the lease.
 func (c *claim) restoreArgs() []any {
 	return []any{c.keyDigest[:], c.request.Fingerprint[:], c.keyNames[0], c.keyNames[1], c.keyNames[2], c.ownerToken,
 		c.attemptNumber, c.createdAt}
 }
 
-// restoreRecord runs restore.sql, which inserts the record again if the server has lost it. args describe the record
-// after the operation name, for example with its response after "complete". A single statement inserts this final state,
-// because other attempts must never see an intermediate state, which could even expire before a second statement.
+// restoreRecord runs restore.sql, which inserts the record again if the server has lost it, and updates a record of this claim
+// that has expired or that an earlier try has restored. args are the arguments of restore.sql, which describe the record as the
+// call called name leaves it: "complete" leaves a response, "extend" and "checkpoint" leave a lease. A single statement
+// writes this final state, because other attempts must never see an intermediate state, which could even expire before a
+// second statement.
 // restoreRecord always returns an error:
 //
 //   - [idempotency.ErrRestored]: the record was restored.
@@ -286,7 +292,7 @@ func (c *claim) restoreArgs() []any {
 //   - [idempotency.ErrClaimLost]: another attempt has claimed the key.
 //   - Any other error is an error of the server.
 func (c *claim) restoreRecord(ctx context.Context, from connSource, name string, args []any) error {
-	mayHoldClaim := true
+	mayHoldClaim := true // the claim is granted, so only the end of ctx stops the tries
 	var isRestored, mayRestore, isCompleted bool
 	err := c.sendInsert(ctx, &mayHoldClaim, from, c.statements["restore"], args, func(r pgx.Row) error {
 		err := r.Scan(&isRestored, &mayRestore, &isCompleted)
@@ -307,21 +313,22 @@ func (c *claim) restoreRecord(ctx context.Context, from connSource, name string,
 	}
 }
 
-// changeRecordFor runs the statement name with ttl and the arguments more, and reports whether the statement has changed
-// the record. The statement changes the record only if the claim still holds it, and keeps it for at least ttl.
+// changeRecordFor runs the statement name with duration and the arguments more. The duration is the lease for extend, and the
+// TTL for all other statements. changeRecordFor reports whether the statement has found the record of the claim. release and
+// free also find a record that the claim has released before, and leave the record as it is.
 func (c *claim) changeRecordFor(
-	ctx context.Context, from connSource, name string, ttl time.Duration, more ...any,
+	ctx context.Context, from connSource, name string, duration time.Duration, more ...any,
 ) (isChanged bool, err error) {
-	if err := c.store.checkTTL(ttl); err != nil {
+	if err := c.store.checkTTL(duration); err != nil {
 		return false, err
 	}
-	args := append(make([]any, 0, 9), c.keyDigest[:], c.ownerToken, ttl.Microseconds())
+	args := append(make([]any, 0, 9), c.keyDigest[:], c.ownerToken, duration.Microseconds())
 	return c.changeRecord(ctx, from, name, append(args, more...))
 }
 
 // changeRecord runs the statement name with all its arguments, and reports whether the statement has changed the record.
 func (c *claim) changeRecord(ctx context.Context, from connSource, name string, args []any) (isChanged bool, err error) {
-	mayHoldClaim := true
+	mayHoldClaim := true // the claim is granted, so only the end of ctx stops the tries
 	err = c.store.retryOnConn(ctx, &mayHoldClaim, from, func(conn *pgx.Conn) error {
 		tag, err := conn.Exec(ctx, c.statements[name], args...)
 		isChanged = tag.RowsAffected() == 1
