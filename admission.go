@@ -30,7 +30,8 @@ func (r *request) detachedContext() context.Context {
 
 // storeContext returns a context for one call of the store, with a timeout of limit or StoreTimeout, whichever is less.
 // The call outlives a client that hangs up, because an interrupted call could leave a claim behind. For an [Immediate]
-// store, storeContext returns the context of the request, because a deadline would cost more than the call.
+// store, storeContext returns the context of the request, because a deadline would cost more than the call. Such a store
+// does its work even if the context has ended.
 func (r *request) storeContext(limit time.Duration) (context.Context, context.CancelFunc) {
 	if r.runner.isImmediate {
 		return r.ctx, func() {}
@@ -55,21 +56,23 @@ type admission struct {
 // handler. A caller that sends the replay calls reportEvent.
 //
 // Without a claim, the handler runs only if FailOpen allows an unprotected run. FailOpen does not cover a request that
-// has waited for another attempt or has reconciled an abandoned one, because that attempt may still be running or may
+// has waited for another attempt or has found an abandoned one, because that attempt may still be running or may
 // have had effects.
 func (a *admission) admitRequest() (replay *Response, refusal error) {
 	a.event.Began = a.runner.eventReporter.currentTime()
 	err := a.acquireClaim()
-	isReconciled := a.runner.resolver != nil && a.isHeldBecause(err, ErrOutcomeUnknown)
-	if isReconciled {
+	wasAbandoned := a.runner.resolver != nil && a.isHeldBecause(err, ErrOutcomeUnknown)
+	if wasAbandoned {
 		if refusal := a.reconcileAbandoned(); refusal != nil {
 			return nil, refusal
 		}
 		err = a.acquireClaim()
 	}
 	switch {
-	case err != nil && a.runner.failsOpen(err) && a.event.Waited == 0 && !isReconciled:
-		a.claimReply = claimReply{} // if the store granted a claim and only the reply was lost, the lease lapses
+	case err != nil && a.runner.failsOpen(err) && a.event.Waited == 0 && !wasAbandoned:
+		// A claim in doubt is not released, because the handler runs now: the lease, if the store has granted it, keeps other
+		// requests away for a while. With Refuse, later requests are then refused with outcome-unknown.
+		a.claimReply = claimReply{}
 		a.event.Outcome, a.event.Err = OutcomeUnprotected, err
 		return nil, nil
 	case err != nil:
@@ -80,7 +83,7 @@ func (a *admission) admitRequest() (replay *Response, refusal error) {
 			s.releaseInBackground()
 		}
 		return nil, refusal
-	case a.claim != nil && a.runner.leaseSettings.mayHaveLapsed(a.requestedAt):
+	case a.claim != nil && a.runner.leaseSettings.mustStopActing(a.requestedAt):
 		return nil, a.releaseLateClaim()
 	case a.claim != nil:
 		return nil, nil
@@ -213,7 +216,6 @@ func (a *admission) acquireClaim() error {
 // requestClaim calls Begin once and keeps the reply.
 func (a *admission) requestClaim() (err error) {
 	r := a.runner
-	a.claim = nil
 	ctx, cancel := a.storeContext(r.opts.StoreTimeout)
 	defer cancel()
 	claimRequest := ClaimRequest{
@@ -244,10 +246,10 @@ func (a *admission) awaitTurn(err error) error {
 				return found, !a.isHeldBecause(err, ErrInProgress)
 			})
 			switch {
-			case polled || found == nil: // the reply was for this request, or the loop polls again
+			case polled || found == nil: // this request has polled itself, or the poll has ended without a record
 			case found.Fingerprint == a.fingerprint:
 				a.record = *found
-			default: // the record was for a request with another fingerprint
+			default: // a store may hide the fingerprint from a request with other content, so ask for this request
 				err = a.requestClaim()
 			}
 		}
@@ -282,7 +284,8 @@ func (r *Runner) wakeWaiters(key Key) {
 
 // reconcileAbandoned asks Options.Reconcile about the abandoned operation in the record, and resolves the operation in
 // the store by the answer, as an operator does. The request holds no claim meanwhile. If reconcileAbandoned returns
-// nil, the caller asks for a claim again: the operation is resolved, or the record has changed in the meantime.
+// nil, the caller asks for a claim again: the operation is resolved, the record has changed in the meantime, or the
+// request has waited for a concurrent reconciliation.
 func (a *admission) reconcileAbandoned() (refusal error) {
 	reconciliations := &a.runner.reconciliations
 	ended, isFirst := reconciliations.beginReconciliation(a.key)

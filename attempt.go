@@ -24,13 +24,12 @@ type attempt struct {
 // errInterrupted is the reason to abandon an attempt whose handler panicked or called [runtime.Goexit].
 var errInterrupted = errors.New("idempotency: the handler panicked or exited")
 
-// crashOutcome is the outcome of an attempt until work has set another outcome. A handler that panics, or calls
-// [runtime.Goexit], therefore leaves crashOutcome.
+// crashOutcome is the outcome of an attempt until another outcome is set. A handler that panics, or calls
+// [runtime.Goexit], leaves crashOutcome, unless overflowSettler has completed the record before.
 var crashOutcome = attemptOutcome{ending: endingInterrupted, recordAction: actionAbandon, notStoredCause: errInterrupted}
 
-// executeAttempt runs work as an attempt at the operation, and settles the claim by the outcome that work has set. If
-// work panics or calls [runtime.Goexit], executeAttempt settles the claim by crashOutcome and lets the panic or Goexit
-// go on. Without a claim, as FailOpen allows, executeAttempt only runs work and reports. A refusal replaces the
+// executeAttempt runs work as an attempt at the operation, and settles the claim by the outcome at the end of work, even
+// if work panics or calls [runtime.Goexit]. The panic or Goexit goes on afterwards. Without a claim, as FailOpen allows, executeAttempt only runs work and reports. A refusal replaces the
 // response of work.
 func (s *settlement) executeAttempt(ctx context.Context, work func(context.Context)) (refusal error) {
 	ctx = s.attempt.attachToContext(ctx, &s.admission)
@@ -130,8 +129,8 @@ type leaseSettings struct {
 // maxConcurrentRenewals bounds how many renewals of a Runner call the store at a time.
 const maxConcurrentRenewals = 64
 
-// newLeaseSettings renews a lease after a third of its duration, so that a renewal can fail and be repeated before the
-// lease lapses.
+// newLeaseSettings returns the settings for opts. A lease is renewed after a third of its duration, so that a renewal can
+// fail and be repeated before the lease lapses.
 func newLeaseSettings(opts RunnerOptions) leaseSettings {
 	return leaseSettings{
 		leaseDuration: opts.Lease, renewInterval: opts.Lease / 3, renewTimeout: min(opts.StoreTimeout, opts.Lease/3),
@@ -143,9 +142,9 @@ func newLeaseSettings(opts RunnerOptions) leaseSettings {
 // the handler time to stop before another attempt can take over.
 func (l *leaseSettings) safeDuration() time.Duration { return l.leaseDuration - l.leaseDuration/16 }
 
-// mayHaveLapsed reports whether the owner must stop acting on a lease. The store was asked for the lease at
-// requestedAt, so the lease began later.
-func (l *leaseSettings) mayHaveLapsed(requestedAt time.Time) bool {
+// mustStopActing reports whether safeDuration has passed since requestedAt. The store was asked for the lease at
+// requestedAt, so the lease began later, and ends later than the owner assumes.
+func (l *leaseSettings) mustStopActing(requestedAt time.Time) bool {
 	return time.Since(requestedAt) >= l.safeDuration()
 }
 
@@ -253,7 +252,7 @@ func (l *lease) loseClaim() {
 func (l *lease) checkLease() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.renewTimer != nil && l.mayHaveLapsed(l.requestedAt) {
+	if l.renewTimer != nil && l.mustStopActing(l.requestedAt) {
 		return ErrClaimLost
 	}
 	return nil

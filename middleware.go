@@ -61,8 +61,8 @@ func New(store Store, user UserFunc, opts Options) (*Middleware, error) {
 // and a header, and the header may be large.
 const maxWaitingPerUser = 128
 
-// Shutdown waits until the answers that the store did not take in time are stored, and until the remaining claims are
-// released, as [Runner.Shutdown] does. Call Shutdown after [http.Server.Shutdown], and before closing the client of the
+// Shutdown waits until the answers that the store did not take in time are stored, and until the claims are released for
+// which the store's reply was lost, as [Runner.Shutdown] does. Call Shutdown after [http.Server.Shutdown], and before closing the client of the
 // store.
 func (m *Middleware) Shutdown(ctx context.Context) error { return m.runner.Shutdown(ctx) }
 
@@ -70,15 +70,17 @@ func (m *Middleware) Shutdown(ctx context.Context) error { return m.runner.Shutd
 //
 // Mount the guarded handler inside authentication, because the Middleware has to know the user, and inside the router,
 // because redirects and 404s of the router are no answers of next. Outer middleware must leave the request body unread.
-// Requests with an unguarded method reach next untouched, and so do requests without a key unless Required is set. A
-// handler guarded twice, with the same store and key, runs once.
+// Requests with an unguarded method reach next untouched, and so do requests without a key unless Required is set. If
+// a handler is guarded twice with the same store, the inner Middleware passes a request with the same key through.
 //
 // The context of next outlives the client, see Options.CancelWithClient. If the context has ended and next returns
-// without writing, the Middleware stores and writes nothing, so that outer middleware can answer. But if the context
-// ended because the claim was lost, the request is refused with in-progress.
+// without writing, the Middleware stores and writes nothing, so that outer middleware can answer, unless the handler has
+// decided Keep or Tombstone, which completes the operation. But if the context ended because the claim was lost, the
+// request is refused with in-progress.
 //
 // The frameworks echo and gin answer after their handlers have returned. If next writes nothing inside echo or gin, the
-// Middleware stores and writes nothing, so that the framework can answer, and warns the Logger. Use the adapters
+// Middleware stores and writes nothing, so that the framework can answer, and warns the Logger. Keep and Tombstone store
+// status 200. Use the adapters
 // echoidempotency, echo4idempotency and ginidempotency instead, because the adapters record every kind of answer.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
 	methods, headers := m.opts.Methods, m.opts.Headers
@@ -164,8 +166,8 @@ func (m *Middleware) readKey(r *http.Request) (Key, error) {
 	return newKey(r, user, id, m.opts.Endpoint), nil
 }
 
-// exchange carries a guarded request through admission, attempt, settlement and answer. The pool hands the exchange and
-// its buffers to the next request afterwards.
+// exchange carries a guarded request through admission, attempt, settlement and answer. Afterwards the exchange
+// goes back to exchangePool, and its buffers go back to the pools of package bounds.
 type exchange struct {
 	middleware  *Middleware
 	next        http.Handler
@@ -203,7 +205,7 @@ func (e *exchange) close() {
 }
 
 // releaseBody ends the handler's access to the request body and gives the buffer back. The exchange releases the body
-// before sending the answer, because a client that reads slowly must leave the budget for bodies to other requests.
+// before sending an answer from memory, because a client that reads slowly must leave the budget for bodies to other requests.
 func (e *exchange) releaseBody() {
 	if e.handlerState != nil {
 		e.bodyReader.Close()
@@ -245,7 +247,7 @@ func (e *exchange) sendReplay(replay *Response) (refusal error) {
 	return nil
 }
 
-// checkReplay returns a refusal if the stored response is damaged, or if Options.Replay denies the request the
+// checkReplay returns an error if the stored response is damaged, or if Options.Replay denies the request the
 // response.
 func (e *exchange) checkReplay(replay *Response) error {
 	if err := replay.checkSendable(e.r.Method); err != nil {
@@ -284,14 +286,15 @@ func (e *exchange) adoptForm(r *http.Request) { e.r.MultipartForm = r.MultipartF
 //
 //	claim lost                            the refusal, unless a part of the answer was sent before
 //	gave up, because the claim was lost   in-progress
-//	gave up, at an outer deadline         nothing: outer middleware answers, as for a request without a key
+//	gave up for another reason            nothing: outer middleware answers, as for a request without a key
 //	left to the framework                 the framework's answer
 //	truncated, answered                   the handler's answer
 func (e *exchange) executeHandler() error {
 	e.prepareRecorder()
 	ctx, cancel := e.handlerContext()
 	defer cancel()
-	refusal := cmp.Or(e.executeAttempt(ctx, e.serveHandler), e.answerRecorder.overflowRefusal)
+	refusal := e.executeAttempt(ctx, e.serveHandler)
+	refusal = cmp.Or(refusal, e.answerRecorder.overflowRefusal) // set while the handler ran
 	switch {
 	case refusal != nil && e.answerRecorder.isSending: // too late for a refusal
 		return nil
@@ -300,7 +303,7 @@ func (e *exchange) executeHandler() error {
 	case e.outcome.ending == endingGaveUp && e.outcome.giveUpCause == ErrClaimLost:
 		return ErrClaimLost
 	case e.outcome.ending == endingGaveUp:
-		<-e.r.Context().Done() // the deadline of the request has a timer of its own, a moment later perhaps
+		<-e.r.Context().Done() // outer middleware must find its context ended, whose timer may fire a moment later
 		e.answerByFramework()
 	case e.outcome.ending == endingLeftToFramework:
 		e.answerByFramework()
@@ -332,7 +335,8 @@ func (e *exchange) handlerContext() (context.Context, context.CancelFunc) {
 	return detached, func() {}
 }
 
-// prepareRecorder connects the writer of the handler with the recorder, and the recorder with the settlement.
+// prepareRecorder makes the handlerState, whose attempt executeAttempt uses, and connects the writer of the handler with the
+// recorder, and the recorder with the settlement.
 func (e *exchange) prepareRecorder() {
 	e.handlerState = new(handlerState)
 	e.settlement.attempt = &e.handlerState.attempt
@@ -347,8 +351,8 @@ func (e *exchange) prepareRecorder() {
 	e.answerWriter.outerWriter, e.answerWriter.answerRecorder = e.w, rec
 }
 
-// serveHandler runs the handler and judges the answer. executeAttempt calls serveHandler once at most: for the owner of
-// the operation, or without a claim if FailOpen allows an unprotected run.
+// serveHandler runs the handler and judges the answer. executeAttempt calls serveHandler once: for the owner of the
+// operation, or without a claim if FailOpen allows an unprotected run.
 func (e *exchange) serveHandler(ctx context.Context) {
 	defer e.answerWriter.close()
 	r := e.requestWithBody(ctx, &e.bodyReader)
@@ -357,7 +361,7 @@ func (e *exchange) serveHandler(ctx context.Context) {
 	e.releaseBody()
 
 	answer, wrote, isComplete := e.answerWriter.finishRecording()
-	if e.outcome.recordAction == actionComplete { // overflowSettler has completed the record before
+	if e.outcome.recordAction == actionComplete { // overflowSettler has decided to complete the record: later events do not count
 		return
 	}
 	verdict := e.operation.loadVerdict()
@@ -411,20 +415,22 @@ type answerJudge struct {
 //
 //	ending \ verdict                  none       Keep, Tombstone   Free    Unknown
 //	interrupted (crashOutcome)        abandon    abandon           abandon abandon
-//	gave up                           abandon    (see answered)    free    abandon
-//	left to the framework             abandon    store the status  free    abandon
+//	gave up                           abandon    never             free    abandon
+//	left to the framework             abandon    store status 200  free    abandon
 //	truncated                         release    store the status  free    abandon
 //	answered, Storable                complete   complete          free    abandon
 //	answered, a refusal by status     free       complete          free    abandon
 //	answered, anything else           release    complete          free    abandon
 //
 // A handler that returns without an answer after the verdict Keep or Tombstone has answered with status 200 and no
-// body. If Storable panics, the action stays complete, because the handler has returned by then.
+// body. If Storable panics, the action stays complete, because the panic says nothing about the operation, also for an
+// answer that is too large, which is judged while the handler is still writing.
 func (j *answerJudge) judgeAnswer(outcome *attemptOutcome, verdict Verdict) {
 	outcome.storedResponse = j.makeStoredResponse(outcome, verdict)
 	outcome.status, outcome.recordAction, outcome.notStoredCause = outcome.answer.Status, actionComplete, nil
 	outcome.recordAction, outcome.notStoredCause = j.chooseAction(outcome, verdict)
 	if outcome.ending == endingLeftToFramework && outcome.recordAction != actionComplete { // the framework answers later
+		// After a verdict, a 4xx of the framework is no fault of the mounting, so the Logger is not warned.
 		outcome.status, outcome.hadNoEffect = 0, verdict != undecided && hasRefusalStatus(j.w)
 	}
 }
@@ -453,8 +459,8 @@ func (j *answerJudge) chooseAction(outcome *attemptOutcome, verdict Verdict) (re
 	}
 }
 
-// makeStoredResponse returns the response to store if the answer is kept. As a side effect, the answer loses the parts
-// hidden from Storable: unstored trailer fields, and a body too large to store.
+// makeStoredResponse returns the response to store if the action is complete. As a side effect, the answer for Storable
+// loses unstored trailer fields, and a body that cannot be stored whole. The answer to the client keeps both.
 func (j *answerJudge) makeStoredResponse(outcome *attemptOutcome, verdict Verdict) Response {
 	answer := &outcome.answer
 	answer.Trailer = j.unstoredFields.stripFields(answer.Trailer)
@@ -489,8 +495,8 @@ type overflowSettler struct {
 	answerJudge answerJudge
 }
 
-// settleOverflow completes the record with the status of the answer if the answer is kept. Otherwise, or with Stream,
-// the outcome stays open until the handler ends. A refusal means that the attempt has lost the claim, and nothing may
+// settleOverflow completes the record with the status of the answer if the answer completes the operation. Otherwise, with
+// Stream, or without a claim, the outcome stays crashOutcome until the handler ends. A refusal means that the attempt has lost the claim, and nothing may
 // be sent.
 func (v *overflowSettler) settleOverflow(answer Response) (refusal error) {
 	s := v.settlement

@@ -42,7 +42,7 @@ const (
 	OutcomeUnrecorded    Outcome = "unrecorded"        // ran and was answered, but the answer is not stored yet
 	OutcomeRecorded      Outcome = "recorded"          // follows unrecorded: the answer, or only its status, is stored now
 	OutcomeRestored      Outcome = "restored"          // ran, and the answer is stored; the store had lost the record
-	OutcomeClaimLost     Outcome = "claim-lost"        // another attempt has taken over, and has the valid answer
+	OutcomeClaimLost     Outcome = "claim-lost"        // the lease lapsed or may have: the answer does not count, or the handler did not run
 	OutcomeHappened      Outcome = "happened"          // resolved: the abandoned operation has happened
 	OutcomeNotHappened   Outcome = "not-happened"      // resolved: the abandoned operation has not happened
 )

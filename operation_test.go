@@ -637,6 +637,25 @@ func TestPanicInStorableKeepsALargeAnswer(t *testing.T) {
 	require.EqualValues(t, 1, svc.Runs.Load())
 }
 
+// A handler that recovers from that panic and goes on writing sends nothing of the body without its header.
+func TestPanicInStorableIsRecovered(t *testing.T) {
+	t.Parallel()
+	storable := func(*idempotency.Response) bool { panic("bug") }
+	svc := testservice.Setup{Opts: idempotency.Options{MaxResponse: 8, Storable: storable}}.Guard(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Charge", "1")
+		w.WriteHeader(http.StatusCreated)
+		for range 2 {
+			require.PanicsWithValue(t, "bug", func() { _, _ = io.WriteString(w, "over the limit") })
+		}
+	})
+	answer := svc.Call("k", "")
+	require.Equal(t, http.StatusCreated, answer.Status)
+	require.Equal(t, "1", answer.Header.Get("X-Charge"))
+	require.Empty(t, answer.Body)
+	testservice.RequireProblem(t, svc.Call("k", ""), http.StatusConflict, "not-replayable")
+	require.EqualValues(t, 1, svc.Runs.Load())
+}
+
 // Once a large answer that is kept has begun to go out, nothing leads to a second execution: whatever the handler does,
 // and even if the store did not work at that moment.
 func TestLargeAnswerThatHasBegunIsKept(t *testing.T) {

@@ -371,8 +371,11 @@ func (rec *answerRecorder) stopBuffering(next []byte) error {
 		return rec.overflowRefusal
 	}
 	rec.sniffContentType(next...)
-	rec.response.Omitted = true
-	if rec.overflowRefusal = rec.overflowSettler.settleOverflow(rec.response); rec.overflowRefusal == nil && !rec.isSending {
+	answer := rec.response
+	answer.Omitted = true
+	refusal := rec.overflowSettler.settleOverflow(answer) // if Storable panics here, the next write settles again
+	rec.response.Omitted, rec.overflowRefusal = true, refusal
+	if refusal == nil && !rec.isSending {
 		rec.startSending()
 	}
 	rec.bodyState.buffer.B = rec.bodyState.buffer.B[:0]

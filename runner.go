@@ -91,7 +91,7 @@ func (r *Runner) Shutdown(ctx context.Context) error { return r.settlementBacklo
 //   - [ErrKeyReused]: the key was used with another payload.
 //   - [ErrNotReplayable]: the operation is completed, but its response was not kept.
 //   - [ErrOutcomeUnknown]: an earlier attempt was abandoned, and RunnerOptions.Abandoned is [Refuse].
-//   - [ErrClaimLost]: another attempt has taken over while work ran.
+//   - [ErrClaimLost]: the lease lapsed or may have lapsed, before or while work ran.
 //   - [ErrKeyInvalid]: the key has no ID.
 //   - [ErrUserQuota]: the user has used up a share of the store.
 //   - [ErrUnavailable]: the store has failed.

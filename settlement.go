@@ -12,13 +12,13 @@ import (
 
 // recordAction is what an attempt does to the record at its end.
 //
-//	action      call of the store           the next request with the key
-//	abandon     Release, or with Refuse     runs as after release; with Refuse, is refused with
-//	            none: the lease lapses      outcome-unknown
-//	release     Release, kept for TTL       runs if the fingerprint is the same
-//	free        Release, record forgotten   runs a new operation, whatever the fingerprint; the same as after
-//	                                        release if an earlier attempt may have had effects
-//	complete    Complete                    gets the stored response
+//	action               call of the store           the next request with the key
+//	abandon, ReExecute   Release, kept for TTL       runs if the fingerprint is the same
+//	abandon, Refuse      none: the lease lapses      is refused with outcome-unknown
+//	release              Release, kept for TTL       runs if the fingerprint is the same
+//	free                 Release, record forgotten   runs a new operation, whatever the fingerprint; as after release
+//	                                                 if an earlier attempt may have had effects, or a step may be stored
+//	complete             Complete                    gets the stored response
 type recordAction int8
 
 const (
@@ -29,7 +29,7 @@ const (
 )
 
 // attemptOutcome is the result of an attempt. [answerJudge.judgeAnswer] chooses the action on the record by the ending,
-// and [exchange.executeHandler] chooses the answer to the client.
+// and [exchange.executeHandler] chooses the answer to the client. For Runner.Do, judgeWork chooses the action.
 type attemptOutcome struct {
 	ending         ending   // how the handler ended
 	giveUpCause    error    // why the context had ended, for endingGaveUp
@@ -41,13 +41,13 @@ type attemptOutcome struct {
 	hadNoEffect    bool     // the handler turned the request away
 }
 
-// claimState is how much the store has confirmed of the end of a claim.
+// claimState is what this process still has to do for a claim.
 type claimState int8
 
 const (
 	claimOpen       claimState = iota // the store was not asked to end the claim, or panicked when asked
 	claimUnrecorded                   // the store has not confirmed the response yet
-	claimSettled                      // the claim needs no more renewals and no more calls
+	claimSettled                      // nothing, except the one call of Release that may follow endClaim
 )
 
 // settlement ends the claim of an admission by the outcome of the attempt.
@@ -72,7 +72,7 @@ func (s *settlement) settleClaim(ctx context.Context) (refusal error) {
 	if s.claimState == claimSettled {
 		return nil
 	}
-	s.claimState = claimOpen
+	s.claimState = claimOpen // so that endSettlement abandons the claim if the store panics now
 	s.event.Status, s.event.Err = s.outcome.status, s.outcome.notStoredCause
 	s.event.hadNoEffect = s.outcome.hadNoEffect
 	switch s.outcome.recordAction {
@@ -88,11 +88,14 @@ func (s *settlement) settleClaim(ctx context.Context) (refusal error) {
 	}
 }
 
+// errStorePanicked is the reason to abandon an attempt whose store panicked.
+var errStorePanicked = errors.New("idempotency: the store panicked while the attempt was settled")
+
 // endSettlement reports the end of the attempt. A response that the store has not confirmed goes to the background. If
 // the store has panicked, endSettlement abandons the claim, because the outcome is unknown.
 func (s *settlement) endSettlement(ctx context.Context) {
 	if s.claimState == claimOpen {
-		s.event.Err = cmp.Or(s.event.Err, errInterrupted)
+		s.event.Err = cmp.Or(s.event.Err, errStorePanicked)
 		_ = s.abandonClaim()
 	}
 	s.runner.wakeWaiters(s.key)
@@ -102,7 +105,7 @@ func (s *settlement) endSettlement(ctx context.Context) {
 	}
 }
 
-// endClaim stops the renewals of the lease. Only the call that ends the claim may follow.
+// endClaim marks the claim as settled and stops the renewals of the lease. Afterwards, the only call may be Release.
 func (s *settlement) endClaim() {
 	s.claimState = claimSettled
 	if s.attempt != nil {
@@ -111,7 +114,8 @@ func (s *settlement) endClaim() {
 }
 
 // completeRecord stores the response. If completeRecord returns nil, the answer may be sent, even if the store has
-// failed: the answer is true, because the effects exist. The claim is then unrecorded. A refusal means that the claim
+// failed: the answer is true, because the effects exist. The claim is then unrecorded, and Complete is repeated in the
+// background. After [ErrRecordInvalid], which a repetition cannot mend, nothing is repeated. A refusal means that the claim
 // is lost.
 func (s *settlement) completeRecord() (refusal error) {
 	if !s.outcome.storedResponse.Omitted {
@@ -127,8 +131,7 @@ func (s *settlement) completeRecord() (refusal error) {
 	return nil
 }
 
-// isFinal reports whether err, the result of Complete, tells the final state of the record. After any other error, a
-// repetition of Complete may succeed.
+// isFinal reports whether a repetition of Complete is useless after err, the result of Complete.
 func isFinal(err error) bool {
 	return err == nil || errors.Is(err, ErrRestored) || errors.Is(err, ErrClaimLost) || errors.Is(err, ErrRecordInvalid)
 }
@@ -250,8 +253,9 @@ func (s *settlement) mayHaveStoredSteps() bool {
 	return s.attempt != nil && s.steps.Load().MayHaveStored()
 }
 
-// freeKey ends the claim of an attempt without effects. The key becomes unused again, unless an earlier attempt may
-// have had effects. In that case the record stays, and only the same request may run again.
+// freeKey ends the claim of an attempt whose handler says that nothing has happened. The key becomes unused again, unless
+// an earlier attempt may have had effects or this attempt may have stored a step. In these cases the record stays, and only
+// the same request may run again.
 func (s *settlement) freeKey() (refusal error) {
 	if s.record.Attempt == 1 && !s.mayHaveStoredSteps() {
 		return s.releaseClaim(0)
@@ -263,7 +267,8 @@ func (s *settlement) freeKey() (refusal error) {
 //
 //   - TTL if this attempt may have stored steps;
 //   - TTL if Remaining is unknown, as after a lost reply (Attempt 0);
-//   - Remaining otherwise, because earlier attempts may have had effects, but at least two leases.
+//   - Remaining otherwise, because earlier attempts may have had effects, but at least two leases or TTL, whichever is
+//     less.
 func (s *settlement) releaseTTL() time.Duration {
 	opts := &s.runner.opts
 	if s.mayHaveStoredSteps() || s.record.Remaining == 0 {
@@ -273,8 +278,8 @@ func (s *settlement) releaseTTL() time.Duration {
 }
 
 // releaseClaim ends the claim without a response and keeps the record for ttl, so that the operation may run again. A
-// ttl of zero frees the key. A refusal means that another attempt has taken over. If the store fails, the lease
-// lapses by itself.
+// ttl of zero frees the key. A refusal means that the claim is lost. If the store fails, the lease lapses, and the
+// attempt counts as abandoned then, although the outcome is OutcomeReleased.
 func (s *settlement) releaseClaim(ttl time.Duration) (refusal error) {
 	s.endClaim()
 	began := s.runner.eventReporter.currentTime()

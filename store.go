@@ -72,8 +72,8 @@ type Store interface {
 
 // ClaimInDoubtError is the error of [Store.Begin] if the claim may or may not have been granted, for example because
 // the reply of the backend was lost. The caller does not own the operation. The only method that the caller may call
-// on Claim is Release. Middleware always calls Release, because a claim that was granted would otherwise block the
-// key for a whole lease.
+// on Claim is Release. Middleware calls Release, unless FailOpen lets the handler run, because a claim that was granted
+// would otherwise block the key for a whole lease.
 type ClaimInDoubtError struct {
 	Claim Claim
 	Err   error // the reason why the reply is missing

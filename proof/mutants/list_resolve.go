@@ -105,7 +105,7 @@ var ofResolutions = []mutant{{
 }, {
 	name: "reconcile-then-fail-open", broken: "An operation that was abandoned runs without a claim, because the store fails by now.",
 	file: "admission.go",
-	from: " && a.event.Waited == 0 && !isReconciled:",
+	from: " && a.event.Waited == 0 && !wasAbandoned:",
 	to:   " && a.event.Waited == 0:",
 	test: "TestReconcileWhileTheStoreFails/second claim",
 }, {

@@ -33,7 +33,7 @@ var ofSteps = []mutant{{
 }, {
 	name: "step-acts-after-a-standstill", broken: "A step begins although its lease may have lapsed, because the timers are late.",
 	file: "attempt.go",
-	from: "	if l.renewTimer != nil && l.mayHaveLapsed(l.requestedAt) {\n",
+	from: "	if l.renewTimer != nil && l.mustStopActing(l.requestedAt) {\n",
 	to:   "	if false {\n",
 	test: "TestStepDoesNotBeginAfterAStandstill",
 }, {
