@@ -164,7 +164,7 @@ func TestLongSteps(t *testing.T) {
 						c.ConnConfig.RuntimeParams["default_transaction_isolation"] = string(level.session)
 					}
 				})
-				const lease = time.Second
+				const lease = 3 * time.Second // a busy machine lends connections late
 				settings := idempotency.Options{Lease: lease, StoreTimeout: lease}
 				rows, ran := newRows(t, direct, opts), atomic.Int32{}
 				handler := func(w http.ResponseWriter, r *http.Request) {
