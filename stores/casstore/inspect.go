@@ -18,20 +18,11 @@ func (s *Store) Inspect(ctx context.Context, key idempotency.Key) (idempotency.E
 }
 
 // InspectDigest implements [idempotency.Resolver], as Inspect does.
-func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (entry idempotency.Entry, err error) {
+func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (idempotency.Entry, error) {
 	if s.optionFaults != nil {
 		return idempotency.Entry{}, s.optionFaults
 	}
-	entry.Digest = digest
-	l := &leases{Store: s}
-	err = l.Change(ctx, func(changes sqlstore.Changes) error {
-		seen, err := changes.See(digest[:])
-		if err == nil {
-			entry, err = seen.Entry(digest)
-		}
-		return err
-	})
-	return entry, l.Failure("inspect", err)
+	return sqlstore.Inspect(ctx, &leases{Store: s}, digest)
 }
 
 // List returns [errors.ErrUnsupported]: a [Table] cannot list.

@@ -193,6 +193,15 @@ func TestCalls(t *testing.T) {
 	}
 }
 
+// A free key is an answer, not a failure to try again.
+func TestInspectionOfAFreeKey(t *testing.T) {
+	t.Parallel()
+	m := newTable()
+	_, err := casstore.New(m, local).Inspect(t.Context(), key)
+	require.ErrorIs(t, err, idempotency.ErrNoRecord)
+	require.Equal(t, "Get", m.taken())
+}
+
 // Whatever becomes of a call, the step is done once, and its caller learns that.
 func TestCallsFail(t *testing.T) {
 	t.Parallel()

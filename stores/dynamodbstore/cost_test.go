@@ -39,6 +39,10 @@ func TestRequests(t *testing.T) {
 			require.NoError(t, err)
 			require.Nil(t, other)
 		}, "UpdateItem"},
+		"inspection of a free key": {func(t *testing.T, id string) {
+			_, err := store.Inspect(t.Context(), keyOf(id))
+			require.ErrorIs(t, err, idempotency.ErrNoRecord)
+		}, "GetItem"},
 		"renewal": {func(t *testing.T, id string) {
 			s.taken()
 			require.NoError(t, claim.Extend(t.Context(), time.Minute))

@@ -28,19 +28,11 @@ func (s *Store) Inspect(ctx context.Context, key idempotency.Key) (idempotency.E
 }
 
 // InspectDigest implements [idempotency.Resolver], as Inspect does.
-func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (entry idempotency.Entry, err error) {
+func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (idempotency.Entry, error) {
 	if s.faults != nil {
 		return idempotency.Entry{}, s.faults
 	}
-	entry.Digest = digest
-	err = leases{s}.Change(ctx, func(changes sqlstore.Changes) error {
-		seen, err := changes.See(digest[:])
-		if err == nil {
-			entry, err = seen.Entry(digest)
-		}
-		return err
-	})
-	return entry, failure("inspect", err)
+	return sqlstore.Inspect(ctx, leases{s}, digest)
 }
 
 // Forget implements [idempotency.Inspector]. It needs the permissions dynamodb:GetItem and dynamodb:DeleteItem.

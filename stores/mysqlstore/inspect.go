@@ -21,16 +21,7 @@ func (t *Table) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (id
 	if t.optionFaults != nil {
 		return idempotency.Entry{}, t.optionFaults
 	}
-	var seen *sqlstore.Seen
-	err := t.retryStep(ctx, func() (err error) {
-		seen, err = t.readSeen(ctx, digest[:])
-		return err
-	})
-	if err != nil {
-		return idempotency.Entry{Digest: digest}, wrapFailure("inspect", err)
-	}
-	entry, err := seen.Entry(digest)
-	return entry, wrapFailure("inspect", err)
+	return sqlstore.Inspect(ctx, leases{t}, digest)
 }
 
 // readSeen returns the record with a digest as operators see it.

@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"errors"
 	"maps"
@@ -41,6 +42,21 @@ type Changes interface {
 
 	// InDoubt reports whether an earlier run of the step may have taken effect although the reply was lost.
 	InDoubt() bool
+}
+
+// Inspect returns the entry of the record with the digest, as InspectDigest of [idempotency.Resolver] does. Only the reading
+// is repeated after an error: what the record says, for example that the key is free, is final.
+func Inspect(ctx context.Context, store Operated, digest [sha256.Size]byte) (idempotency.Entry, error) {
+	var seen *Seen
+	err := store.Change(ctx, func(changes Changes) (err error) {
+		seen, err = changes.See(digest[:])
+		return err
+	})
+	if err != nil {
+		return idempotency.Entry{Digest: digest}, store.Failure("inspect", err)
+	}
+	entry, err := seen.Entry(digest)
+	return entry, store.Failure("inspect", err)
 }
 
 // Forget removes the record of an entry, as Forget of [idempotency.Inspector] does.
