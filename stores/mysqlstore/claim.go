@@ -131,7 +131,20 @@ func (s *steps) Checkpoints(digest, token []byte) (entries []byte, held bool, er
 }
 
 // See implements [sqlstore.Changes].
-func (s *steps) See(digest []byte) (*sqlstore.Seen, error) { return s.readSeen(s.ctx, digest) }
+func (s *steps) See(digest []byte) (*sqlstore.Seen, error) {
+	v := values{"{digest}", hexLiteral(digest)}
+	rows, err := s.db.QueryContext(s.ctx, v.fillIn(s.opts.statement("see")))
+	if err != nil {
+		return nil, err
+	}
+	var checkpoints, resolved []byte
+	row, largest, err := scanCommittedRow(rows, &checkpoints, &resolved)
+	if err != nil {
+		return nil, err
+	}
+	s.maxPacket.Store(largest)
+	return &sqlstore.Seen{Row: *row, Steps: checkpoints, Resolved: resolved}, nil
+}
 
 // Forget implements [sqlstore.Changes].
 func (s *steps) Forget(digest []byte, seen *sqlstore.Seen) (bool, error) {

@@ -24,22 +24,6 @@ func (t *Table) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (id
 	return sqlstore.Inspect(ctx, leases{t}, digest)
 }
 
-// readSeen returns the record with a digest as operators see it.
-func (t *Table) readSeen(ctx context.Context, digest []byte) (*sqlstore.Seen, error) {
-	v := values{"{digest}", hexLiteral(digest)}
-	rows, err := t.db.QueryContext(ctx, v.fillIn(t.opts.statement("see")))
-	if err != nil {
-		return nil, err
-	}
-	var checkpoints, resolved []byte
-	row, largest, err := scanCommittedRow(rows, &checkpoints, &resolved)
-	if err != nil {
-		return nil, err
-	}
-	t.maxPacket.Store(largest)
-	return &sqlstore.Seen{Row: *row, Steps: checkpoints, Resolved: resolved}, nil
-}
-
 // Forget implements [idempotency.Inspector]. The database user needs SELECT and DELETE on the table. While the
 // transaction of a step has the record locked, Forget tries again until the transaction or ctx has ended.
 func (t *Table) Forget(ctx context.Context, entry idempotency.Entry) error {
