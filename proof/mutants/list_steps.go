@@ -165,7 +165,7 @@ var ofSteps = []mutant{{
 }, {
 	name: "casstore-claim-without-doubt", broken: "A claim whose reply was lost in a table blocks its key for a lease.",
 	file: "stores/casstore/steps.go",
-	from: "s.isInDoubt || !hasNoEffect(err)",
+	from: "s.mayHaveChanged || !hasNoEffect(err)",
 	to:   "false",
 	test: "TestClaimInDoubt",
 }, {

@@ -62,4 +62,4 @@ func (s *steps) Resolve(digest []byte, _, own *sqlstore.Seen, ttl time.Duration)
 }
 
 // InDoubt implements [sqlstore.Changes].
-func (s *steps) InDoubt() bool { return s.isInDoubt }
+func (s *steps) InDoubt() bool { return s.mayHaveChanged }

@@ -40,7 +40,7 @@ func (l *leases) Do(ctx context.Context, adds bool, run func(sqlstore.Steps) err
 		s.isOpening = adds
 		return run(s)
 	})
-	return err == nil || s.isInDoubt, err
+	return err == nil || s.mayHaveChanged, err
 }
 
 // Change implements [sqlstore.Operated].
@@ -64,7 +64,7 @@ type steps struct {
 	isOpening      bool    // the first read of a claim assumes a free key, and saves a call
 	unreadRecord   *stored // read since the last write, for the next read
 	returnedRecord *stored // the last result of Read or See
-	isInDoubt      bool    // a write may have had an effect, because its reply was lost
+	mayHaveChanged bool    // a call has changed the value, or its reply was lost
 	conflictCount  int
 }
 
@@ -147,13 +147,14 @@ func (s *steps) callWrite(do func(ctx context.Context) error) (bool, error) {
 	s.lastWritten.Store(nil)
 	switch err := s.callTable(do); {
 	case err == nil:
+		s.mayHaveChanged = true
 		return true, nil
 	case errors.Is(err, ErrConflict):
 		sqlstore.Pause(s.ctx, sqlstore.Growing(s.conflictCount-1, time.Millisecond)) // no pause after the first conflict
 		s.conflictCount++
 		return false, nil
 	default:
-		s.isInDoubt = s.isInDoubt || !hasNoEffect(err)
+		s.mayHaveChanged = s.mayHaveChanged || !hasNoEffect(err)
 		return false, err
 	}
 }

@@ -267,6 +267,26 @@ func TestClaimInDoubt(t *testing.T) {
 	}
 }
 
+// A slow call has begun the lease too early. If no time is left to extend it, the claim is granted, but in doubt.
+func TestSlowClaimIsInDoubt(t *testing.T) {
+	t.Parallel()
+	m := newTable()
+	store := casstore.New(m, local)
+	ctx, cancel := context.WithCancel(t.Context())
+	m.inject(func(_ context.Context, _ *table, _ string, do func() error) error {
+		slow := time.Now().Add(request.Lease / 2)
+		store.SetTime(func() time.Time { return slow })
+		cancel()
+		return do()
+	})
+	_, _, err := store.Begin(ctx, key, request)
+	require.ErrorIs(t, err, context.Canceled)
+	doubt, isDoubt := errors.AsType[*idempotency.ClaimInDoubtError](err)
+	require.True(t, isDoubt)
+	require.NoError(t, doubt.Claim.Release(t.Context(), 0))
+	claim(t, store)
+}
+
 // A table that says that it has done nothing leaves no doubt.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
