@@ -46,8 +46,14 @@ const (
 	mostEmulated = 1_000 // records of the emulator of DynamoDB, which is slow
 )
 
-// grow measures each store while it fills, and then with more and more connections.
-func (r *results) grow(b *bm.Backends) error {
+// grow measures each store while it fills, and then with more and more connections. It has servers of its own, because those of
+// the comparisons are empty for all subjects.
+func (r *results) grow() error {
+	b, err := bm.Open()
+	if err != nil {
+		return err
+	}
+	defer b.Close()
 	for _, store := range []bm.Store{bm.InMemory, bm.InRedis, bm.InSQLite, bm.InPostgres, bm.InMariaDB, bm.InDynamoDB} {
 		records, limit := b.Records[store], r.records
 		switch store {

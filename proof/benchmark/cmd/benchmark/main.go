@@ -97,14 +97,14 @@ func measure(p plan) (*results, error) {
 	if err := r.count(); err != nil {
 		return nil, err
 	}
+	if err := r.grow(); err != nil {
+		return nil, err
+	}
 	b, err := bm.Open()
 	if err != nil {
 		return nil, err
 	}
 	defer b.Close()
-	if err := r.grow(b); err != nil { // first, while the stores are empty
-		return nil, err
-	}
 	for _, g := range groups {
 		for _, path := range g.paths {
 			c := comparison{group: g, path: path}
