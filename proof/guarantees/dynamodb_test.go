@@ -76,7 +76,10 @@ func (ps *processes) Begin(
 	record, claim, err := ps.next().Begin(ctx, key, request)
 	if claim != nil {
 		record.LeaseLeft += skew // an owner is told of what it has asked for
-		claim = shorter{claim, make(chan struct{}, 1)}
+		claim = newShorter(claim)
+	}
+	if inDoubt, ok := errors.AsType[*idempotency.ClaimInDoubtError](err); ok {
+		inDoubt.Claim = newShorter(inDoubt.Claim)
 	}
 	return record, claim, err
 }
@@ -104,6 +107,8 @@ type shorter struct {
 	idempotency.Claim
 	turn chan struct{}
 }
+
+func newShorter(claim idempotency.Claim) shorter { return shorter{claim, make(chan struct{}, 1)} }
 
 func (c shorter) alone(do func() error) error {
 	c.turn <- struct{}{}
