@@ -38,7 +38,7 @@
 // After a lost reply, the store repeats the step, up to four tries in all, and recognises its own token. A late Replace fails because
 // the version has changed. A late Create fails because of the record, or because of the remains of a freed key, which are kept for
 // two leases or the TTL. If Begin fails after a call that may have changed the value, the error is an
-// [idempotency.ClaimInDoubtError], and the middleware releases the claim in the background.
+// [idempotency.ClaimInDoubtError]. The middleware releases the claim in the background, unless FailOpen lets the handler run.
 //
 // # Calls
 //
