@@ -139,12 +139,9 @@ func (c *claim) restoreLease(ctx context.Context, name string, lease, ttl time.D
 	if c.isSettled { // a settled claim would neither renew nor settle the restored record
 		return idempotency.ErrClaimLost
 	}
-	err := c.restoreRecord(ctx, fromPoolOrSpare, name,
+	c.reliedRows.relyOnJoinedSteps() // first, because the reply to the restore may be lost
+	return c.restoreRecord(ctx, fromPoolOrSpare, name,
 		append(c.restoreArgs(), lease.Microseconds(), ttl.Microseconds(), nil, nil, nil, nil, nil)) // no response
-	if errors.Is(err, idempotency.ErrRestored) {
-		c.reliedRows.relyOnJoinedSteps()
-	}
-	return err
 }
 
 // Complete implements [idempotency.Claim].
@@ -206,7 +203,7 @@ func (r *reliedRows) addJoinedStep(step string) {
 	r.joinedSteps = append(r.joinedSteps, step)
 }
 
-// relyOnJoinedSteps adds the joined steps to the required steps. The claim calls relyOnJoinedSteps after it has restored
+// relyOnJoinedSteps adds the joined steps to the required steps. The claim calls relyOnJoinedSteps before it restores
 // a lost record without its steps: rows of the joined steps may be lost with the record, so Complete must fail.
 func (r *reliedRows) relyOnJoinedSteps() {
 	r.mu.Lock()

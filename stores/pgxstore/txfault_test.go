@@ -218,33 +218,36 @@ func TestFailoverLosesRowsOfSteps(t *testing.T) {
 		kept bool   // the answer is stored nevertheless
 		then bool   // another step follows
 		late bool   // a renewal makes the record again before the attempt ends
+		lost bool   // and its reply is lost
 	}{
-		"step":                               {"DoTx", lostStep, 1, false, false, false},
-		"step before another one":            {"DoTx", lostStep, 1, false, true, false},
-		"record":                             {"DoTx", lostRecord, 1, false, false, false},
-		"step, package sql":                  {"DoSQLTx", lostStep, 1, false, false, false},
-		"step of an earlier attempt":         {"DoTx", lostStep, 2, false, false, false},
-		"record after an earlier attempt":    {"DoTx", lostRecord, 2, false, false, false},
-		"record, transaction of the handler": {"DoInTx", lostRecord, 1, false, false, false},
-		"record that was made again":         {"DoTx", lostRecord, 1, false, false, true},
-		"record that was made again, transaction of the handler": {"DoInTx", lostRecord, 1, false, false, true},
-		"step of an earlier attempt, transaction of the handler": {"DoInTx", lostStep, 2, false, false, false},
-		"nothing":                          {"DoTx", "SELECT FROM %s", 1, true, false, false},
-		"nothing after an earlier attempt": {"DoTx", "SELECT FROM %s", 2, true, false, false},
+		"step":                               {"DoTx", lostStep, 1, false, false, false, false},
+		"step before another one":            {"DoTx", lostStep, 1, false, true, false, false},
+		"record":                             {"DoTx", lostRecord, 1, false, false, false, false},
+		"step, package sql":                  {"DoSQLTx", lostStep, 1, false, false, false, false},
+		"step of an earlier attempt":         {"DoTx", lostStep, 2, false, false, false, false},
+		"record after an earlier attempt":    {"DoTx", lostRecord, 2, false, false, false, false},
+		"record, transaction of the handler": {"DoInTx", lostRecord, 1, false, false, false, false},
+		"record that was made again":         {"DoTx", lostRecord, 1, false, false, true, false},
+		"record that was made again, transaction of the handler":                 {"DoInTx", lostRecord, 1, false, false, true, false},
+		"record that was made again without a reply, transaction of the handler": {"DoInTx", lostRecord, 1, false, false, true, true},
+		"step of an earlier attempt, transaction of the handler":                 {"DoInTx", lostStep, 2, false, false, false, false},
+		"nothing":                          {"DoTx", "SELECT FROM %s", 1, true, false, false, false},
+		"nothing after an earlier attempt": {"DoTx", "SELECT FROM %s", 2, true, false, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ctx, direct := t.Context(), newPool(t, serverURL(t))
+			pool, proxy := newProxiedPool(t, unprepared)
 			opts := newTable(t, direct, pgxstore.Options{})
 			rows := newRows(t, direct, opts)
 			do := union(ownTx, joinedTx(""))[test.do]
-			runner, err := idempotency.NewRunner(pgxstore.New(direct, opts), idempotency.RunnerOptions{Lease: 3 * time.Second, StoreTimeout: 3 * time.Second})
+			runner, err := idempotency.NewRunner(pgxstore.New(pool, opts), idempotency.RunnerOptions{Lease: 3 * time.Second, StoreTimeout: 3 * time.Second})
 			require.NoError(t, err)
 			runs, key := 0, keyOf(uuid.NewString())
 			book := func() error {
 				_, _, err := runner.Do(ctx, key, nil, func(ctx context.Context) (idempotency.Response, error) {
 					runs++
-					name, err := do(ctx, direct, "book", func(tx stepTx) (string, error) {
+					name, err := do(ctx, pool, "book", func(tx stepTx) (string, error) {
 						return key.ID, tx.exec(ctx, rows.insert, key.ID)
 					})
 					if err != nil {
@@ -254,6 +257,9 @@ func TestFailoverLosesRowsOfSteps(t *testing.T) {
 						return idempotency.Response{}, errors.New("not yet")
 					}
 					if runs == test.from {
+						if test.lost {
+							proxy.Inject(servertest.Rule{Fault: servertest.LoseReply, Pattern: "idempotency: restore", Times: 1000})
+						}
 						execute(t, direct, fmt.Sprintf(test.lose, tableName(opts)))
 						if !test.kept {
 							execute(t, direct, "DELETE FROM "+rows.name)
@@ -263,7 +269,7 @@ func TestFailoverLosesRowsOfSteps(t *testing.T) {
 								20*time.Second, 10*time.Millisecond)
 						}
 						if test.then {
-							_, err = do(ctx, direct, "ship", func(stepTx) (string, error) { return "shipped", nil })
+							_, err = do(ctx, pool, "ship", func(stepTx) (string, error) { return "shipped", nil })
 						}
 					}
 					return idempotency.Response{Status: 201, Body: []byte(name)}, err
