@@ -24,7 +24,7 @@
 // while the clocks of all processes agree within [Options].Skew, ten seconds by default. Leases and records last longer by Skew
 // than requested, so a takeover after a crash comes later by Skew.
 //
-// If two clocks differ by more than a lease and Skew, an attempt may begin while an earlier attempt runs. The token of the claim
+// If two clocks differ by more than Skew, an attempt may begin while an earlier attempt runs. The token of the claim
 // still protects the record: the writes of the overtaken attempt fail, and its context ends with [idempotency.ErrClaimLost].
 //
 // # Expiry

@@ -1,7 +1,6 @@
 package casstore
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"encoding/hex"
@@ -30,7 +29,7 @@ type stored struct {
 
 // isHeldBy reports whether the claim with that token holds the record.
 func (r *stored) isHeldBy(token []byte) bool {
-	return r.invalid == nil && r.Counts() && bytes.Equal(r.Token, token) && r.Lease.Valid && !r.Response.Valid
+	return r.invalid == nil && r.IsHeldBy(token)
 }
 
 // Do implements [sqlstore.Leases].

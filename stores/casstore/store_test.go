@@ -14,17 +14,15 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 	"github.com/idempotency-go/idempotency/stores/casstore"
+	"github.com/idempotency-go/idempotency/stores/internal/rowtest"
 )
 
 // local are the options of tests, whose processes share a clock.
 var local = casstore.Options{Skew: time.Millisecond}
 
-var (
-	key     = idempotency.Key{User: "user 42", Endpoint: "POST /payments", ID: "key"}
-	request = idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1, 2, 3}, Lease: time.Minute, TTL: time.Hour, TakeOver: true}
-	answer  = idempotency.Response{Status: 201, Header: "Content-Type: text/plain\n", Body: []byte("receipt 1")}
-)
+var key, request, answer = rowtest.KeyOf("key"), rowtest.Takeover, rowtest.Answer
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
@@ -256,9 +254,9 @@ func TestClaimInDoubt(t *testing.T) {
 			m.inject(repeat(struck, 4)...)
 			_, _, err := store.Begin(t.Context(), key, request)
 			require.ErrorIs(t, err, errLost)
-			doubt, isDoubt := errors.AsType[*idempotency.ClaimInDoubtError](err)
-			require.True(t, isDoubt)
-			_ = doubt.Claim.Release(t.Context(), 0)
+			doubt := testservice.InDoubt(err)
+			require.NotNil(t, doubt)
+			_ = doubt.Release(t.Context(), 0)
 			record, _, err := store.Begin(t.Context(), key, request)
 			require.NoError(t, err)
 			require.Equal(t, 1, record.Attempt)
@@ -281,9 +279,9 @@ func TestSlowClaimIsInDoubt(t *testing.T) {
 	})
 	_, _, err := store.Begin(ctx, key, request)
 	require.ErrorIs(t, err, context.Canceled)
-	doubt, isDoubt := errors.AsType[*idempotency.ClaimInDoubtError](err)
-	require.True(t, isDoubt)
-	require.NoError(t, doubt.Claim.Release(t.Context(), 0))
+	doubt := testservice.InDoubt(err)
+	require.NotNil(t, doubt)
+	require.NoError(t, doubt.Release(t.Context(), 0))
 	claim(t, store)
 }
 
@@ -298,8 +296,7 @@ func TestRefusals(t *testing.T) {
 			_, claim, err := casstore.New(m, local).Begin(t.Context(), key, request)
 			require.ErrorIs(t, err, refusal)
 			require.Nil(t, claim)
-			_, isDoubt := errors.AsType[*idempotency.ClaimInDoubtError](err)
-			require.False(t, isDoubt)
+			require.Nil(t, testservice.InDoubt(err))
 		})
 	}
 }

@@ -201,18 +201,13 @@ func (s *steps) Extend(digest, token []byte, lease time.Duration) (bool, error) 
 		return false, err
 	}
 	seen := s.seen
-	if s.invalid != nil || !isHeldBy(seen, token) {
+	if s.invalid != nil || !seen.IsHeldBy(token) {
 		return false, nil
 	}
 	if seen.Lease.Int64 >= end {
 		return true, nil
 	}
 	return s.change(own().isStill(&seen.Row).expiry(end))
-}
-
-// isHeldBy reports whether the claim with that token holds its record.
-func isHeldBy(seen *sqlstore.Seen, token []byte) bool {
-	return seen.Counts() && string(seen.Token) == string(token) && seen.Lease.Valid && !seen.Response.Valid
 }
 
 // Complete implements [sqlstore.Steps].
@@ -248,7 +243,7 @@ func (s *steps) Checkpoints(digest, token []byte) (entries []byte, held bool, er
 	if err := s.look(digest); err != nil {
 		return nil, false, err
 	}
-	if s.invalid != nil || !isHeldBy(s.seen, token) {
+	if s.invalid != nil || !s.seen.IsHeldBy(token) {
 		return nil, false, nil
 	}
 	return s.seen.Steps, true, nil

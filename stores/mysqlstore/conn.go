@@ -12,8 +12,7 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
-// maxTries bounds how often a step is begun while connections break. Each broken connection leads to a new one, so more
-// failures mean that the server is down.
+// maxTries bounds how often a step is begun while connections break.
 const maxTries = 4
 
 // retryStep runs step until step succeeds or fails for good. After a conflict with another transaction, retryStep repeats the step
@@ -116,12 +115,7 @@ func (tx transaction) endTransaction(ctx context.Context, verb string) error {
 
 // execFile runs the statement of a file, and reports whether the statement has changed a row.
 func (tx transaction) execFile(ctx context.Context, file string, args ...any) (changed bool, err error) {
-	result, err := tx.ExecContext(ctx, tx.table.opts.statement(file), args...)
-	if err != nil {
-		return false, err
-	}
-	n, err := result.RowsAffected()
-	return n > 0, err
+	return sqlstore.HasChanged(tx.ExecContext(ctx, tx.table.opts.statement(file), args...))
 }
 
 // queryFile runs the query of a file.

@@ -114,6 +114,7 @@ var (
 	complete      = rowtest.Complete
 	requireStored = rowtest.Stored
 	requireReplay = rowtest.RequireReplay
+	inspected     = rowtest.Inspected
 )
 
 // requireWaiting waits until a statement on the table waits for another transaction: it has run for a tenth of a

@@ -38,8 +38,7 @@ func TestInspectorConformance(t *testing.T) {
 // abandoned claims a key by a lease, lets that lapse, and returns the entry.
 func (w *world) abandoned(t testing.TB, key string) idempotency.Entry {
 	t.Helper()
-	begun(t, w.store, key)
-	return w.lapsed(t, key)
+	return w.subject().Abandoned(t, key)
 }
 
 // lapsed lets the lease of a key lapse, and returns the entry.
@@ -49,11 +48,6 @@ func (w *world) lapsed(t testing.TB, key string) idempotency.Entry {
 	entry := inspected(t, w.store, key)
 	require.Equal(t, idempotency.StateAbandoned, entry.State)
 	return entry
-}
-
-func inspected(t testing.TB, store idempotency.Inspector, key string) idempotency.Entry {
-	t.Helper()
-	return rowtest.Inspected(t, store, key)
 }
 
 // While the transaction of a step has the record locked, nobody else changes it, even if its lease has lapsed.

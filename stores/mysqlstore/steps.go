@@ -54,7 +54,7 @@ func (s stepStatements) Enter(ctx context.Context, digest, token []byte, lease t
 	}
 	v := values{"{digest}", hexLiteral(digest), "{token}", hexLiteral(token), "{lease}", intLiteral(sqlstore.Micros(lease))}
 	result, err := s.send(ctx, v.fillIn(s.table.opts.statement("step_enter")))
-	if held, err := hasChanged(result, err); !held {
+	if held, err := sqlstore.HasChanged(result, err); !held {
 		return 0, err
 	}
 	if lapses, err = result.LastInsertId(); err != nil {
@@ -82,7 +82,7 @@ func (s stepStatements) Keep(
 	}
 	v := values{"{digest}", hexLiteral(digest), "{token}", hexLiteral(token), "{lease}", intLiteral(sqlstore.Micros(lease)),
 		"{checkpoint}", hexLiteral(entries[before:]), "{before}", intLiteral(int64(before))}
-	return hasChanged(s.send(ctx, v.fillIn(s.table.opts.statement("step_keep"))))
+	return sqlstore.HasChanged(s.send(ctx, v.fillIn(s.table.opts.statement("step_keep"))))
 }
 
 // Checkpoints implements [sqlstore.StepStatements].
@@ -139,13 +139,4 @@ func (l leases) ReadSettled(ctx context.Context, digest []byte) (settled sqlstor
 		return err
 	})
 	return settled, err
-}
-
-// hasChanged reports whether a statement has changed a record.
-func hasChanged(result sql.Result, err error) (bool, error) {
-	if err != nil {
-		return false, err
-	}
-	n, err := result.RowsAffected()
-	return n > 0, err
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/proof/servertest"
+	"github.com/idempotency-go/idempotency/stores/internal/rowtest"
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
@@ -84,9 +85,7 @@ func execute(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 	require.NoError(t, err)
 }
 
-func keyOf(id string) idempotency.Key {
-	return idempotency.Key{User: "user 42", Endpoint: "POST /payments", ID: id}
-}
+var keyOf = rowtest.KeyOf
 
 func column[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) []T {
 	t.Helper()

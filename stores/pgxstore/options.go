@@ -130,10 +130,7 @@ func (o Options) validate() error {
 // maxIdleTimeout is the largest idle_in_transaction_session_timeout of the server.
 const maxIdleTimeout = math.MaxInt32 * time.Millisecond
 
-const (
-	beginReadCommitted = "begin isolation level read committed"
-	beginSerializable  = "begin isolation level serializable"
-)
+const beginReadCommitted = "begin isolation level read committed"
 
 // beginSQL returns the statement that begins a transaction of DoTx. beginSQL names an isolation level only if the options
 // set one, because a named level costs the server more than the level of the session.

@@ -44,8 +44,9 @@ func Migrations(opts Options) []Migration {
 //
 // The role needs:
 //
-//   - USAGE on the schema of the table. If the table is up to date, the role needs no further privilege.
-//   - CREATE on the schema, and ownership of the table if the table exists.
+//   - USAGE on the schema of the table. If nothing is to be done, the role needs no further privilege.
+//   - CREATE on the schema, and ownership of the table if the table exists. With PartitionDays, this also holds on each
+//     new day, whose partition is created.
 //   - CREATE on the database, if the schema does not exist. Migrate then creates the schema.
 //
 // Migrate changes nothing and returns an [UnreadyTable] if the table is newer than this package, lacks columns, or has a
@@ -164,7 +165,7 @@ FROM pg_class c WHERE c.oid = to_regclass($1::text)`, name, t.opts.claimFunction
 	switch {
 	case err != nil:
 		return 0, err
-	case version == t.newestVersion() && len(lackingColumns) > 0:
+	case len(lackingColumns) > 0 && version == t.newestVersion():
 		return 0, t.unreadyError("", "table %s lacks the columns %s", name, strings.Join(lackingColumns, ", "))
 	case len(unfilledColumns) > 0:
 		return 0, t.unreadyError("give them a default, or let them be null", "table %s has the columns %s, which no store fills",

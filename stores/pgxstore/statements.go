@@ -194,8 +194,9 @@ func allColumns() []string {
 // has expired or is still held.
 const restorableSQL = `(r.token = $6::uuid AND (r.expires_at <= {now} OR r.status IS NULL AND r.lease_until IS NOT NULL))`
 
-// commonSQL has the parts that several statements share. The parameters are those of claim.sql. In {held}, they are the
-// first two parameters of all statements of a claim.
+// commonSQL has the parts that several statements share. The parameters are those of claim.sql, except
+// in {held} and {own} (the first two parameters of all statements of a claim), {restorable} and {keeps_steps} (restore.sql), and
+// {asked_for} (list.sql and totals.sql).
 var commonSQL = strings.NewReplacer(
 	"{columns}", `r.user_id, r.endpoint, r.key, r.attempt, r.fingerprint, r.token, r.created_at,
     r.lease_until, r.expires_at, {now} AS now, r.completed_at IS NOT NULL, r.status, r.header, r.trailer, r.body, r.note,

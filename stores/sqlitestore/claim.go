@@ -147,12 +147,7 @@ const recordOverhead = 300
 
 // execChange runs a statement, and reports whether the statement has changed a record.
 func execChange(stmt *sql.Stmt, args ...any) (bool, error) {
-	result, err := stmt.ExecContext(statementContext, args...)
-	if err != nil {
-		return false, err
-	}
-	n, err := result.RowsAffected()
-	return n > 0, err
+	return sqlstore.HasChanged(stmt.ExecContext(statementContext, args...))
 }
 
 // IsFull implements [sqlstore.Steps].

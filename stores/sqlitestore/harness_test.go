@@ -81,12 +81,8 @@ var (
 	completed     = rowtest.Completed
 	complete      = rowtest.Complete
 	requireReplay = rowtest.RequireReplay
+	inspected     = rowtest.Inspected
 )
-
-func inspected(t testing.TB, store idempotency.Inspector, key string) idempotency.Entry {
-	t.Helper()
-	return rowtest.Inspected(t, store, key)
-}
 
 // newSubject returns a store on a file that another store has open, too.
 func newSubject(t testing.TB) rowtest.Subject {

@@ -263,10 +263,5 @@ func (t *joinedTx) HasRoom(n int) bool { return t.space.HasRoom(n) }
 
 // changeInTx runs the statement of a file, and reports whether the statement has changed a record.
 func (t *joinedTx) changeInTx(ctx context.Context, file string, args ...any) (bool, error) {
-	result, err := t.handlerTx.ExecContext(ctx, statement(file), args...)
-	if err != nil {
-		return false, err
-	}
-	n, err := result.RowsAffected()
-	return n > 0, err
+	return sqlstore.HasChanged(t.handlerTx.ExecContext(ctx, statement(file), args...))
 }

@@ -95,6 +95,11 @@ func Stored(resp idempotency.Response) (whole, omitted []byte, err error) {
 	return whole, omitted, err
 }
 
+// IsHeldBy reports whether the claim with the token holds the record, which no response ends and no other claim has taken over.
+func (r *Row) IsHeldBy(token []byte) bool {
+	return r.Counts() && bytes.Equal(r.Token, token) && r.Lease.Valid && !r.Response.Valid
+}
+
 // Counts reports whether the record exists, has not expired, and was not freed. A record that does not count leaves the
 // key free.
 func (r *Row) Counts() bool { return r.Found && r.Expires > r.Now && !r.isFree() }
@@ -243,4 +248,13 @@ func NewToken() []byte {
 	token := make([]byte, 16)
 	rand.Read(token) // never fails
 	return token
+}
+
+// HasChanged reports whether a statement has changed a record. The arguments are the results of ExecContext.
+func HasChanged(result sql.Result, err error) (bool, error) {
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	return n > 0, err
 }
