@@ -139,6 +139,38 @@ func TestStepsEndInTime(t *testing.T) {
 	require.Less(t, time.Since(began), 2*time.Second) // the client itself waits for three
 }
 
+// lateHook has each pipeline answered after the deadline of its caller.
+type lateHook struct {
+	testservice.BeforeEach
+	isAnswered chan struct{}
+}
+
+func (h *lateHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if ctx.Done() == nil { // the commands that open a connection for the pipeline below
+			return next(ctx, cmds)
+		}
+		defer close(h.isAnswered)
+		<-ctx.Done()
+		return next(context.WithoutCancel(ctx), cmds)
+	}
+}
+
+// A reading that has ended at its deadline reads nothing that the client may still write, which the race detector checks.
+func TestLateReplyIsNotRead(t *testing.T) {
+	t.Parallel()
+	client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
+	require.NoError(t, client.Ping(t.Context()).Err())
+	hook := &lateHook{func(string) {}, make(chan struct{})}
+	client.AddHook(hook)
+	conn := newConn(t, struct{ redis.Cmdable }{client}, 0)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := conn.ReadSnapshot(ctx, "key", "hash")
+	require.ErrorContains(t, err, "did not answer in time")
+	<-hook.isAnswered
+}
+
 // Scan shows exactly the keys that pick returns, whatever their type.
 func TestScan(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {

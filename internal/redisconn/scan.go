@@ -42,8 +42,11 @@ func (c *Conn) ReadSnapshot(ctx context.Context, key, hash string) (snapshot Sna
 			}
 			snapshot, err = c.execRead(ctx, key, c.client.TxPipeline())
 		}
+		if err != nil { // the client may still write fields
+			return err
+		}
 		snapshot.Hash = fields.Val()
-		return err
+		return nil
 	})
 	if errors.Is(err, redis.Nil) {
 		return Snapshot{Expiry: NoKey}, nil
