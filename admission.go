@@ -77,7 +77,7 @@ func (a *admission) admitRequest() (replay *Response, refusal error) {
 		return nil, nil
 	case err != nil:
 		refusal = a.refuseRequest(outcomeOf(err), err)
-		if inDoubt, ok := errors.AsType[*ClaimInDoubtError](err); ok {
+		if inDoubt, ok := errors.AsType[*ClaimInDoubtError](err); ok && inDoubt.Claim != nil {
 			s := settlement{admission: *a}
 			s.claim = inDoubt.Claim
 			s.releaseInBackground()

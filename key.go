@@ -44,10 +44,7 @@ const (
 // Bounded returns the key in the form in which a [Store] has the key: with parts of at most 257 bytes. Use Bounded to
 // ask an [Inspector] for a key whose parts come from the service or from the client. A key that a store has returned
 // is bounded already.
-func (k Key) Bounded() Key { return k.boundParts() }
-
-// boundParts returns the key with each part shortened by boundPart.
-func (k Key) boundParts() Key {
+func (k Key) Bounded() Key {
 	return Key{User: boundPart(k.User), Endpoint: boundPart(k.Endpoint), ID: boundPart(k.ID)}
 }
 
@@ -232,7 +229,7 @@ func newKey(r *http.Request, user, id string, endpoint func(*http.Request) strin
 		method, space, path = "", "", endpoint(r)
 	}
 	if max(len(user), len(method)+len(space)+len(path), len(id)) > maxPartSize {
-		return Key{User: user, Endpoint: method + space + path, ID: id}.boundParts().cloneParts()
+		return Key{User: user, Endpoint: method + space + path, ID: id}.Bounded().cloneParts()
 	}
 	all := user + method + space + path + id // in one allocation
 	end := len(all) - len(id)

@@ -172,8 +172,8 @@ func isRefusalStatus(status int) bool {
 
 // Decide states the meaning of a handler's answer and overrides Options.Storable. The handler calls Decide with the
 // context of its request, before or after writing the answer. The last call counts. Decide has no effect after the
-// handler has returned. Without Options.Stream, Decide has no effect either once an answer larger than
-// Options.MaxResponse is being sent.
+// handler has returned. Without Options.Stream, Decide also has no effect once an answer that is larger than
+// Options.MaxResponse and completes the operation is being sent.
 //
 // The work of [Runner.Do] may call Decide, too. But if work returns an error, Keep and Tombstone have no effect,
 // because an error is never stored.

@@ -104,7 +104,7 @@ func (r *Runner) Do(
 		return Response{}, false, refusalFor(err)
 	}
 	s := &settlement{admission: admission{request: request{
-		runner: r, key: key.boundParts(), fingerprint: sha256.Sum256(payload), ctx: ctx,
+		runner: r, key: key.Bounded(), fingerprint: sha256.Sum256(payload), ctx: ctx,
 	}}}
 	replay, err := s.admitRequest()
 	if err != nil {

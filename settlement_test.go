@@ -898,9 +898,9 @@ func TestReleasesAreBounded(t *testing.T) {
 			}
 			return step()
 		}
-		lossy := lossyStore{store, 2 * calls}
+		store.OnBegin = loseReplies(2 * calls)
 		opts := idempotency.RunnerOptions{Lease: time.Hour, Logger: slog.New(slog.DiscardHandler)}
-		r, err := idempotency.NewRunner(lossy, opts)
+		r, err := idempotency.NewRunner(store, opts)
 		require.NoError(t, err)
 		testservice.GiveUpAtTheEnd(t, r)
 		for round := range 2 {
@@ -920,20 +920,14 @@ func TestReleasesAreBounded(t *testing.T) {
 	})
 }
 
-// lossyStore grants a claim and loses its own reply, for the first n calls of Begin.
-type lossyStore struct {
-	*testservice.SpyStore
-	n int64
-}
-
-func (s lossyStore) Begin(
-	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
-) (idempotency.Record, idempotency.Claim, error) {
-	rec, claim, err := s.SpyStore.Begin(ctx, key, request)
-	if s.Begins.Load() <= s.n && err == nil {
-		return idempotency.Record{}, nil, &idempotency.ClaimInDoubtError{Claim: claim, Err: testservice.ErrDown}
+// loseReplies returns a hook that loses the replies to the first n calls, after the store has acted.
+func loseReplies(n int64) testservice.Hook {
+	return func(_ context.Context, call int64, step func() error) error {
+		if err := step(); err != nil || call > n {
+			return err
+		}
+		return testservice.ErrDown
 	}
-	return rec, claim, err
 }
 
 // Nobody knows of a claim whose reply was lost. It must not block its key, nor leave an outcome that nobody knows.
@@ -941,7 +935,8 @@ func TestClaimWhoseReplyWasLostIsReleased(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []idempotency.Abandoned{idempotency.ReExecute, idempotency.Refuse} {
 		synctest.Test(t, func(t *testing.T) {
-			store := lossyStore{testservice.NewSpyStore(), 1}
+			store := testservice.NewSpyStore()
+			store.OnBegin = loseReplies(1)
 			store.OnRelease = failBetween(0, 10*time.Second)
 			svc := testservice.Setup{Store: store, Opts: idempotency.Options{Abandoned: policy}}.Guard(t, testservice.AttemptNumber)
 			testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
@@ -953,11 +948,24 @@ func TestClaimWhoseReplyWasLostIsReleased(t *testing.T) {
 	}
 }
 
+// A store that breaks its contract does not break the process.
+func TestClaimInDoubtIsMissing(t *testing.T) {
+	t.Parallel()
+	store := testservice.NewSpyStore()
+	store.OnBegin = func(context.Context, int64, func() error) error {
+		return &idempotency.ClaimInDoubtError{Err: testservice.ErrDown}
+	}
+	svc := testservice.Setup{Store: store}.Guard(t, testservice.AttemptNumber)
+	testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
+	require.Zero(t, svc.Runs.Load())
+}
+
 // With Refuse, a claim that nobody knows of blocks its key until the record expires. So long it is tried to release it.
 func TestClaimWhoseReplyWasLostInALongOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := lossyStore{testservice.NewSpyStore(), 1}
+		store := testservice.NewSpyStore()
+		store.OnBegin = loseReplies(1)
 		store.OnRelease = failBetween(0, time.Hour)
 		svc := testservice.Setup{Store: store, Opts: idempotency.Options{Abandoned: idempotency.Refuse}}.Guard(t, testservice.AttemptNumber)
 		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
@@ -981,7 +989,8 @@ func TestClaimThatArrivesLateIsReleased(t *testing.T) {
 			released.Add(1)
 			return step()
 		}
-		svc := testservice.Setup{Store: lossyStore{store, 1}}.Guard(t, testservice.AttemptNumber)
+		store.OnBegin = loseReplies(1)
+		svc := testservice.Setup{Store: store}.Guard(t, testservice.AttemptNumber)
 		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
 		time.Sleep(3 * time.Second)
 		require.EqualValues(t, 1, released.Load())
@@ -995,7 +1004,8 @@ func TestClaimThatWasNeverGrantedIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := testservice.NewSpyStore()
 		store.OnRelease = testservice.Failing(testservice.Always, idempotency.ErrClaimLost)
-		svc := testservice.Setup{Store: lossyStore{store, 1}, Opts: idempotency.Options{Abandoned: idempotency.Refuse}}.Guard(t, testservice.AttemptNumber)
+		store.OnBegin = loseReplies(1)
+		svc := testservice.Setup{Store: store, Opts: idempotency.Options{Abandoned: idempotency.Refuse}}.Guard(t, testservice.AttemptNumber)
 		svc.Call("k", "b")
 		time.Sleep(10 * time.Second) // well within a lease, which a Shutdown must not wait for
 		asked := store.Releases.Load()
@@ -1009,7 +1019,8 @@ func TestClaimThatWasNeverGrantedIsForgotten(t *testing.T) {
 func TestFailOpenDoesNotReleaseAClaimInDoubt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := lossyStore{testservice.NewSpyStore(), 1}
+		store := testservice.NewSpyStore()
+		store.OnBegin = loseReplies(1)
 		svc := testservice.Setup{Store: store, Opts: idempotency.Options{FailOpen: true}}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 			op, ok := idempotency.FromContext(r.Context())
 			assert.True(t, ok)

@@ -75,7 +75,7 @@ type Store interface {
 // on Claim is Release. Middleware calls Release, unless FailOpen lets the handler run, because a claim that was granted
 // would otherwise block the key for a whole lease.
 type ClaimInDoubtError struct {
-	Claim Claim
+	Claim Claim // never nil
 	Err   error // the reason why the reply is missing
 }
 

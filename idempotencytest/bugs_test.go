@@ -19,7 +19,7 @@ var referenceBugs = map[string][]string{
 	"concurrent claims after a release": {"get a released record, then set"},
 	"concurrent takeovers":              {"get a lapsed record, then set"},
 	"cancelled Begin": {
-		"cancelled Begin claims for ever", "cancelled Begin says nothing", "unanswered claim cannot be released",
+		"cancelled Begin claims for ever", "cancelled Begin says nothing", "unanswered claim cannot be released", "claim in doubt is nil",
 	},
 	"released operation": {"release forgets the operation"},
 	"released key":       {"released record needs a takeover", "Release does nothing"},

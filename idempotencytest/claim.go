@@ -105,8 +105,8 @@ var claimCases = []testCase{{
 		if (claim == nil) == (err == nil) {
 			t.failf("Begin returned the claim %v and the error %v", claim, err)
 		}
-		if inDoubt, ok := errors.AsType[*idempotency.ClaimInDoubtError](err); ok {
-			claim = inDoubt.Claim
+		if inDoubt := t.claimInDoubt(err); inDoubt != nil {
+			claim = inDoubt
 		}
 		if claim == nil {
 			t.until("the key can be claimed", func() bool { return t.begin(takingOver(request)).claim != nil })

@@ -125,6 +125,9 @@ func (r *reference) Begin(
 	}
 	e.owner = &referenceClaim{store: r, key: key}
 	e.owner.claimed = *e
+	if ctx.Err() != nil && r.has("claim in doubt is nil") {
+		return idempotency.Record{}, nil, &idempotency.ClaimInDoubtError{Err: ctx.Err()}
+	}
 	if ctx.Err() != nil && r.has("unanswered claim cannot be released") {
 		return idempotency.Record{}, deaf{e.owner}, ctx.Err()
 	}

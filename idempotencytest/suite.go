@@ -86,7 +86,7 @@ func tryClaim(ctx context.Context, store idempotency.Store) (idempotency.Record,
 	if err == nil && claim == nil {
 		err = errors.New("a fresh key was not claimed")
 	}
-	if inDoubt, ok := errors.AsType[*idempotency.ClaimInDoubtError](err); ok {
+	if inDoubt, ok := errors.AsType[*idempotency.ClaimInDoubtError](err); ok && inDoubt.Claim != nil {
 		release(ctx, inDoubt.Claim)
 	}
 	return record, claim, err

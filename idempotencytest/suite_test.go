@@ -250,7 +250,7 @@ func (s unsure) Begin(
 	ctx context.Context, key idempotency.Key, a idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	record, claim, err := s.Store.Begin(ctx, key, a)
-	if ctx.Err() != nil {
+	if claim != nil && ctx.Err() != nil {
 		return idempotency.Record{}, nil, &idempotency.ClaimInDoubtError{Claim: claim, Err: ctx.Err()}
 	}
 	return record, claim, err

@@ -93,12 +93,24 @@ func (t *trial) ask(ctx context.Context, a idempotency.ClaimRequest) (answer, er
 	if err != nil && claim != nil {
 		t.failf("Begin returned a claim together with the error %v", err)
 	}
-	if inDoubt, ok := errors.AsType[*idempotency.ClaimInDoubtError](err); ok {
+	if inDoubt := t.claimInDoubt(err); inDoubt != nil {
 		ctx, cancel := context.WithTimeout(t.ctx, time.Second) // a transaction that the check has open may have the record locked
 		defer cancel()
-		_ = inDoubt.Claim.Release(ctx, long)
+		_ = inDoubt.Release(ctx, long)
 	}
 	return answer{record, claim, a.Fingerprint, a.Lease, asked, time.Now()}, err
+}
+
+// claimInDoubt returns the claim of a ClaimInDoubtError, or nil for another error.
+func (t *trial) claimInDoubt(err error) idempotency.Claim {
+	inDoubt, ok := errors.AsType[*idempotency.ClaimInDoubtError](err)
+	if !ok {
+		return nil
+	}
+	if inDoubt.Claim == nil {
+		t.failf("Begin returned a ClaimInDoubtError without a claim: %v", err)
+	}
+	return inDoubt.Claim
 }
 
 func (t *trial) begin(a idempotency.ClaimRequest) answer {

@@ -110,7 +110,7 @@ func (x *execution) misuseError(reason string) error {
 	return fmt.Errorf("%w: %.*q: %s", ErrMisuse, MaxName, x.name, reason)
 }
 
-// wrapBeginError makes an ErrMisuse of the errors of Steps.Begin that a program can avoid. All other errors are those of
+// wrapBeginError makes an ErrMisuse of the errors of Steps.BeginStep that a program can avoid. All other errors are those of
 // the store.
 func (x *execution) wrapBeginError(err error) error {
 	switch err {

@@ -106,7 +106,7 @@ type txRun struct {
 	*execution
 	ctx          context.Context
 	workErr      error // of the work, or the reason why the result must not be stored
-	countedBytes int   // of the result, as counted by Steps.Take; 0 without a result
+	countedBytes int   // of the result, as counted by Steps.ReserveBytes; 0 without a result
 	hasBegun     bool
 	isCommitted  bool
 }

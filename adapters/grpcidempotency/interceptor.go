@@ -100,7 +100,7 @@ func New(runner *idempotency.Runner, user UserFunc, opts Options) (*Interceptor,
 
 // Unary is a [grpc.UnaryServerInterceptor]. Chain Unary after authentication, which identifies the users, and after interceptors
 // that recover from panics or limit rates. The documentation of the package describes the context and the answer of a guarded
-// handler. Two Unary interceptors in a chain guard a call only once.
+// handler. A second Unary in the chain passes a call that is already guarded with the same key.
 func (i *Interceptor) Unary(
 	ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 ) (any, error) {

@@ -84,7 +84,7 @@ func removeLookAlikes(header http.Header, names []string) {
 	}
 }
 
-// areAlike reports whether a and b are the same variable in CGI.
+// areAlike reports whether a and b differ only in the case of letters, and in characters that are neither letters nor digits.
 func areAlike(a, b string) bool {
 	if len(a) != len(b) {
 		return false
@@ -97,7 +97,7 @@ func areAlike(a, b string) bool {
 	return true
 }
 
-// toCGI returns the byte for c in the name of a CGI variable (RFC 3875, section 4.1.18).
+// toCGI folds c as servers do that follow RFC 3875, section 4.1.18, or go beyond it.
 func toCGI(c byte) byte {
 	switch {
 	case '0' <= c && c <= '9', 'A' <= c && c <= 'Z':

@@ -58,7 +58,7 @@ func (k keyFlags) keyDigest() [32]byte {
 	return k.parseKey().Digest()
 }
 
-// describeAbsence describes the key when the store has no record.
+// describeMissingKey describes the key when the store has no record.
 func (k keyFlags) describeMissingKey() string {
 	return describeAbsence(idempotency.Entry{Digest: k.keyDigest()}.OperationID().String())
 }

@@ -49,7 +49,8 @@ type Steps struct {
 type progress struct {
 	hasEnded      bool
 	mayHaveStored bool            // the attempt may have stored a checkpoint
-	runningCount  int             // number of running steps, or runningAlone
+	runsAlone     bool            // the running step is of kind Alone
+	runningCount  int             // number of running steps
 	kindByName    map[string]Kind // kinds of the steps that are running or done
 }
 
@@ -59,9 +60,6 @@ type storedSteps struct {
 	dataByName      map[string][]byte
 	totalSize       int // bytes of names and data, known or about to be stored
 }
-
-// runningAlone is the value of runningCount while a step of kind Alone runs.
-const runningAlone = -1
 
 // Kind says how a step runs.
 type Kind uint8
@@ -142,16 +140,14 @@ func (s *Steps) registerStep(name string, kind Kind) error {
 		return ErrEnded
 	case hasBegun:
 		return ErrTwice
-	case s.runningCount == runningAlone, kind == Alone && s.runningCount > 0:
+	case s.runsAlone, kind == Alone && s.runningCount > 0:
 		return ErrAlone
 	case s.kindByName == nil:
 		s.kindByName, s.dataByName = make(map[string]Kind), make(map[string][]byte)
 	}
 	s.kindByName[name] = kind
 	s.runningCount++
-	if kind == Alone {
-		s.runningCount = runningAlone
-	}
+	s.runsAlone = kind == Alone
 	return nil
 }
 
@@ -227,7 +223,8 @@ func (s *Steps) EndStep(name string, how Ending) {
 
 // unregisterStep is EndStep for a caller that holds mu.
 func (s *Steps) unregisterStep(name string, how Ending) {
-	s.runningCount = max(s.runningCount-1, 0)
+	s.runningCount--
+	s.runsAlone = false
 	if how == Undone {
 		delete(s.kindByName, name)
 	}

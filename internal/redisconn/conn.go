@@ -213,11 +213,11 @@ func (c *Conn) RunStaged(
 }
 
 // retryStep repeats a step until its reply is known, at most three times. The step must be harmless to repeat. The
-// error is the error of the last try that had a connection, or of the last try if none had one. The result lost
+// error is the error of the last try that had a connection, or of the first try if none had one. The result lost
 // leaves out the tries that the client has repeated by itself.
 //
 // A step that runs out of time may have waited for its connection most of the time. The error of retryStep therefore
-// wraps Errors.Busy if three conditions hold: more steps than connections were under way when a try began, the step
+// wraps Errors.Busy if three conditions hold: more steps than connections were under way at the start of the step or at the end of a try, the step
 // has timed out, and the server has replied within the last minute.
 func (c *Conn) retryStep(ctx context.Context, step func() error) (lost bool, err error) {
 	crowded := c.poolCrowd.Enter()

@@ -45,7 +45,7 @@ var checkpoint string
 var checkpoints string
 
 // These are the scripts of the store. The source of each script describes its arguments. KEYS[1] is the record, and
-// the last of several keys is the hash of the steps. A script without the key of the steps runs on an operation
+// the hash of the steps is the last key if the script has the hash. A script without the hash runs on an operation
 // without steps, or during the move of a slot, when the steps are out of reach.
 var (
 	Claim    = redisconn.NewScript(record + claim).With(1)

@@ -60,8 +60,8 @@ func (o Options) validate(inner idempotency.Store) error {
 // A completed record never changes, so clients get the same answers with a cache as without, with these exceptions:
 //
 //   - Deleted or lost records: this process replays a record for up to Options.MaxAge after the inner store has deleted or lost
-//     the record, while another process may execute the operation again. An expired record is never replayed, because the
-//     cache keeps no record longer than the inner store does.
+//     the record, while another process may execute the operation again. The
+//     cache never replays a record whose TTL has passed, because the cache counts the TTL itself.
 //   - Full store: this process replays an answer for which the inner store had no room, as long as the cache has the answer.
 //   - Forgotten records: Forget of this Store (see [idempotency.Inspector]) removes the copy of this process. The caches of other
 //     processes keep their copies for up to Options.MaxAge.

@@ -119,6 +119,9 @@ func revisionOf(version string) uint64 {
 	return revision
 }
 
+// insufficientResources is the error code of a server whose memory or disk for JetStream is used up.
+const insufficientResources = jetstream.ErrorCode(nats.JSErrCodeInsufficientResourcesErr)
+
 // failure returns the error of a write.
 func failure(err error) error {
 	answer, _ := errors.AsType[*jetstream.APIError](err)
@@ -126,7 +129,7 @@ func failure(err error) error {
 	case answer != nil && (answer.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
 		answer.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant): // with replicas
 		return casstore.ErrConflict
-	case errors.Is(err, nats.ErrMaxPayload):
+	case errors.Is(err, nats.ErrMaxPayload), answer != nil && answer.ErrorCode == insufficientResources:
 		return fmt.Errorf("%w: %w", idempotency.ErrStoreFull, err)
 	default:
 		return err

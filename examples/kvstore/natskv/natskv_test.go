@@ -358,6 +358,26 @@ func TestAnswerTooLarge(t *testing.T) {
 	require.Equal(t, &idempotency.Response{Status: 201, Omitted: true}, record.Response)
 }
 
+// A server without room refuses an operation before it runs, and replays what it has.
+func TestDiskIsFull(t *testing.T) {
+	t.Parallel()
+	opts := options(t.TempDir())
+	opts.JetStreamMaxStore = 64 << 10
+	store := casstore.New(newTable(t, connect(t, newServer(t, opts))), local)
+	key := idempotency.Key{User: "user", Endpoint: "POST /", ID: "first"}
+	request := idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: time.Hour}
+	_, claim, err := store.Begin(t.Context(), key, request)
+	require.NoError(t, err)
+	answer := idempotency.Response{Status: 201, Body: make([]byte, 64<<10)}
+	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+
+	_, _, err = store.Begin(t.Context(), idempotency.Key{User: "user", Endpoint: "POST /", ID: "second"}, request)
+	require.ErrorIs(t, err, idempotency.ErrStoreFull)
+	record, _, err := store.Begin(t.Context(), key, request)
+	require.NoError(t, err)
+	require.Equal(t, &answer, record.Response)
+}
+
 // A bucket that would forget records too early is refused, before anything runs.
 func TestBucketForgetsTooEarly(t *testing.T) {
 	t.Parallel()
