@@ -153,8 +153,8 @@ var ofSteps = []mutant{{
 }, {
 	name: "casstore-without-token", broken: "An owner that was overtaken changes the record of its successor in a table.",
 	file: "stores/casstore/steps.go",
-	from: "bytes.Equal(r.Token, token)",
-	to:   "(r.Found || bytes.Equal(r.Token, token))",
+	from: "r.IsHeldBy(token)",
+	to:   "r.IsHeldBy(r.Token)",
 	test: "TestClocks",
 }, {
 	name: "casstore-without-skew", broken: "A lease of a table ends early for a process whose clock is ahead.",

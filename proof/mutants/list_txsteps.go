@@ -3,8 +3,8 @@ package main
 var ofTxSteps = []mutant{{
 	name: "tx-step-beside-others", broken: "A step in a transaction runs beside others, whose results wait for its lock.",
 	file: "internal/checkpoint/checkpoint.go", in: "./step",
-	from: "	case s.runningCount == runningAlone, kind == Alone && s.runningCount > 0:\n",
-	to:   "	case s.runningCount == runningAlone && s.dataByName == nil:\n",
+	from: "	case s.runsAlone, kind == Alone && s.runningCount > 0:\n",
+	to:   "	case s.runsAlone && s.dataByName == nil:\n",
 	test: "TestTxStepRunsAlone",
 }, {
 	name: "tx-step-escapes", broken: "A step that has committed its rows by itself runs again.",
