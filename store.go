@@ -184,9 +184,10 @@ const RecordLost = checkpoint.Lost
 type TxCheckpointer interface {
 	Checkpointer
 
-	// CheckpointTx calls Run, a field of the parameter step, in a transaction, and stores the data from Run as the checkpoint step.Name in the
-	// same transaction. The statement that stores the checkpoint compares the token of the claim, because another
-	// attempt may have claimed the key while Run was working. CheckpointTx returns the data of the stored checkpoint.
+	// CheckpointTx calls Run, a field of the parameter step, in a transaction, and stores the data from Run as the
+	// checkpoint step.Name in the same transaction. The statement that stores the checkpoint compares the token of the
+	// claim, because another attempt may have claimed the key while Run was working. CheckpointTx returns the data of
+	// the stored checkpoint.
 	//
 	// If step.Var is set, CheckpointTx begins and commits the transaction, and holds a connection only between the two. If
 	// Run returns an error or panics, CheckpointTx rolls back. If the operation already has a checkpoint named

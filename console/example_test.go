@@ -41,7 +41,7 @@ func Example() {
 	w = httptest.NewRecorder()
 	server.Handler.ServeHTTP(w, r)
 	page, _ := io.ReadAll(w.Body)
-	fmt.Println(w.Code, strings.Contains(string(page), "<h1>Uncertain operations</h1>"))
+	fmt.Println(w.Code, strings.Contains(string(page), "<h1>Abandoned operations</h1>"))
 	// Output:
 	// 403
 	// 200 true

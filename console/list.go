@@ -129,7 +129,7 @@ func (l *listPage) addFilters(totals map[idempotency.State]idempotency.Total) {
 func (l *listPage) listTitle() string {
 	title := "Operations: " + l.State
 	if l.State == listStates[0] {
-		title = "Uncertain operations"
+		title = "Abandoned operations"
 	}
 	if l.User != "" {
 		title += " of " + visible.Text(l.User)

@@ -12,7 +12,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// The front page has the uncertain operations, the oldest first, and how many there are of each state.
+// The front page has the abandoned operations, the oldest first, and how many there are of each state.
 func TestFrontPage(t *testing.T) {
 	t.Parallel()
 	store := newStoreWith(t, numbered(1), numbered(2))

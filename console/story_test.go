@@ -98,6 +98,7 @@ func TestStoryOfADamagedRecord(t *testing.T) {
 	got := d.get(addressOf(order))
 	require.Equal(t, http.StatusOK, got.status)
 	require.Contains(t, got.text(), "not readable What it means The record cannot be read.")
+	require.Contains(t, got.text(), "Attempt not readable Began not readable")
 	require.NotContains(t, got.page, `name="do"`)
 
 	store.entry = inspect(t, store.MemoryStore, order) // all but what is behind it
@@ -113,22 +114,6 @@ func TestStoryOfADamagedRecord(t *testing.T) {
 	d.post("change", form)
 	_, err := store.Inspect(t.Context(), order)
 	require.ErrorIs(t, err, idempotency.ErrNoRecord)
-}
-
-// transaction is a store in which a transaction runs, of which nothing can be seen.
-type transaction struct{ *idempotency.MemoryStore }
-
-func (transaction) InspectDigest(_ context.Context, digest [32]byte) (idempotency.Entry, error) {
-	return idempotency.Entry{Digest: digest, State: idempotency.StateRunning}, nil
-}
-
-func TestStoryOfATransaction(t *testing.T) {
-	t.Parallel()
-	got := newDesk(t, transaction{newStore()}).get(addressOf(order))
-	require.Contains(t, got.text(), "A transaction is running the operation now.")
-	require.Contains(t, got.text(), "Attempt not visible Began not visible")
-	require.Contains(t, got.text(), "User not known to this store")
-	require.NotContains(t, got.page, `name="do"`)
 }
 
 // A long body is shown in part. What is no text is shown as what it is.

@@ -55,7 +55,7 @@ func TestConsolePage(t *testing.T) {
 
 // play ends operations in every way.
 func (o *operator) play(picture string) {
-	require.Equal(o.t, "Uncertain operations · Idempotency console", o.title())
+	require.Equal(o.t, "Abandoned operations · Idempotency console", o.title())
 	require.Equal(o.t, "abandoned 60", o.text("[aria-current=page]"))
 	o.requireAccessible()
 	o.follow(".next", http.StatusOK)

@@ -169,7 +169,7 @@ func expected(before, l traffic.Ledger) map[string]map[string]float64 {
 		"Waiting":      one("", l.Waits),
 		"Completion":   one("", l.Runs-l.Requests["unprotected"]-l.Requests["abandoned"]),
 		"Stored bytes": one("stored", l.Stored),
-		"Uncertain operations": {
+		"Abandoned operations": {
 			"refused": float64(l.Requests["outcome-unknown"]), "resolved: happened": float64(l.Resolutions),
 		},
 	}
