@@ -49,3 +49,8 @@ lint:
 .PHONY: bench
 bench:
 	go test -run='^$$' -bench=. -benchmem work
+
+# site builds the pages as a static site in docs/site/dist, and fails if a link between them leads nowhere.
+.PHONY: site
+site:
+	cd docs/site && npm ci --no-audit --no-fund && npm run build

@@ -37,7 +37,7 @@ var (
 )
 
 // problemBase is the default of Options.ProblemBase. Clients compare types, so a changed base breaks clients.
-const problemBase = "https://github.com/idempotency-go/idempotency#"
+const problemBase = "https://idempotency-go.github.io/idempotency/problems#"
 
 // Retry tells a client how to react to a refusal.
 type Retry string

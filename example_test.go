@@ -284,7 +284,7 @@ func ExampleUserFunc_token() {
 	// 200 charged for "north" "https://other.example" "17"
 	//
 	// 403 {"type":"about:blank","title":"Forbidden","status":403,"detail":"The token names no tenant."}
-	// 401 {"type":"https://github.com/idempotency-go/idempotency#user-unknown","title":"Caller is unknown","status":401,"detail":"This attempt was not executed. Authenticate, then retry with the same key.","retry":"same-key"}
+	// 401 {"type":"https://idempotency-go.github.io/idempotency/problems#user-unknown","title":"Caller is unknown","status":401,"detail":"This attempt was not executed. Authenticate, then retry with the same key.","retry":"same-key"}
 }
 
 // A service that only one other service calls has no users to tell apart.

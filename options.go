@@ -112,7 +112,7 @@ type Options struct {
 
 	// ProblemBase is the base address of problem types: the type of a refusal is ProblemBase followed by a code, such
 	// as key-missing. ProblemBase must end in / or #. Choose ProblemBase before clients rely on the types. Empty means
-	// https://github.com/idempotency-go/idempotency#.
+	// https://idempotency-go.github.io/idempotency/problems#.
 	ProblemBase string
 
 	// Stream sends the answer as the handler writes and flushes, and stores the answer afterwards. If the process

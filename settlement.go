@@ -268,7 +268,8 @@ func (s *settlement) freeKey() (refusal error) {
 //   - TTL if this attempt may have stored steps;
 //   - TTL if Remaining is unknown, as after a lost reply (Attempt 0);
 //   - Remaining otherwise, because earlier attempts may have had effects, but at least two leases or TTL, whichever is
-//     less.
+//     less. A request for this claim that the client has sent twice may still arrive, and would claim a key without a
+//     record.
 func (s *settlement) releaseTTL() time.Duration {
 	opts := &s.runner.opts
 	if s.mayHaveStoredSteps() || s.record.Remaining == 0 {

@@ -11,18 +11,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var writeTable = flag.Bool("write", false, "write the tables of README.md, docs/frameworks.md and docs/integrating.md")
+var writeTable = flag.Bool("write", false, "write the table of docs/frameworks.md")
 
 const (
 	tableBegin = "<!-- written by proof/compat -->\n"
 	tableEnd   = "<!-- end -->\n"
 )
 
-// The tables say what TestDoors shows.
+// The table says what TestDoors shows.
 func TestFrameworksTable(t *testing.T) {
 	t.Parallel()
 	requireTable(t, "../../docs/frameworks.md", frameworksTable())
-	requireTable(t, "README.md", waysTable())
 }
 
 // requireTable compares a table with the one that a page has between its markers, or writes it there.
@@ -53,20 +52,6 @@ func frameworksTable() string {
 			cells = append(cells, d.cell(k))
 		}
 		line(&table, cells...)
-	}
-	return "\n" + table.String() + "\n"
-}
-
-// waysTable returns a table with one line for each way to answer.
-func waysTable() string {
-	var table strings.Builder
-	line(&table, "framework", "kind", "way", "a retry")
-	line(&table, slices.Repeat([]string{"---"}, 4)...)
-	for _, open := range doors {
-		d := open()
-		for _, w := range d.ways {
-			line(&table, d.name, string(w.kind), "`"+strings.ReplaceAll(w.name, "|", `\|`)+"`", string(w.retry))
-		}
 	}
 	return "\n" + table.String() + "\n"
 }

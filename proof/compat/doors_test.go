@@ -27,7 +27,7 @@ type guardian = interface {
 }
 
 // doors are the frameworks that a service may be written in. TestDoors goes through each of them in every way to answer
-// that its documentation shows. README.md lists what it finds, and docs/frameworks.md has a table of it.
+// that its documentation shows. docs/frameworks.md has a table of what it finds.
 //
 // To add one, write a file doors_NAME_test.go with a function that returns the door, and add the function here. Then
 // write the table:

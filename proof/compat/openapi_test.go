@@ -27,7 +27,7 @@ import (
 	"github.com/idempotency-go/idempotency/fingerprint"
 )
 
-const problemBase = "https://github.com/idempotency-go/idempotency#"
+const problemBase = "https://idempotency-go.github.io/idempotency/problems#"
 
 // description is docs/openapi.yaml.
 type description struct {

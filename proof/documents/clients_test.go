@@ -1,7 +1,6 @@
 package documents_test
 
 import (
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -18,43 +17,37 @@ import (
 
 const clientsPage = "docs/clients.md"
 
-// clientProblem is a row of the table of problems.
-type clientProblem struct{ code, status, waits, retry string }
+// problemSection is a section of the page of problems.
+type problemSection struct {
+	code, status string
+	waits        bool
+	retry        string
+}
 
-// The tables of both pages have every problem of errors.go, with its status, its Retry-After and its advice. The type of a
-// problem is a URL that leads to its row in the README.
-func TestPagesListEveryProblem(t *testing.T) {
+// The page of problems has a section for every problem of errors.go, with its status, its Retry-After and its advice. The type of
+// a problem is the address of its section.
+func TestPageListsEveryProblem(t *testing.T) {
 	t.Parallel()
 	made := regexp.MustCompile(`Status: http\.Status(\w+), Code: "(.*?)",( RetryAfter: .*?,)? Retry: Retry(\w+),`)
-	var want []clientProblem
+	var want []problemSection
 	for _, m := range made.FindAllStringSubmatch(read(t, "errors.go"), -1) {
-		waits := "no"
-		if m[3] != "" {
-			waits = "yes"
-		}
 		advice := map[string]idempotency.Retry{
 			"SameKey": idempotency.RetrySameKey, "NewKey": idempotency.RetryNewKey, "Never": idempotency.RetryNever,
 		}[m[4]]
-		problem := clientProblem{code: m[2], status: statusNamed(t, m[1]), waits: waits, retry: string(advice)}
+		problem := problemSection{m[2], statusNamed(t, m[1]), m[3] != "", string(advice)}
 		if !slices.Contains(want, problem) { // store-unavailable has two causes, and in-progress, too
 			want = append(want, problem)
 		}
 	}
 	require.NotEmpty(t, want)
 
-	var got []clientProblem
-	rows := regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\| (\\d{3}) \\| (yes|no) \\| `([a-z-]+)` \\|")
-	for _, m := range rows.FindAllStringSubmatch(read(t, clientsPage), -1) {
-		got = append(got, clientProblem{code: m[1], status: m[2], waits: m[3], retry: m[4]})
+	var got []problemSection
+	sections := regexp.MustCompile("(?m)^## (.*)\n\nStatus (\\d{3})(.*)\\. `retry` is `(.*)`\\.$")
+	for _, m := range sections.FindAllStringSubmatch(read(t, "docs/problems.md"), -1) {
+		got = append(got, problemSection{m[1], m[2], strings.Contains(m[3], "`Retry-After`"), m[4]})
 	}
 	require.ElementsMatch(t, want, got)
-
-	readme := read(t, "README.md")
-	require.Equal(t, len(want), strings.Count(readme, "<a name=\""))
-	for _, problem := range want {
-		require.Regexp(t, fmt.Sprintf("(?m)^\\| <a name=\"%[1]s\"></a>.* \\| %[2]s `%[1]s`.* \\| `%[3]s` \\| .* \\|$",
-			problem.code, problem.status, problem.retry), readme)
-	}
+	require.Contains(t, read(t, "errors.go"), `problemBase = "https://idempotency-go.github.io/idempotency/problems#"`)
 }
 
 // statusNamed returns the code of a status that net/http names so.

@@ -3,7 +3,6 @@
 //
 //	go run ./proof/mutants                      # all, which takes some minutes
 //	go run ./proof/mutants -only redis-no-fence # one, or several with commas
-//	go run ./proof/mutants -write               # also writes proof/mutants/README.md
 //
 // Before that it runs the same tests on the unchanged library: they must pass, and none may be skipped. It fails if a mutant
 // survives or does not compile, or if its file does not have the text that it replaces exactly once.
@@ -25,18 +24,17 @@ import (
 
 func main() {
 	only := flag.String("only", "", "names of the mutants to run, separated by commas")
-	write := flag.Bool("write", false, "write proof/mutants/README.md, unless a mutant survives")
 	parallel := flag.Int("parallel", 2, "how many mutants run at a time")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *only, *parallel, *write); err != nil {
+	if err := run(ctx, *only, *parallel); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, only string, parallel int, write bool) error {
+func run(ctx context.Context, only string, parallel int) error {
 	root, err := findRoot()
 	if err != nil {
 		return err
@@ -58,10 +56,7 @@ func run(ctx context.Context, only string, parallel int, write bool) error {
 	}
 	fmt.Printf("%d mutants, all killed, in %.0f s\n", len(chosen), time.Since(began).Seconds())
 	fmt.Println("count mutants killed", len(chosen))
-	if !write {
-		return nil
-	}
-	return os.WriteFile(filepath.Join(root, page), []byte(table(all)), 0o644)
+	return nil
 }
 
 // choose returns the mutants with these names, or all.

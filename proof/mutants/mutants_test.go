@@ -44,15 +44,6 @@ func testsIn(t *testing.T, dir string) string {
 	return all.String()
 }
 
-func TestPageListsTheMutants(t *testing.T) {
-	t.Parallel()
-	root, err := findRoot()
-	require.NoError(t, err)
-	have, err := os.ReadFile(filepath.Join(root, page))
-	require.NoError(t, err)
-	require.Equal(t, table(all), string(have), "go run ./proof/mutants -write")
-}
-
 func TestMutantWithoutItsCode(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

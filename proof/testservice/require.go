@@ -51,7 +51,7 @@ func RequireProblem(t *testing.T, a Answer, status int, code string) Problem {
 	decoder := json.NewDecoder(bytes.NewReader([]byte(a.Body)))
 	decoder.DisallowUnknownFields()
 	require.NoError(t, decoder.Decode(&p))
-	require.Equal(t, "https://github.com/idempotency-go/idempotency#"+code, p.Type)
+	require.Equal(t, "https://idempotency-go.github.io/idempotency/problems#"+code, p.Type)
 	require.Equal(t, status, p.Status)
 	require.NotEmpty(t, p.Title)
 	require.NotEmpty(t, p.Detail)
