@@ -1,5 +1,6 @@
 // The site has the README, the pages of docs and the READMEs of modules, as they are in the repository.
 import path from 'node:path'
+import { fileURLToPath } from 'node:url'
 import { defineConfig } from 'vitepress'
 
 const root = path.resolve(import.meta.dirname, '../../..')
@@ -12,8 +13,10 @@ function pageAddress(file) {
   return match && '/' + (match[1] ?? match[2])
 }
 
-// resolveLinks leads links between files to pages of the site, and all other relative links to the repository.
-function resolveLinks(md) {
+// readAsGitHub leads links between files to pages of the site, and all other relative links to the repository. Vue must not
+// interpret code.
+function readAsGitHub(md) {
+  md.renderer.rules.code_inline = (tokens, i) => `<code v-pre>${md.utils.escapeHtml(tokens[i].content)}</code>`
   md.core.ruler.push('links', ({ tokens, env }) => {
     const folder = path.dirname(path.relative(root, env.path))
     for (const token of tokens.flatMap((block) => block.children ?? [])) {
@@ -26,6 +29,9 @@ function resolveLinks(md) {
     }
   })
 }
+
+// resolveHere resolves an import of a page, whose file lies above node_modules.
+const resolveHere = (name) => ({ find: new RegExp(`^${name}$`), replacement: fileURLToPath(import.meta.resolve(name)) })
 
 const page = (text, name) => ({ text, link: '/' + name })
 
@@ -41,8 +47,9 @@ export default defineConfig({
     const address = pageAddress(file)
     return address ? (address === '/' ? 'index.md' : address.slice(1) + '.md') : file
   },
-  srcExclude: ['CHANGELOG.md', 'CONTRIBUTING.md', 'testdata/**', '**/testdata/**', '.github/**', 'examples/*/!(regions)/**'],
-  markdown: { config: resolveLinks },
+  srcExclude: ['CHANGELOG.md', 'CONTRIBUTING.md', '.github/**', 'proof/golden/**'],
+  markdown: { config: readAsGitHub },
+  vite: { resolve: { alias: ['vue', 'vue/server-renderer'].map(resolveHere) } },
   themeConfig: {
     search: { provider: 'local' },
     outline: [2, 3],
