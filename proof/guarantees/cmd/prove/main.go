@@ -5,7 +5,7 @@
 //	go run ./proof/guarantees/cmd/prove -times 20  # twenty times as much of what can be done more often, for hours
 //	go run ./proof/guarantees/cmd/prove -ci        # a part of some: what CI has time for
 //	go run ./proof/guarantees/cmd/prove -only death,soak
-//	go run ./proof/guarantees/cmd/prove -write     # also writes the counts into docs/guarantees.md
+//	go run ./proof/guarantees/cmd/prove -write     # also writes the counts into proof/guarantees/README.md
 //
 // Run it within the repository. It fails if a proof fails, and prints the output of that proof.
 package main
@@ -29,7 +29,7 @@ func main() {
 	flag.BoolVar(&opts.ci, "ci", false, "run what CI has time for: a part of some proofs")
 	flag.IntVar(&opts.parallel, "parallel", 1, "how many proofs run at a time")
 	flag.StringVar(&opts.only, "only", "", "names of the proofs to run, separated by commas")
-	flag.BoolVar(&opts.write, "write", false, "write the counts into docs/guarantees.md, unless something fails")
+	flag.BoolVar(&opts.write, "write", false, "write the counts into proof/guarantees/README.md, unless something fails")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()

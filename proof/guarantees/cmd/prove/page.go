@@ -9,7 +9,7 @@ import (
 
 // The page, the plot that it shows, and what stands before and after the table of counts there.
 const (
-	page   = "docs/guarantees.md"
+	page   = "proof/guarantees/README.md"
 	plot   = "docs/soak.svg"
 	before = "<!-- The table is written by: go run ./proof/guarantees/cmd/prove -write -->\n"
 	after  = "<!-- End of the table. -->\n"

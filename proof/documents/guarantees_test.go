@@ -1,0 +1,105 @@
+package documents_test
+
+import (
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Each row of a table of the page has an entry in shown.tsv, and no entry is without a row. An entry names at least one
+// test, or case of a suite, and each of them exists. The page itself names no tests.
+func TestGuaranteesAreShown(t *testing.T) {
+	t.Parallel()
+	page := read(t, "docs/guarantees.md")
+	require.NotRegexp(t, `\b(Test|Fuzz)[A-Z]`, page)
+	var shown []string
+	tests := testFunctions(t)
+	for line := range strings.Lines(read(t, "proof/guarantees/shown.tsv")) {
+		row, names, found := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		require.True(t, found, line)
+		shown = append(shown, row)
+		for name := range strings.SplitSeq(names, ", ") {
+			require.True(t, tests[name], "%s: no %q", row, name)
+		}
+	}
+	require.Equal(t, firstCells(page), shown, "in the same order")
+}
+
+// The page explains each state of a record.
+func TestGuaranteesExplainStates(t *testing.T) {
+	t.Parallel()
+	cells := firstCells(read(t, "docs/guarantees.md"))
+	states := regexp.MustCompile(`\n\tState\w+ +State = "(\w+)"`).FindAllStringSubmatch(read(t, "inspect.go"), -1)
+	require.NotEmpty(t, states)
+	for _, state := range states {
+		require.Contains(t, cells, "`"+state[1]+"`")
+	}
+}
+
+// The tests that pages name exist.
+func TestPagesNameTests(t *testing.T) {
+	t.Parallel()
+	tests := testFunctions(t)
+	for page, isNamingTests := range map[string]bool{
+		"docs/security.md": true, "proof/guarantees/README.md": true, "docs/migrating.md": true, "docs/design.md": false,
+	} {
+		names := regexp.MustCompile("`((?:Test|Fuzz|Example)[A-Z].*?)`").FindAllStringSubmatch(read(t, page), -1)
+		require.True(t, len(names) > 0 || !isNamingTests, page)
+		for _, name := range names {
+			require.True(t, tests[name[1]], "no %s", name[1])
+		}
+	}
+}
+
+// testFunctions returns the names of all tests of the repository, and the cases of the suites in package idempotencytest
+// as "Run/takeover".
+func testFunctions(t *testing.T) map[string]bool {
+	t.Helper()
+	function := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w+)\(`)
+	names := map[string]bool{}
+	err := filepath.WalkDir(".", func(file string, entry fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(file, "_test.go") {
+			for _, match := range function.FindAllStringSubmatch(read(t, file), -1) {
+				names[match[1]] = true
+			}
+		}
+		return err
+	})
+	require.NoError(t, err)
+	for suite, files := range map[string]string{
+		"Run":          "claim identity lease fencing settle expiry",
+		"RunSteps":     "steps",
+		"RunTxSteps":   "txsteps",
+		"RunInspector": "inspect listing forget",
+	} {
+		for file := range strings.FieldsSeq(files) {
+			cases := regexp.MustCompile(`(?m)^\tname: "(.*)",$`).FindAllStringSubmatch(read(t, "idempotencytest/"+file+".go"), -1)
+			require.NotEmpty(t, cases, file)
+			for _, match := range cases {
+				names[suite+"/"+match[1]] = true
+			}
+		}
+	}
+	return names
+}
+
+// firstCells returns the first cell of each row of the tables in page, without the heads.
+func firstCells(page string) (cells []string) {
+	isBody := false
+	for line := range strings.Lines(page) {
+		switch {
+		case !strings.HasPrefix(line, "|"):
+			isBody = false
+		case strings.HasPrefix(line, "|---"):
+			isBody = true
+		case isBody:
+			cell, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " | ")
+			cells = append(cells, cell)
+		}
+	}
+	return cells
+}
