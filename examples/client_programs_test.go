@@ -85,7 +85,7 @@ var copied = map[string]func(t *testing.T) []string{
 		if exec.CommandContext(t.Context(), python, "-c", "import requests").Run() != nil {
 			servertest.Require(t, fmt.Errorf("requests: %w", exec.ErrNotFound))
 		}
-		return []string{python, "testdata/send.py", "../docs/clients.md"}
+		return []string{python, "testdata/send.py", "client/send.py"}
 	},
 }
 

@@ -1,8 +1,7 @@
-# Sends an order by the program of docs/clients.md to one URL after the other, and prints what came of each. The arguments are the
-# path of the page, how many seconds a wait for bytes may take in place of what the program allows it, and the URLs. Pauses are
+# Sends an order by examples/client/send.py to one URL after the other, and prints what came of each. The arguments are the path of
+# that program, how many seconds a wait for bytes may take in place of what the program allows it, and the URLs. Pauses are
 # noted, and not made.
 import json
-import re
 import sys
 import time
 import types
@@ -21,10 +20,9 @@ class Session(requests.Session):
         return super().request(*args, timeout=(5, float(patience)), **kwargs)
 
 
-with open(path) as page:
-    program = re.search(r"```python\n(.*?)```", page.read(), re.DOTALL).group(1)
-names = {}
-exec(program, names)
+with open(path) as program:
+    names = {}
+    exec(program.read(), names)
 for url in urls:
     pauses.clear()
     bounds.clear()

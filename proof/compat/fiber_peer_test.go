@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// docs/migrating.md says what fiber's own middleware does, by default and with a shared Storage. This is what it says.
+// README.md and docs/comparison.md say what fiber's own middleware does, by default and with a shared Storage. This is what they say.
 func TestFiberMiddlewareDoesWhatTheComparisonSays(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -182,7 +182,7 @@ func TestFiguresAreMeasured(t *testing.T) {
 		count                  int
 	}{
 		{costs, `(\d+\.\d+)`, `\*\*$1\*\*`, 6},
-		{read(t, "docs/migrating.md"), `(\d+\.\d+) ms`, `$1 ms`, 2},
+		{read(t, "docs/comparison.md"), `(\d+\.\d+) ms`, `$1 ms`, 2},
 		{read(t, "docs/operating.md"), `(?m)^\| (\w+)[^|]* \| ([\d,]+) B \|`, `\n\| $1 \| [\d,]+ \| $2 \|`, 6},
 	} {
 		figure := regexp.MustCompile(test.figure)
