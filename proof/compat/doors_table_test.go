@@ -1,8 +1,10 @@
 package compat_test
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -11,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var writeTable = flag.Bool("write", false, "write the table of docs/frameworks.md")
+var writeTable = flag.Bool("write", false, "write the tables of docs/frameworks.md and docs/mounting.md")
 
 const (
 	tableBegin = "<!-- written by proof/compat -->\n"
@@ -40,35 +42,56 @@ func requireTable(t *testing.T, file, table string) {
 	require.Equal(t, want, string(page), "write the table anew: go test -run %s -write", t.Name())
 }
 
-// frameworksTable returns a table with one line for each framework.
+// frameworksTable returns a table with one line for all kinds of answers that a retry meets in the same way.
 func frameworksTable() string {
-	var table strings.Builder
-	line(&table, append([]string{"framework"}, names(kinds)...)...)
-	line(&table, slices.Repeat([]string{"---"}, len(kinds)+1)...)
-	for _, open := range doors {
-		d := open()
-		cells := []string{d.name}
-		for _, k := range kinds {
-			cells = append(cells, d.cell(k))
+	var fates []string // in the order of the lines
+	kindsByFate := make(map[string][]string)
+	for _, k := range kinds {
+		described := describeFate(k)
+		if kindsByFate[described] == nil {
+			fates = append(fates, described)
 		}
-		line(&table, cells...)
+		kindsByFate[described] = append(kindsByFate[described], string(k))
+	}
+	var table strings.Builder
+	line(&table, "the handler's way to answer", "a retry")
+	line(&table, "---", "---")
+	for _, described := range fates {
+		line(&table, strings.Join(kindsByFate[described], ", "), described)
 	}
 	return "\n" + table.String() + "\n"
+}
+
+// describeFate says what becomes of a retry after all ways of kind k: in most frameworks, and then in each framework that
+// differs.
+func describeFate(k kind) string {
+	frameworksByCell := make(map[string][]string)
+	for _, open := range doors {
+		if d := open(); d.has(k) {
+			name, _, _ := strings.Cut(d.name, ",")
+			frameworksByCell[d.cell(k)] = append(frameworksByCell[d.cell(k)], name)
+		}
+	}
+	cells := slices.SortedFunc(maps.Keys(frameworksByCell), func(a, b string) int {
+		return cmp.Or(len(frameworksByCell[b])-len(frameworksByCell[a]), cmp.Compare(a, b))
+	})
+	described := cells[0]
+	for _, cell := range cells[1:] {
+		described += "; " + cell + " with " + strings.Join(frameworksByCell[cell], ", ")
+	}
+	return described
+}
+
+// has reports whether a way of kind k was tried in the framework.
+func (d door) has(k kind) bool {
+	return slices.ContainsFunc(d.ways, func(w way) bool { return w.kind == k })
 }
 
 func line(b *strings.Builder, cells ...string) {
 	fmt.Fprintf(b, "| %s |\n", strings.Join(cells, " | "))
 }
 
-func names[T ~string](values []T) []string {
-	var all []string
-	for _, v := range values {
-		all = append(all, string(v))
-	}
-	return all
-}
-
-// cell says what becomes of a retry after all the ways of a kind.
+// cell says what becomes of a retry after all the ways of kind k, of which there is at least one.
 func (d door) cell(k kind) string {
 	found := make(map[fate]bool)
 	for _, w := range d.ways {
@@ -81,9 +104,7 @@ func (d door) cell(k kind) string {
 		return "by status"
 	case found[replayed]:
 		return string(replayed)
-	case found[runsAgain]:
-		return string(runsAgain)
 	default:
-		return "–"
+		return string(runsAgain)
 	}
 }

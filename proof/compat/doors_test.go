@@ -69,13 +69,13 @@ type door struct {
 
 // way is one way to answer, or a handler together with a layer of the framework.
 type way struct {
-	kind  kind   // its column in the table
+	kind  kind   // its line in the table of docs/frameworks.md
 	name  string // what the handler does, in the words of the framework's documentation
 	retry fate
 	serve func(t testing.TB, s *stage) (url string)
 }
 
-// kind is a column of the table.
+// kind is a kind of answer. The table of docs/frameworks.md has the kinds.
 type kind string
 
 const (
