@@ -119,7 +119,7 @@ var programOfRow = regexp.MustCompile(`\[(\w+)\]\(examples/\w+/main\.go\)`)
 func TestPagesLinkToTheTable(t *testing.T) {
 	t.Parallel()
 	for _, page := range []string{
-		"docs/stores.md", "docs/integrating.md",
+		"docs/stores.md",
 		"stores/pgxstore/README.md", "stores/mysqlstore/README.md", "stores/sqlitestore/README.md",
 	} {
 		text, err := os.ReadFile(filepath.Join("..", page))

@@ -15,90 +15,64 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// A place is where a middleware belongs, and a row of the table in docs/integrating.md.
+// A place is where a middleware belongs, and a row of the table in docs/mounting.md. TestOrders shows what happens in this
+// place.
 type place struct {
 	what, where string
-	here        string                      // what TestOrders shows, or the test that is named
-	elsewhere   string                      // what shows shows, or TestOrders if it is nil
-	shows       func(t *testing.T, w *town) // what goes wrong elsewhere
+	otherwise   string                        // what happens in another place
+	shows       []func(t *testing.T, w *town) // show otherwise; empty if TestOrders does, which tries both places
 }
 
 var places = []place{
 	{
-		"router", "outside", "its 404 is its own, and not stored",
-		"a 404 is stored, and replayed even when the route exists", outsideOfRouter,
+		"router", "outside",
+		"its 404 is stored, and replayed even when the route exists", shownBy(outsideOfRouter),
 	},
 	{
-		"authentication", "outside", "a request without a valid token gets 401, whatever its key",
-		"the function that returns the user finds nobody: every request with a key is refused, 401 `user-unknown`",
-		insideNobody,
+		"authentication", "outside",
+		"requests with a key get 401 `user-unknown`, or strangers get stored answers", shownBy(insideNobody, insideStranger),
 	},
 	{
-		"authentication", "outside", "as above",
-		"if that function believes what a request claims, or names one user for all, a stranger gets the stored answer", insideStranger,
+		"CORS", "outside, also of authentication",
+		"browsers hide refusals and replays to other origins; preflights get 401", shownBy(insideCORS, corsInsideAuthentication),
 	},
 	{
-		"CORS", "outside", "its fields are on each answer once, for the origin that asks: first, replay, refusal, 401; " +
-			"a preflight does not reach the middleware",
-		"a replay to a page of another origin has the fields for the first one, and refusals have none: browsers hide both",
-		insideCORS,
+		"compression", "outside",
+		"a client that does not take gzip gets the stored gzip", shownBy(insideCompression),
 	},
 	{
-		"CORS and authentication", "CORS outside of authentication", "a preflight, which has no token, is answered",
-		"a preflight gets 401, so the browser does not send the request", corsInsideAuthentication,
+		"`http.TimeoutHandler`", "outside",
+		"after its 503 the handler still runs, and a retry runs beside it", shownBy(insideTimeoutHandler),
 	},
 	{
-		"compression", "outside", "each client gets the encoding that it takes, also if the first took another",
-		"a retry that does not take gzip gets gzip, because the compressed answer is stored", insideCompression,
+		"request ID in answers", "outside",
+		"a replay has the ID of the first answer", shownBy(insideRequestID),
 	},
 	{
-		"`http.TimeoutHandler`", "outside", "503 when the time is up; if the handler finishes all the same, " +
-			"a retry gets its answer, else it runs again",
-		"the 503 ends the attempt while the handler still runs, and a retry runs beside it", insideTimeoutHandler,
+		"access log", "outside, also of recovery",
+		"replays and refusals have no line; httplog logs a panic as 200", shownBy(logInsideRecovery),
 	},
+	{"tracing (otelhttp)", "outside", "replays and refusals have no server span", nil},
 	{
-		"chi's `Timeout`", "either", "504 if the handler gave up, and a retry runs again; " +
-			"the handler's answer if it finished, and a retry gets it", "the same", nil,
+		"what reads the body, such as a CSRF check", "inside",
+		"requests with a key get 500 `body-consumed`", shownBy(bodyReaderOutside),
 	},
-	{"recovery", "either", "a panic is answered 500, and a retry runs again", "the same", nil},
-	{
-		"access log", "either", "one line for each request, with the status and the bytes that were sent, " +
-			"or those before compression if that is outside of the log",
-		"a line for each run of the handler; replays and refusals have none", nil,
-	},
-	{
-		"access log and recovery", "log outside of recovery",
-		"a panic is logged as 500", "a panic is logged as 200 by httplog",
-		logInsideRecovery,
-	},
-	{
-		"tracing (otelhttp)", "either", "one span for each request, and it tells of the replay",
-		"a span of the server for each run of the handler; `otelidempotency` makes a span of its own for the replay", nil,
-	},
-	{
-		"request ID that answers show", "outside",
-		"each answer has its own", "a replay has that of the first answer", insideRequestID,
-	},
-	{
-		"rate limit (chi's `Throttle`)", "either",
-		"a request that is turned away does not reach the middleware, and may be sent again (`TestChiThrottle`)",
-		"only runs of the handler count; a 429 is not stored, and a retry runs (`TestChiThrottle`)", nil,
-	},
-	{
-		"what reads the body (CSRF check of a form field)", "inside", "the body is whole (`TestReadsInside`)",
-		"requests with a key are refused, 500 `body-consumed`; the handler does not run", bodyReaderOutside,
-	},
+	// TestChiThrottle shows both places.
+	{"rate limit", "either", "outside, every request counts; inside, only runs of the handler", nil},
+	{"recovery, chi's `Timeout`", "either", "the same in both places", nil},
 }
 
-// What is in the wrong place goes wrong in the way that docs/integrating.md tells.
+func shownBy(tests ...func(*testing.T, *town)) []func(*testing.T, *town) { return tests }
+
+// What is in the wrong place goes wrong in the way that docs/mounting.md tells.
 func TestMisplaced(t *testing.T) {
 	t.Parallel()
 	w := newTown(t)
 	for _, p := range places {
-		if p.shows != nil {
-			t.Run(p.what+": "+p.elsewhere, func(t *testing.T) {
+		for i, shows := range p.shows {
+			t.Run(fmt.Sprintf("%s/%d", p.what, i), func(t *testing.T) {
 				t.Parallel()
-				p.shows(t, w)
+				shows(t, w)
 			})
 		}
 	}
@@ -242,20 +216,17 @@ func (w *town) reading(next part) http.Handler {
 // The page says what TestOrders and TestMisplaced show.
 func TestOrderTable(t *testing.T) {
 	t.Parallel()
-	requireTable(t, "../../docs/integrating.md", orderTable())
+	requireTable(t, "../../docs/mounting.md", orderTable())
 }
 
 func orderTable() string {
 	var b strings.Builder
 	b.WriteString("\n")
-	line(&b, "middleware", "its place", "there", "elsewhere")
-	line(&b, "---", "---", "---", "---")
+	line(&b, "middleware", "its place", "otherwise")
+	line(&b, "---", "---", "---")
 	for _, p := range places {
-		line(&b, p.what, p.where, p.here, p.elsewhere)
+		line(&b, p.what, p.where, p.otherwise)
 	}
-	fmt.Fprintf(&b, "\n%s orders obey these places. A test run tries one in %d of them; `-orders` tries all.\n\n",
-		thousands(len(orders())), sampled)
+	b.WriteString("\n")
 	return b.String()
 }
-
-func thousands(n int) string { return fmt.Sprintf("%d,%03d", n/1000, n%1000) }

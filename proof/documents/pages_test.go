@@ -131,7 +131,10 @@ func TestPagesShowTheCode(t *testing.T) {
 		onlyCode        bool // the page has no blocks but those of code
 	}{
 		{"docs/clients.md", "go", false},
-		{"docs/integrating.md", "go", false},
+		{"docs/bodies.md", "go", true},
+		{"docs/handlers.md", "go", true},
+		{"docs/mounting.md", "go", true},
+		{"docs/users.md", "go", true},
 		{"docs/migrating.md", "go|sql", true},
 		{"docs/steps.md", "go", false},
 		{"docs/store.md", "go|sql", true},
