@@ -12,25 +12,27 @@ import (
 	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 
-func pass(w http.ResponseWriter, r *http.Request, service http.Handler) { service.ServeHTTP(w, r) }
+func passThrough(w http.ResponseWriter, r *http.Request, service http.Handler) {
+	service.ServeHTTP(w, r)
+}
 
-// behind has the service work after somebody else has done something.
-func behind(do func()) fault {
+// doBefore calls do before the service handles the request.
+func doBefore(do func()) fault {
 	return func(w http.ResponseWriter, r *http.Request, service http.Handler) {
 		do()
 		service.ServeHTTP(w, r)
 	}
 }
 
-// Between the request that has seen a record, and the one that changes it, somebody else may change it.
-func TestRecordChangesInBetween(t *testing.T) {
+// A record may change between the request that reads the record and the request that writes the record.
+func TestRecordChangesBeforeWrite(t *testing.T) {
 	t.Parallel()
-	over := request
-	over.TakeOver = true
+	takeover := request
+	takeover.TakeOver = true
 	ctx := context.Background()
-	claims := func(t *testing.T, store idempotency.Store, want int) {
+	requireAttempt := func(t *testing.T, store idempotency.Store, want int) {
 		t.Helper()
-		record, claim, err := store.Begin(ctx, keyOf("key"), over)
+		record, claim, err := store.Begin(ctx, keyOf("key"), takeover)
 		require.NoError(t, err)
 		require.Equal(t, want > 0, claim != nil)
 		if want > 0 {
@@ -39,78 +41,78 @@ func TestRecordChangesInBetween(t *testing.T) {
 	}
 	for name, test := range map[string]func(t *testing.T, s *service, store, other *dynamodbstore.Store){
 		"takeover, and the owner renews": func(t *testing.T, s *service, store, _ *dynamodbstore.Store) {
-			owner := lapsed(t, store, "key")
-			s.inject("UpdateItem", pass, behind(func() { require.NoError(t, owner.Extend(ctx, time.Minute)) }))
-			claims(t, store, 0)
+			owner := claimAndLapse(t, store, "key")
+			s.injectFaults("UpdateItem", passThrough, doBefore(func() { require.NoError(t, owner.Extend(ctx, time.Minute)) }))
+			requireAttempt(t, store, 0)
 			require.NoError(t, owner.Complete(ctx, answer, time.Hour))
 		},
 		"takeover, and the owner completes": func(t *testing.T, s *service, store, _ *dynamodbstore.Store) {
-			owner := lapsed(t, store, "key")
-			s.inject("UpdateItem", pass, behind(func() { require.NoError(t, owner.Complete(ctx, answer, time.Hour)) }))
-			claims(t, store, 0)
+			owner := claimAndLapse(t, store, "key")
+			s.injectFaults("UpdateItem", passThrough, doBefore(func() { require.NoError(t, owner.Complete(ctx, answer, time.Hour)) }))
+			requireAttempt(t, store, 0)
 			requireReplay(t, store, "key", answer)
 		},
 		"claim after a release, and another claims": func(t *testing.T, s *service, store, other *dynamodbstore.Store) {
-			_, claim := begun(t, store, "key")
+			_, claim := claimKey(t, store, "key")
 			require.NoError(t, claim.Release(ctx, time.Hour))
-			s.inject("UpdateItem", pass, behind(func() { begun(t, other, "key") }))
-			claims(t, store, 0)
+			s.injectFaults("UpdateItem", passThrough, doBefore(func() { claimKey(t, other, "key") }))
+			requireAttempt(t, store, 0)
 		},
 		"claim after a release, and another claims and releases": func(t *testing.T, s *service, store, other *dynamodbstore.Store) {
-			_, claim := begun(t, store, "key")
+			_, claim := claimKey(t, store, "key")
 			require.NoError(t, claim.Release(ctx, time.Hour))
-			s.inject("UpdateItem", pass, behind(func() {
-				_, claim := begun(t, other, "key")
+			s.injectFaults("UpdateItem", passThrough, doBefore(func() {
+				_, claim := claimKey(t, other, "key")
 				require.NoError(t, claim.Release(ctx, time.Hour))
 			}))
-			claims(t, store, 3)
+			requireAttempt(t, store, 3)
 		},
 		"completion of what was lost, and another claims": func(t *testing.T, s *service, store, other *dynamodbstore.Store) {
-			_, claim := begun(t, store, "key")
-			s.forget("key")
-			s.inject("UpdateItem", pass, behind(func() { begun(t, other, "key") }))
+			_, claim := claimKey(t, store, "key")
+			s.deleteItem("key")
+			s.injectFaults("UpdateItem", passThrough, doBefore(func() { claimKey(t, other, "key") }))
 			require.ErrorIs(t, claim.Complete(ctx, answer, time.Hour), idempotency.ErrClaimLost)
 		},
 		"renewal of what was lost, and another claims": func(t *testing.T, s *service, store, other *dynamodbstore.Store) {
-			_, claim := begun(t, store, "key")
-			s.forget("key")
-			s.inject("UpdateItem", pass, pass, behind(func() { begun(t, other, "key") }))
+			_, claim := claimKey(t, store, "key")
+			s.deleteItem("key")
+			s.injectFaults("UpdateItem", passThrough, passThrough, doBefore(func() { claimKey(t, other, "key") }))
 			require.ErrorIs(t, claim.Extend(ctx, time.Minute), idempotency.ErrClaimLost)
 		},
 		"forget, and another claims and releases": func(t *testing.T, s *service, store, other *dynamodbstore.Store) {
-			_, claim := begun(t, store, "key")
+			_, claim := claimKey(t, store, "key")
 			require.NoError(t, claim.Release(ctx, time.Hour))
 			entry, err := store.Inspect(ctx, keyOf("key"))
 			require.NoError(t, err)
-			s.inject("DeleteItem", behind(func() {
-				_, claim := begun(t, other, "key")
+			s.injectFaults("DeleteItem", doBefore(func() {
+				_, claim := claimKey(t, other, "key")
 				require.NoError(t, claim.Release(ctx, time.Hour))
 			}))
 			require.ErrorIs(t, store.Forget(ctx, entry), idempotency.ErrEntryChanged)
-			require.NotNil(t, s.item("key"))
+			require.NotNil(t, s.readItem("key"))
 		},
 		"forget, and the owner renews": func(t *testing.T, s *service, store, _ *dynamodbstore.Store) {
-			owner := lapsed(t, store, "key")
+			owner := claimAndLapse(t, store, "key")
 			entry, err := store.Inspect(ctx, keyOf("key"))
 			require.NoError(t, err)
-			s.inject("DeleteItem", behind(func() { require.NoError(t, owner.Extend(ctx, time.Minute)) }))
+			s.injectFaults("DeleteItem", doBefore(func() { require.NoError(t, owner.Extend(ctx, time.Minute)) }))
 			require.ErrorIs(t, store.Forget(ctx, entry), idempotency.ErrInProgress)
 		},
 		"resolution, and the owner completes": func(t *testing.T, s *service, store, _ *dynamodbstore.Store) {
-			owner := lapsed(t, store, "key")
+			owner := claimAndLapse(t, store, "key")
 			entry, err := store.Inspect(ctx, keyOf("key"))
 			require.NoError(t, err)
-			s.inject("UpdateItem", behind(func() { require.NoError(t, owner.Complete(ctx, answer, time.Hour)) }))
+			s.injectFaults("UpdateItem", doBefore(func() { require.NoError(t, owner.Complete(ctx, answer, time.Hour)) }))
 			not := idempotency.Resolution{Operator: "bob", Reason: "no charge", TTL: time.Hour}
 			require.ErrorIs(t, store.Resolve(ctx, entry, not), idempotency.ErrEntryChanged)
 			requireReplay(t, store, "key", answer)
 		},
 		"resolution, and the owner stores a step": func(t *testing.T, s *service, store, _ *dynamodbstore.Store) {
-			owner := lapsed(t, store, "key")
-			stores(t, owner, "first", "1")
+			owner := claimAndLapse(t, store, "key")
+			storeStep(t, owner, "first", "1")
 			entry, err := store.Inspect(ctx, keyOf("key"))
 			require.NoError(t, err)
-			s.inject("UpdateItem", behind(func() { stores(t, owner, "second", "2") }))
+			s.injectFaults("UpdateItem", doBefore(func() { storeStep(t, owner, "second", "2") }))
 			require.NoError(t, store.Resolve(ctx, entry, idempotency.Resolution{Operator: "bob", Reason: "no charge", TTL: time.Hour}))
 			entry, err = store.Inspect(ctx, keyOf("key"))
 			require.NoError(t, err)
@@ -121,58 +123,58 @@ func TestRecordChangesInBetween(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newService(t)
-			test(t, s, dynamodbstore.New(s.client, local), dynamodbstore.New(s.client, local))
+			test(t, s, dynamodbstore.New(s.client, testOptions), dynamodbstore.New(s.client, testOptions))
 		})
 	}
 }
 
-// stores stores a step, which must be the first of its name.
-func stores(t testing.TB, claim idempotency.Claim, name, data string) {
+// storeStep stores the result of a new step.
+func storeStep(t testing.TB, claim idempotency.Claim, name, data string) {
 	t.Helper()
 	stored, err := claim.(idempotency.Checkpointer).Checkpoint(context.Background(), name, []byte(data))
 	require.NoError(t, err)
 	require.Equal(t, data, string(stored))
 }
 
-// A claim that does not know which steps there are overwrites none.
-func TestUnknownSteps(t *testing.T) {
+// After a failed checkpoint, the claim does not know the stored steps. Later checkpoints keep all steps.
+func TestFailedCheckpointKeepsOtherSteps(t *testing.T) {
 	t.Parallel()
 	store, s := newStore(t)
-	_, claim := begun(t, store, "key")
-	stores(t, claim, "first", "1")
-	s.inject("UpdateItem", failLate, failLate, failLate, failLate)
+	_, claim := claimKey(t, store, "key")
+	storeStep(t, claim, "first", "1")
+	s.injectFaults("UpdateItem", applyThenFail, applyThenFail, applyThenFail, applyThenFail)
 	_, err := claim.(idempotency.Checkpointer).Checkpoint(t.Context(), "second", []byte("2"))
 	require.Error(t, err)
-	stores(t, claim, "third", "3")
+	storeStep(t, claim, "third", "3")
 	require.NoError(t, claim.Release(t.Context(), time.Hour))
 
-	_, claim = begun(t, store, "key")
-	stores(t, claim, "fourth", "4")
+	_, claim = claimKey(t, store, "key")
+	storeStep(t, claim, "fourth", "4")
 	all, err := claim.(idempotency.Checkpointer).Checkpoints(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, map[string][]byte{"first": []byte("1"), "second": []byte("2"), "third": []byte("3"), "fourth": []byte("4")}, all)
-	require.Contains(t, s.item("key"), "steps")
+	require.Contains(t, s.readItem("key"), "steps")
 	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
-	require.NotContains(t, s.item("key"), "steps")
-	require.NotContains(t, s.item("key"), "steps_size")
+	require.NotContains(t, s.readItem("key"), "steps")
+	require.NotContains(t, s.readItem("key"), "steps_size")
 }
 
-// A claim that took long is renewed before it is granted: its lease counts from then.
+// A slow claim is renewed before Begin returns, because the lease has begun before the request.
 func TestSlowClaim(t *testing.T) {
 	t.Parallel()
 	store, s := newStore(t)
-	completed(t, store, "warm")
-	s.taken()
+	completeKey(t, store, "warm")
+	s.takeCalls()
 	short := request
 	short.Lease = 50 * time.Millisecond
 	var late time.Time
-	s.inject("UpdateItem", behind(func() {
-		time.Sleep(short.Lease / 5) // is what the test is about
+	s.injectFaults("UpdateItem", doBefore(func() {
+		time.Sleep(short.Lease / 5) // makes the claim slow
 		late = time.Now()
 	}))
 	_, claim, err := store.Begin(t.Context(), keyOf("key"), short)
 	require.NoError(t, err)
 	require.NotNil(t, claim)
-	require.Equal(t, "UpdateItem UpdateItem", s.taken())
-	require.GreaterOrEqual(t, s.number(t, "key", "lease"), late.Add(short.Lease).UnixMicro())
+	require.Equal(t, "UpdateItem UpdateItem", s.takeCalls())
+	require.GreaterOrEqual(t, s.readNumber(t, "key", "lease"), late.Add(short.Lease).UnixMicro())
 }

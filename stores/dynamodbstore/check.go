@@ -12,118 +12,121 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Check reports what would break the promise of the store, or keep it from working. Call it when the program starts. It
-// returns all findings joined. Each of these is an [*idempotency.UnsafeSetting] to weigh:
+// Check returns everything that would break the guarantees of the store, or keep the store from working, as joined errors.
+// Call Check when the program starts. [idempotency.Findings] returns the findings one by one.
 //
-//   - a global table in the mode of eventual consistency: two Regions execute the same operation;
-//   - a Time to Live that is off, or by another attribute: what has expired is kept for ever;
-//   - a service that does not tell its time, so that nothing is known of the clock of this machine;
-//   - a Skew of less than six seconds;
-//   - a client without the calls DescribeTable and DescribeTimeToLive, or without the permission for them: the table is not
-//     looked at.
+// Some findings are an [*idempotency.UnsafeSetting], for you to weigh:
 //
-// Any other error says that the options are wrong, that the service could not be asked, that the clock of this machine is
-// wrong, or that the store does not work: the table is missing or has other keys, say, or a permission is missing.
-// [idempotency.Findings] returns the findings one by one.
+//   - a global table with eventual consistency: two Regions execute the same operation;
+//   - Time to Live is disabled, or uses a different attribute: expired items stay for ever;
+//   - replies without a Date: the store cannot check the clock of this machine;
+//   - a Skew below six seconds;
+//   - a client without the calls DescribeTable and DescribeTimeToLive, or without the permission for either call: Check
+//     cannot read the settings of the table.
+//
+// Any other error means that the options have faults, a request failed, the clock of this machine is wrong, or the store does
+// not work, for example because the table is missing or has a different key, or because a permission is missing.
 func (s *Store) Check(ctx context.Context) error {
-	if s.faults != nil {
-		return errors.Join(s.faults)
+	if s.optionFaults != nil {
+		return errors.Join(s.optionFaults)
 	}
-	c := &check{Store: s}
-	for _, ask := range []func(context.Context) error{c.askTable, c.askCalls, c.askClock} {
-		if err := ask(ctx); err != nil {
-			c.findings = append(c.findings, failure("check", err))
+	c := &tableCheck{Store: s}
+	for _, runCheck := range []func(context.Context) error{c.checkTable, c.checkCalls, c.checkClock} {
+		if err := runCheck(ctx); err != nil {
+			c.findings = append(c.findings, wrapError("check", err))
 		}
 	}
 	return errors.Join(c.findings...)
 }
 
-// check is what the service tells.
-type check struct {
+// tableCheck collects the findings of a call of Check.
+type tableCheck struct {
 	*Store
-	unready  bool // the table is missing, or differs
-	findings []error
+	isUnready bool // the table is missing or different
+	findings  []error
 }
 
-func (c *check) unsafe(node, setting, value, risk string) {
+func (c *tableCheck) addUnsafe(node, setting, value, risk string) {
 	c.findings = append(c.findings, &idempotency.UnsafeSetting{Node: node, Setting: setting, Value: value, Risk: risk})
 }
 
-// askTable looks at the table.
-func (c *check) askTable(ctx context.Context) error {
-	const unseen = "nobody has looked at the keys, the replicas and the Time to Live of the table"
+// checkTable checks status, key and replicas of the table.
+func (c *tableCheck) checkTable(ctx context.Context) error {
+	const unreadTable = "Check cannot read the keys, the replicas and the Time to Live of the table"
 	client, ok := c.client.(describer)
 	if !ok {
-		c.unsafe("client", "DescribeTable", "missing", unseen)
+		c.addUnsafe("client", "DescribeTable", "missing", unreadTable)
 		return nil
 	}
-	table, err := describe(ctx, client, c.opts)
+	table, err := describeTable(ctx, client, c.opts)
 	switch {
 	case hasCode(err, "AccessDeniedException"):
-		c.unsafe("client", "dynamodb:DescribeTable", "denied", unseen)
+		c.addUnsafe("client", "dynamodb:DescribeTable", "denied", unreadTable)
 		return nil
 	case err != nil:
-		c.unready = hasCode(err, "ResourceNotFoundException")
+		c.isUnready = hasCode(err, "ResourceNotFoundException")
 		return err
 	case !isUsable(table.TableStatus):
-		c.unready = true
+		c.isUnready = true
 		return fmt.Errorf("the table is %s", table.TableStatus)
 	}
-	if err := differs(table); err != nil {
-		c.unready = true
+	if err := checkKeySchema(table); err != nil {
+		c.isUnready = true
 		return err
 	}
 	if len(table.Replicas) > 0 && table.MultiRegionConsistency != types.MultiRegionConsistencyStrong {
-		c.unsafe(c.opts.table(), "MultiRegionConsistency", "EVENTUAL",
-			"two Regions execute the same operation, and the record of one of them is lost")
+		c.addUnsafe(c.opts.tableName(), "MultiRegionConsistency", "EVENTUAL",
+			"two Regions execute the same operation, and the record of one Region is lost")
 	}
-	return c.askTimeToLive(ctx, client)
+	return c.checkTimeToLive(ctx, client)
 }
 
-// askTimeToLive looks at what the service deletes.
-func (c *check) askTimeToLive(ctx context.Context, client describer) error {
-	name, enabled, err := timeToLive(ctx, client, c.opts)
+// checkTimeToLive checks that the service deletes expired items.
+func (c *tableCheck) checkTimeToLive(ctx context.Context, client describer) error {
+	name, isEnabled, err := describeTimeToLive(ctx, client, c.opts)
 	const setting = "TimeToLive"
 	switch {
 	case hasCode(err, "AccessDeniedException"):
-		c.unsafe("client", "dynamodb:DescribeTimeToLive", "denied", "nobody has looked at what the service deletes")
+		c.addUnsafe("client", "dynamodb:DescribeTimeToLive", "denied",
+			"Check cannot tell whether the service deletes expired items")
 	case err != nil:
 		return err
-	case !enabled:
-		c.unsafe(c.opts.table(), setting, "DISABLED", "what has expired is kept, and paid for, until somebody deletes it")
-	case name != removeName:
-		c.unsafe(c.opts.table(), setting, name, "what has expired is kept: the attribute is not "+removeName)
+	case !isEnabled:
+		c.addUnsafe(c.opts.tableName(), setting, "DISABLED",
+			"expired items stay in the table, and cost money, until you delete them")
+	case name != attrRemoveAt:
+		c.addUnsafe(c.opts.tableName(), setting, name, "expired items stay in the table: the attribute must be "+attrRemoveAt)
 	}
 	return nil
 }
 
-// askCalls makes the calls of a service on a record that nobody has, which changes nothing.
-func (c *check) askCalls(ctx context.Context) error {
-	if c.unready {
+// checkCalls makes the calls of a claim with a random digest. Without a record, the calls change nothing.
+func (c *tableCheck) checkCalls(ctx context.Context) error {
+	if c.isUnready {
 		return nil
 	}
 	digest := make([]byte, 32)
 	rand.Read(digest) // never fails
-	_, got := c.get(ctx, digest)
-	c.clock.answered(time.Now())
-	u := newUpdate(digest).has(digestName, true).set(attemptName, number(1))
-	_, updated := c.client.UpdateItem(ctx, u.input(c.opts.table()), c.calls)
-	if _, refused := isConditional(updated); refused {
-		updated = nil
+	_, readErr := c.readItem(ctx, digest)
+	c.clock.noteReply(time.Now())
+	u := newUpdate(digest).requireAttribute(attrDigest).set(attrAttempt, numberValue(1))
+	_, updateErr := c.client.UpdateItem(ctx, u.buildInput(c.opts.tableName()), c.callOptions)
+	if _, refused := asFailedCondition(updateErr); refused {
+		updateErr = nil
 	}
-	return errors.Join(got, updated) // which name their calls
+	return errors.Join(readErr, updateErr) // the errors name their calls
 }
 
-// askClock reports what is known of the clock.
-func (c *check) askClock(context.Context) error {
-	if c.unready {
+// checkClock checks Skew, and the clock of this machine.
+func (c *tableCheck) checkClock(context.Context) error {
+	if c.isUnready {
 		return nil
 	}
-	if c.opts.skew() < 6*time.Second {
-		c.unsafe("client", "Skew", c.opts.skew().String(), "clocks of processes are not told apart well enough for it")
+	if c.opts.skewOrDefault() < 6*time.Second {
+		c.addUnsafe("client", "Skew", c.opts.skewOrDefault().String(), "clocks that differ by more than Skew may go unnoticed")
 	}
-	if !c.clock.isDated() {
-		c.unsafe(c.opts.table(), "Date", "missing", "nothing is known of the clock of this machine")
+	if !c.clock.hasSeenDate() {
+		c.addUnsafe(c.opts.tableName(), "Date", "missing", "the store cannot check the clock of this machine")
 	}
-	return c.clock.fault()
+	return c.clock.checkDifference()
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 
-// findings returns the settings that Check warns of, and its other errors.
-func findings(t *testing.T, store *dynamodbstore.Store) (unsafe map[string]string, others []error) {
+// checkFindings returns the unsafe settings that Check reports, and the other findings.
+func checkFindings(t *testing.T, store *dynamodbstore.Store) (unsafe map[string]string, others []error) {
 	t.Helper()
 	unsafe = make(map[string]string)
 	for _, err := range idempotency.Findings(store.Check(t.Context())) {
@@ -28,10 +28,10 @@ func findings(t *testing.T, store *dynamodbstore.Store) (unsafe map[string]strin
 
 type object = map[string]any
 
-// described is what the service says of a table.
-func described(key, kind, status string, more object) object {
+// tableReply is a reply to DescribeTable.
+func tableReply(key, kind, status string, more object) object {
 	all := object{
-		"TableName": records, "TableStatus": status, "KeySchema": []object{{"AttributeName": key, "KeyType": "HASH"}},
+		"TableName": tableName, "TableStatus": status, "KeySchema": []object{{"AttributeName": key, "KeyType": "HASH"}},
 		"AttributeDefinitions": []object{{"AttributeName": key, "AttributeType": kind}},
 	}
 	for name, value := range more {
@@ -40,46 +40,46 @@ func described(key, kind, status string, more object) object {
 	return object{"Table": all}
 }
 
-func expiring(name, status string) object {
+func ttlReply(name, status string) object {
 	return object{"TimeToLiveDescription": object{"AttributeName": name, "TimeToLiveStatus": status}}
 }
 
-// The answers are those that the service documents, with which the emulator cannot be set up.
+// The replies follow the documentation of the service, because the emulator cannot be configured.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	replicas := []object{{"RegionName": "eu-west-1", "ReplicaStatus": "ACTIVE"}}
-	sound := described("digest", "B", "ACTIVE", nil)
+	sound := tableReply("digest", "B", "ACTIVE", nil)
 	for name, tt := range map[string]struct {
 		table, ttl any
 		want       map[string]string
 		other      string
 	}{
 		"sound":          {table: sound},
-		"being updated":  {table: described("digest", "B", "UPDATING", nil)},
-		"being made":     {table: described("digest", "B", "CREATING", nil), other: "the table is CREATING"},
-		"being deleted":  {table: described("digest", "B", "DELETING", nil), other: "the table is DELETING"},
-		"another key":    {table: described("id", "B", "ACTIVE", nil), other: "the partition key digest alone"},
-		"key in text":    {table: described("digest", "S", "ACTIVE", nil), other: "is of type S, not B"},
-		"sort key, too":  {table: withSortKey(), other: "the partition key digest alone"},
-		"TTL is off":     {table: sound, ttl: expiring("", "DISABLED"), want: map[string]string{"TimeToLive": "DISABLED"}},
-		"TTL goes off":   {table: sound, ttl: expiring("remove_at", "DISABLING"), want: map[string]string{"TimeToLive": "DISABLED"}},
-		"TTL is another": {table: sound, ttl: expiring("expires", "ENABLED"), want: map[string]string{"TimeToLive": "expires"}},
-		"TTL comes":      {table: sound, ttl: expiring("remove_at", "ENABLING")},
-		"global table": {table: described("digest", "B", "ACTIVE", object{"Replicas": replicas}),
+		"being updated":  {table: tableReply("digest", "B", "UPDATING", nil)},
+		"being made":     {table: tableReply("digest", "B", "CREATING", nil), other: "the table is CREATING"},
+		"being deleted":  {table: tableReply("digest", "B", "DELETING", nil), other: "the table is DELETING"},
+		"another key":    {table: tableReply("id", "B", "ACTIVE", nil), other: "the partition key digest, without a sort key"},
+		"key in text":    {table: tableReply("digest", "S", "ACTIVE", nil), other: "is of type S, not B"},
+		"sort key, too":  {table: withSortKey(), other: "the partition key digest, without a sort key"},
+		"TTL is off":     {table: sound, ttl: ttlReply("", "DISABLED"), want: map[string]string{"TimeToLive": "DISABLED"}},
+		"TTL goes off":   {table: sound, ttl: ttlReply("remove_at", "DISABLING"), want: map[string]string{"TimeToLive": "DISABLED"}},
+		"TTL is another": {table: sound, ttl: ttlReply("expires", "ENABLED"), want: map[string]string{"TimeToLive": "expires"}},
+		"TTL comes":      {table: sound, ttl: ttlReply("remove_at", "ENABLING")},
+		"global table": {table: tableReply("digest", "B", "ACTIVE", object{"Replicas": replicas}),
 			want: map[string]string{"MultiRegionConsistency": "EVENTUAL"}},
 		"global table, strongly consistent": {
-			table: described("digest", "B", "ACTIVE", object{"Replicas": replicas, "MultiRegionConsistency": "STRONG"}),
+			table: tableReply("digest", "B", "ACTIVE", object{"Replicas": replicas, "MultiRegionConsistency": "STRONG"}),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newService(t)
-			s.ahead(0)
-			s.answer("DescribeTable", tt.table)
+			s.setDateAhead(0)
+			s.setReply("DescribeTable", tt.table)
 			if tt.ttl != nil {
-				s.answer("DescribeTimeToLive", tt.ttl)
+				s.setReply("DescribeTimeToLive", tt.ttl)
 			}
-			unsafe, others := findings(t, dynamodbstore.New(s.client, dynamodbstore.Options{}))
+			unsafe, others := checkFindings(t, dynamodbstore.New(s.client, dynamodbstore.Options{}))
 			if tt.want == nil {
 				tt.want = map[string]string{}
 			}
@@ -95,47 +95,47 @@ func TestCheck(t *testing.T) {
 }
 
 func withSortKey() object {
-	table := described("digest", "B", "ACTIVE", nil)["Table"].(object)
+	table := tableReply("digest", "B", "ACTIVE", nil)["Table"].(object)
 	table["KeySchema"] = append(table["KeySchema"].([]object), object{"AttributeName": "at", "KeyType": "RANGE"})
 	return object{"Table": table}
 }
 
-// What a role may not do is named, and so is what the service does not tell.
+// Check names missing permissions, and settings that the service does not report.
 func TestCheckOfPermissions(t *testing.T) {
 	t.Parallel()
-	denied := fails(400, "AccessDeniedException")
+	denied := failWith(400, "AccessDeniedException")
 	for _, call := range []string{"GetItem", "UpdateItem"} {
 		s := newService(t)
-		s.ahead(0)
-		s.inject(call, denied)
-		unsafe, others := findings(t, dynamodbstore.New(s.client, dynamodbstore.Options{}))
+		s.setDateAhead(0)
+		s.injectFaults(call, denied)
+		unsafe, others := checkFindings(t, dynamodbstore.New(s.client, dynamodbstore.Options{}))
 		require.Empty(t, unsafe)
 		require.Len(t, others, 1)
 		require.ErrorContains(t, others[0], "dynamodbstore: check: operation error DynamoDB: "+call)
 	}
 	for _, call := range []string{"DescribeTable", "DescribeTimeToLive"} {
 		s := newService(t)
-		s.ahead(0)
-		s.inject(call, denied)
-		unsafe, others := findings(t, dynamodbstore.New(s.client, dynamodbstore.Options{}))
+		s.setDateAhead(0)
+		s.injectFaults(call, denied)
+		unsafe, others := checkFindings(t, dynamodbstore.New(s.client, dynamodbstore.Options{}))
 		require.Empty(t, others)
 		require.Equal(t, map[string]string{"dynamodb:" + call: "denied"}, unsafe)
 	}
-	unsafe, others := findings(t, dynamodbstore.New(newTable(t), local))
+	unsafe, others := checkFindings(t, dynamodbstore.New(newTable(t), testOptions))
 	require.Empty(t, others)
 	require.Equal(t, map[string]string{"DescribeTable": "missing", "Date": "missing", "Skew": "1ms"}, unsafe)
 }
 
-// Whoever meets no table is told what makes it.
-func TestThereIsNoTable(t *testing.T) {
+// Without a table, the error says that CreateTable creates the table.
+func TestMissingTable(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	s.ahead(0)
+	s.setDateAhead(0)
 	opts := dynamodbstore.Options{Table: "other"}
 	store := dynamodbstore.New(s.client, opts)
 	_, _, err := store.Begin(t.Context(), keyOf("key"), request)
 	require.ErrorContains(t, err, "there is no table of records: call CreateTable")
-	unsafe, others := findings(t, store)
+	unsafe, others := checkFindings(t, store)
 	require.Empty(t, unsafe)
 	require.Len(t, others, 1)
 	require.ErrorContains(t, others[0], "call CreateTable")
@@ -144,6 +144,6 @@ func TestThereIsNoTable(t *testing.T) {
 		require.NoError(t, dynamodbstore.CreateTable(t.Context(), s.client, opts))
 	}
 	require.NoError(t, store.Check(t.Context()))
-	s.answer("DescribeTable", described("id", "S", "ACTIVE", nil))
-	require.ErrorContains(t, dynamodbstore.CreateTable(t.Context(), s.client, opts), "the partition key digest alone")
+	s.setReply("DescribeTable", tableReply("id", "S", "ACTIVE", nil))
+	require.ErrorContains(t, dynamodbstore.CreateTable(t.Context(), s.client, opts), "the partition key digest, without a sort key")
 }

@@ -12,34 +12,34 @@ import (
 	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 
-// ahead has the service tell a time that is by so much ahead of this machine's.
-func (s *service) ahead(d time.Duration) {
+// setDateAhead makes the Date of the service differ from the clock of this machine by d.
+func (s *service) setDateAhead(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.date = func() string { return time.Now().Add(d).UTC().Format(http.TimeFormat) }
+	s.dateHeader = func() string { return time.Now().Add(d).UTC().Format(http.TimeFormat) }
 }
 
-// A process whose clock is far from that of the service claims nothing, replays nothing that may have expired, and tells
-// operators nothing. What it has claimed before, it completes.
+// A process with a wrong clock claims nothing, replays nothing, and answers no operator. The process completes its earlier
+// claims.
 func TestClockIsWrong(t *testing.T) {
 	t.Parallel()
 	for _, off := range []time.Duration{-time.Hour, -6 * time.Second, 6 * time.Second, time.Hour} {
 		t.Run(off.String(), func(t *testing.T) {
 			t.Parallel()
 			s := newService(t)
-			s.ahead(0)
+			s.setDateAhead(0)
 			store := dynamodbstore.New(s.client, dynamodbstore.Options{})
-			completed(t, store, "before")
-			_, claim := begun(t, store, "running")
+			completeKey(t, store, "before")
+			_, claim := claimKey(t, store, "running")
 
-			s.ahead(off)
+			s.setDateAhead(off)
 			store.CheckClockAgain()
 			for _, id := range []string{"before", "new"} {
 				_, other, err := store.Begin(t.Context(), keyOf(id), request)
 				require.ErrorIs(t, err, dynamodbstore.ErrClock)
 				require.Nil(t, other)
 			}
-			require.Nil(t, s.item("new"))
+			require.Nil(t, s.readItem("new"))
 			_, err := store.Inspect(t.Context(), keyOf("before"))
 			require.ErrorIs(t, err, dynamodbstore.ErrClock)
 			_, err = store.List(t.Context(), idempotency.ListRequest{})
@@ -48,109 +48,111 @@ func TestClockIsWrong(t *testing.T) {
 			require.NoError(t, claim.Extend(t.Context(), time.Minute))
 			require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
 
-			s.ahead(0)
+			s.setDateAhead(0)
 			store.CheckClockAgain()
 			requireReplay(t, store, "running", answer)
 		})
 	}
 }
 
-// A new process does not claim a key before it has compared the clocks.
+// A new process compares the clocks before the first claim.
 func TestClockIsWrongFromTheStart(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	s.ahead(-time.Minute)
+	s.setDateAhead(-time.Minute)
 	store := dynamodbstore.New(s.client, dynamodbstore.Options{})
 	_, _, err := store.Begin(t.Context(), keyOf("key"), request)
 	require.ErrorIs(t, err, dynamodbstore.ErrClock)
-	require.Equal(t, "GetItem", s.taken())
+	require.Equal(t, "GetItem", s.takeCalls())
 	store.CheckClockAgain()
-	s.inject("GetItem", fails(400, "InvalidSignatureException"))
+	s.injectFaults("GetItem", failWith(400, "InvalidSignatureException"))
 	_, _, err = store.Begin(t.Context(), keyOf("key"), request)
 	require.ErrorIs(t, err, dynamodbstore.ErrClock)
 	require.ErrorContains(t, err, "InvalidSignatureException")
-	s.ahead(2 * time.Second) // which Skew allows for
+	s.setDateAhead(2 * time.Second) // within Skew
 	store = dynamodbstore.New(s.client, dynamodbstore.Options{})
-	begun(t, store, "key")
+	claimKey(t, store, "key")
 }
 
-// After its machine was suspended, a process compares the clocks before it claims anything.
+// After a suspension of the machine, a process compares the clocks before the next claim.
 func TestClockAfterSuspension(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	s.ahead(0)
+	s.setDateAhead(0)
 	store := dynamodbstore.New(s.client, dynamodbstore.Options{})
-	completed(t, store, "before")
-	s.taken()
-	store.Suspend(0)
-	begun(t, store, "at once")
-	require.Equal(t, "UpdateItem", s.taken())
-	s.ahead(time.Minute) // the clock of the machine was not set when it went on
-	store.Suspend(time.Minute)
+	completeKey(t, store, "before")
+	s.takeCalls()
+	store.SimulateSuspend(0)
+	claimKey(t, store, "at once")
+	require.Equal(t, "UpdateItem", s.takeCalls())
+	s.setDateAhead(time.Minute) // the clock of the machine was not corrected after the suspension
+	store.SimulateSuspend(time.Minute)
 	_, _, err := store.Begin(t.Context(), keyOf("after"), request)
 	require.ErrorIs(t, err, dynamodbstore.ErrClock)
-	require.Equal(t, "GetItem", s.taken())
+	require.Equal(t, "GetItem", s.takeCalls())
 }
 
-// However short Skew is, a second is allowed for: a server may send a Date that it has made before.
-func TestOldDate(t *testing.T) {
+// A difference of one second is tolerated for every Skew, because a server may send a Date that was formatted for an earlier
+// reply.
+func TestShortSkewToleratesOneSecond(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	s.ahead(-time.Second)
-	store := dynamodbstore.New(s.client, local)
-	begun(t, store, "key")
-	s.ahead(-3 * time.Second)
+	s.setDateAhead(-time.Second)
+	store := dynamodbstore.New(s.client, testOptions)
+	claimKey(t, store, "key")
+	s.setDateAhead(-3 * time.Second)
 	store.CheckClockAgain()
 	_, _, err := store.Begin(t.Context(), keyOf("key"), request)
 	require.ErrorIs(t, err, dynamodbstore.ErrClock)
 }
 
-// An answer that is an error has a Date, too.
-func TestClockOfErrors(t *testing.T) {
+// Replies with errors have a Date as well.
+func TestErrorRepliesHaveDate(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	s.ahead(0)
+	s.setDateAhead(0)
 	store := dynamodbstore.New(s.client, dynamodbstore.Options{})
-	completed(t, store, "key")
-	s.ahead(time.Hour)
-	requireReplay(t, store, "key", answer) // the answer is an error, and the first that tells
+	completeKey(t, store, "key")
+	s.setDateAhead(time.Hour)
+	requireReplay(t, store, "key", answer) // the reply is a failed condition, and the first reply with the new Date
 	_, _, err := store.Begin(t.Context(), keyOf("key"), request)
 	require.ErrorIs(t, err, dynamodbstore.ErrClock)
 }
 
-// A lease, and a record, lasts for Skew longer than was asked for: whoever is ahead by that much does not take it over. Its
-// owner is told of what it has asked for, also when it learns only by a second request that it has the claim.
-func TestSkewIsWaitedFor(t *testing.T) {
+// Leases and records last longer by Skew than requested, so a process whose clock is ahead by Skew does not take over. The
+// owner gets the requested lease, even if a second request finds the claim after a lost reply.
+func TestRecordsLastLongerBySkew(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	const skew = time.Hour
 	store := dynamodbstore.New(s.client, dynamodbstore.Options{Skew: skew})
 	before := time.Now()
-	s.inject("UpdateItem", failLate)
+	s.injectFaults("UpdateItem", applyThenFail)
 	record, claim, err := store.Begin(t.Context(), keyOf("key"), request)
 	require.NoError(t, err)
 	require.LessOrEqual(t, record.LeaseLeft, request.Lease)
-	over := request
-	over.TakeOver = true
-	record, other, err := store.Begin(t.Context(), keyOf("key"), over)
+	takeover := request
+	takeover.TakeOver = true
+	record, other, err := store.Begin(t.Context(), keyOf("key"), takeover)
 	require.NoError(t, err)
 	require.Nil(t, other)
 	require.InDelta(t, request.Lease+skew, record.LeaseLeft, float64(time.Minute))
-	require.GreaterOrEqual(t, s.number(t, "key", "lease"), before.Add(request.Lease+skew).UnixMicro())
-	require.GreaterOrEqual(t, s.number(t, "key", "expires"), before.Add(request.TTL+skew).UnixMicro())
+	require.GreaterOrEqual(t, s.readNumber(t, "key", "lease"), before.Add(request.Lease+skew).UnixMicro())
+	require.GreaterOrEqual(t, s.readNumber(t, "key", "expires"), before.Add(request.TTL+skew).UnixMicro())
 	require.NoError(t, claim.Complete(t.Context(), answer, 2*time.Hour))
-	require.GreaterOrEqual(t, s.number(t, "key", "expires"), before.Add(2*time.Hour+skew).UnixMicro())
-	require.Greater(t, s.number(t, "key", "remove_at"), s.number(t, "key", "expires")/1e6, "seconds")
+	require.GreaterOrEqual(t, s.readNumber(t, "key", "expires"), before.Add(2*time.Hour+skew).UnixMicro())
+	require.Greater(t, s.readNumber(t, "key", "remove_at"), s.readNumber(t, "key", "expires")/1e6, "seconds")
 }
 
-// Of two processes whose clocks differ by Skew or less, neither takes over before the lease of the other one is over, nor
-// executes again what is kept. If they differ by more, it may: that is why a process whose clock is wrong claims nothing.
+// If the clocks of two processes differ by at most Skew, no process takes over before the end of the lease, or repeats a
+// completed operation before the end of the record. If the clocks differ by more, a process may do both. Therefore a process
+// with a wrong clock claims nothing.
 func TestClocksDiffer(t *testing.T) {
 	t.Parallel()
 	const skew = 10 * time.Second
 	for _, tt := range []struct {
 		owner, other time.Duration // how far the clocks are ahead
-		takeover     time.Duration // when the other one takes over, after the last renewal
+		takeover     time.Duration // from the last renewal to the takeover
 	}{
 		{0, 0, request.Lease + skew},
 		{-skew / 2, skew / 2, request.Lease},
@@ -168,32 +170,32 @@ func TestClocksDiffer(t *testing.T) {
 				return store
 			}
 			owner, other := clocked(tt.owner), clocked(tt.other)
-			_, claim := begun(t, owner, "key")
-			over := request
-			over.TakeOver = true
-			taken := func() bool {
-				record, claim, err := other.Begin(t.Context(), keyOf("key"), over)
+			_, claim := claimKey(t, owner, "key")
+			takeover := request
+			takeover.TakeOver = true
+			takesOver := func() bool {
+				record, claim, err := other.Begin(t.Context(), keyOf("key"), takeover)
 				require.NoError(t, err)
 				require.Nil(t, record.Response)
 				return claim != nil
 			}
 			for ; passed < 10*request.Lease; passed += request.Lease / 3 {
-				require.False(t, taken(), "after %s", passed)
+				require.False(t, takesOver(), "after %s", passed)
 				require.NoError(t, claim.Extend(t.Context(), request.Lease))
 			}
 			renewed := passed - request.Lease/3
-			for !taken() {
+			for !takesOver() {
 				passed += time.Second
 			}
 			require.Equal(t, tt.takeover, passed-renewed)
 			require.ErrorIs(t, claim.Complete(t.Context(), answer, time.Hour), idempotency.ErrClaimLost)
 
 			passed = 0
-			completed(t, owner, "kept")
+			completeKey(t, owner, "kept")
 			passed = time.Hour + skew + tt.owner - tt.other - time.Second
 			requireReplay(t, other, "kept", answer)
 			passed += time.Second
-			begun(t, other, "kept")
+			claimKey(t, other, "kept")
 		})
 	}
 }

@@ -18,53 +18,55 @@ var (
 	endpoint = flag.String("endpoint", "", "the URL of another service or emulator for TestConformanceOverHTTP")
 )
 
-// The suites have answers of a megabyte, which the service has no room for: TestLargeAnswer shows what becomes of those.
-// Those of an Inspector count what is in the table, so each case has a table of its own.
+// The suites use answers of a megabyte, which are too large for the service; TestLargeAnswer covers large answers. The suite
+// of an Inspector counts the records of the table, so each case has its own table.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	suites(t, func(*testing.T) idempotency.Store { return dynamodbstore.New(newTable(t), local).Lift() })
+	runSuites(t, func(*testing.T) idempotency.Store { return dynamodbstore.New(newTable(t), testOptions).LiftSizeLimit() })
 }
 
-func suites(t *testing.T, newStore func(*testing.T) idempotency.Store) {
+func runSuites(t *testing.T, newStore func(*testing.T) idempotency.Store) {
 	idempotencytest.Run(t, newStore)
 	idempotencytest.RunSteps(t, newStore)
 	idempotencytest.RunInspector(t, newStore)
 	idempotencytest.RunResolver(t, newStore)
 }
 
-// The way is that of the SDK, with its encoding, its errors, and a Date in each answer.
+// Over HTTP, the suites include the encoding and the errors of the SDK, and a Date in each reply.
 func TestConformanceOverHTTP(t *testing.T) {
 	t.Parallel()
-	newStore := func(t *testing.T) idempotency.Store { return dynamodbstore.New(newService(t).listen(t), local).Lift() }
+	newStore := func(t *testing.T) idempotency.Store {
+		return dynamodbstore.New(newService(t).newHTTPClient(t), testOptions).LiftSizeLimit()
+	}
 	if *endpoint != "" {
-		newStore = elsewhere
+		newStore = storeOnEndpoint
 	}
 	if *thorough {
-		suites(t, newStore)
+		runSuites(t, newStore)
 		return
 	}
 	idempotencytest.RunSteps(t, newStore)
 }
 
-// An older service, or what stands in front of it, does not tell the item whose condition failed.
+// An older service, or a proxy of the service, does not return the item after a failed condition.
 func TestConformanceWithoutOldItems(t *testing.T) {
 	t.Parallel()
 	newStore := func(t *testing.T) idempotency.Store {
 		table := newTable(t)
-		table.tellsOld = false
-		return dynamodbstore.New(table, local).Lift()
+		table.returnsOldItem = false
+		return dynamodbstore.New(table, testOptions).LiftSizeLimit()
 	}
 	if *thorough {
-		suites(t, newStore)
+		runSuites(t, newStore)
 		return
 	}
 	idempotencytest.Run(t, newStore)
 }
 
-// elsewhere returns a store on another service, in a table of its own.
-func elsewhere(t *testing.T) idempotency.Store {
-	opts := dynamodbstore.Options{Table: uuid.NewString(), Skew: local.Skew}
+// storeOnEndpoint returns a store on the service at the flag endpoint, with its own table.
+func storeOnEndpoint(t *testing.T) idempotency.Store {
+	opts := dynamodbstore.Options{Table: uuid.NewString(), Skew: testOptions.Skew}
 	client := newClient(*endpoint, http.DefaultTransport)
 	require.NoError(t, dynamodbstore.CreateTable(t.Context(), client, opts))
-	return dynamodbstore.New(client, opts).Lift()
+	return dynamodbstore.New(client, opts).LiftSizeLimit()
 }

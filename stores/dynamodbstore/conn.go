@@ -16,9 +16,9 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
-// Client has the four calls that a store makes. A *dynamodb.Client has them. Whatever stands in front of one passes the
-// functions on: they switch the retries of the SDK off, because the store has its own, and let the store see the Date of
-// the answers.
+// Client has the four calls that a store makes. A *dynamodb.Client implements Client. A wrapper must pass on the functions of type
+// func(*dynamodb.Options), because the functions turn off the retries of the SDK, and show the Date of the replies to the
+// store.
 type Client interface {
 	GetItem(context.Context, *dynamodb.GetItemInput, ...func(*dynamodb.Options)) (*dynamodb.GetItemOutput, error)
 	UpdateItem(context.Context, *dynamodb.UpdateItemInput, ...func(*dynamodb.Options)) (*dynamodb.UpdateItemOutput, error)
@@ -26,7 +26,7 @@ type Client interface {
 	Scan(context.Context, *dynamodb.ScanInput, ...func(*dynamodb.Options)) (*dynamodb.ScanOutput, error)
 }
 
-// describer has the calls by which Check looks at the table.
+// describer has the calls that read the settings of the table.
 type describer interface {
 	DescribeTable(
 		context.Context, *dynamodb.DescribeTableInput, ...func(*dynamodb.Options),
@@ -36,113 +36,115 @@ type describer interface {
 	) (*dynamodb.DescribeTimeToLiveOutput, error)
 }
 
-// tries is how often a step is begun while the service, or the way to it, fails.
-const tries = 4
+// maxTries bounds how often a step is begun while the service or the connection fails.
+const maxTries = 4
 
-// retry repeats a step that may be repeated: while the service lacks capacity until ctx ends, and a few times if it fails.
-// Its error wraps [idempotency.ErrStoreBusy] if it was the capacity that was missing when ctx ended.
-func retry(ctx context.Context, step func() error) error {
-	throttled := error(nil)
-	for n, failed := 0, 0; ; n++ {
+// retryStep repeats a step: until ctx ends while the service lacks capacity, and up to maxTries after failures. If ctx ends
+// after the service has lacked capacity, the error wraps [idempotency.ErrStoreBusy].
+func retryStep(ctx context.Context, step func() error) error {
+	var throttledErr error
+	for n, failures := 0, 0; ; n++ {
 		err := step()
 		switch {
 		case isThrottled(err):
-			throttled = err
-		case err == nil || isAnswer(err) || isRefusal(err) || failed == tries-1:
+			throttledErr = err
+		case err == nil || hasNoEffect(err) || isRefusal(err) || failures == maxTries-1:
 			return err
 		default:
-			failed++
+			failures++
 		}
 		if sqlstore.Pause(ctx, sqlstore.Growing(n, 5*time.Millisecond)) {
 			continue
 		}
-		if throttled != nil {
+		if throttledErr != nil {
 			return fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, errors.Join(ctx.Err(), err))
 		}
 		return err
 	}
 }
 
-// isRefusal reports whether a step has found that it must not be done.
+// isRefusal reports whether a step was refused by the store, so that a repetition is useless.
 func isRefusal(err error) bool {
 	return errors.Is(err, idempotency.ErrRecordInvalid) || errors.Is(err, idempotency.ErrStoreFull) || errors.Is(err, ErrClock)
 }
 
-// ErrClock says that the clock of this machine is too far from that of the service, see [Options].Skew. Nothing is claimed
-// until it is set right, and no handler runs, also with FailOpen: the error of Begin wraps [errors.ErrUnsupported], too. What
-// runs is still completed.
+// ErrClock reports that the clock of this machine differs too much from the clock of the service, see [Options].Skew. Until
+// the clock is correct, the store claims nothing, and no handler runs, even with FailOpen, because the error of Begin also
+// wraps [errors.ErrUnsupported]. Running operations are still completed.
 var ErrClock = errors.New("dynamodbstore: the clock of this machine is wrong")
 
-// clock watches how far the clock of this machine is from that of the service, by the Date of its answers.
+// clock compares the clock of this machine with the clock of the service, by the Date of the replies.
 type clock struct {
 	tolerance time.Duration
 
-	mu    sync.Mutex
-	asked time.Time     // when the last answer came; zero: never
-	dated bool          // an answer had a Date
-	ahead time.Duration // by how much the clock certainly is ahead; negative: behind
+	mu        sync.Mutex
+	lastReply time.Time     // time of the last reply; zero: no reply yet
+	hasDate   bool          // a reply had a Date
+	aheadBy   time.Duration // least lead over the clock of the service; negative: behind the clock of the service
 }
 
-// How long what an answer has told is believed, and by how much the clock may have been set since.
+// checkLifetime is how long a comparison stays valid. If the wall clock has moved by maxClockStep against the monotonic
+// clock, the clock was set, and the comparison is invalid.
 const (
-	believed = 5 * time.Minute
-	step     = 500 * time.Millisecond
+	checkLifetime = 5 * time.Minute
+	maxClockStep  = 500 * time.Millisecond
 )
 
-// newClock allows for Dates that a server does not make anew each time.
+// newClock tolerates at least a second, because a server may send a Date that was formatted for an earlier reply.
 func newClock(skew time.Duration) *clock {
 	return &clock{tolerance: max(time.Second, skew/2-2*time.Second)}
 }
 
-// isChecked reports whether the clock was compared lately, and has not been set since.
-func (c *clock) isChecked(now time.Time) bool {
+// isRecentlyChecked reports whether the clock was compared within checkLifetime, and was not set since the comparison.
+func (c *clock) isRecentlyChecked(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	passed, shown := now.Sub(c.asked), now.Round(0).Sub(c.asked.Round(0)) // by the monotonic clock, and by the other
-	return !c.asked.IsZero() && passed < believed && (passed-shown).Abs() < step
+	monotonic, wall := now.Sub(c.lastReply), now.Round(0).Sub(c.lastReply.Round(0)) // Round(0) removes the monotonic reading
+	return !c.lastReply.IsZero() && monotonic < checkLifetime && (monotonic-wall).Abs() < maxClockStep
 }
 
-// answered notes an answer without a Date.
-func (c *clock) answered(now time.Time) {
+// noteReply notes the time of a reply, also of a reply without a Date.
+func (c *clock) noteReply(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asked = now
+	c.lastReply = now
 }
 
-// compare notes the Date of an answer. It is in whole seconds, and from somewhere between the two times.
-func (c *clock) compare(sent, received, date time.Time) {
+// noteDate notes the Date of a reply. The service has made the Date between sent and received, and has cut the Date to whole
+// seconds.
+func (c *clock) noteDate(sent, received, date time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asked, c.dated = received, true
+	c.lastReply, c.hasDate = received, true
 	first, last := date, date.Add(time.Second)
-	c.ahead = 0
+	c.aheadBy = 0
 	switch {
 	case sent.After(last):
-		c.ahead = sent.Sub(last)
+		c.aheadBy = sent.Sub(last)
 	case received.Before(first):
-		c.ahead = received.Sub(first)
+		c.aheadBy = received.Sub(first)
 	}
 }
 
-// fault returns what is wrong with the clock.
-func (c *clock) fault() error {
+// checkDifference returns an error that wraps ErrClock if the difference exceeds the tolerance.
+func (c *clock) checkDifference() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ahead.Abs() <= c.tolerance {
+	if c.aheadBy.Abs() <= c.tolerance {
 		return nil
 	}
-	return fmt.Errorf("%w: it is %s ahead of the service, and %s are tolerated", ErrClock, c.ahead, c.tolerance)
+	return fmt.Errorf("%w: %s ahead of the clock of the service, with a tolerance of %s", ErrClock, c.aheadBy, c.tolerance)
 }
 
-// isDated reports whether the service has told its time.
-func (c *clock) isDated() bool {
+// hasSeenDate reports whether a reply had a Date.
+func (c *clock) hasSeenDate() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.dated
+	return c.hasDate
 }
 
-// watch has each answer of the SDK compared, also one that is an error.
-func (c *clock) watch(stack *middleware.Stack) error {
+// watchReplies makes the SDK pass the Date of each reply to noteDate. Replies with errors count as well.
+func (c *clock) watchReplies(stack *middleware.Stack) error {
 	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("idempotency clock", func(
 		ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler,
 	) (middleware.DeserializeOutput, middleware.Metadata, error) {
@@ -150,7 +152,7 @@ func (c *clock) watch(stack *middleware.Stack) error {
 		out, metadata, err := next.HandleDeserialize(ctx, in)
 		if resp, ok := out.RawResponse.(*smithyhttp.Response); ok && resp != nil && resp.Response != nil {
 			if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
-				c.compare(sent, time.Now(), date)
+				c.noteDate(sent, time.Now(), date)
 			}
 		}
 		return out, metadata, err

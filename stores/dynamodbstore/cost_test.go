@@ -15,26 +15,26 @@ import (
 	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 
-// The number of requests of each step is the documented one.
+// Each operation takes as many requests as documented.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	store, s := newStore(t)
-	_, claim := begun(t, store, "first")
-	require.Equal(t, "GetItem UpdateItem", s.taken(), "the clocks are compared once")
+	_, claim := claimKey(t, store, "first")
+	require.Equal(t, "GetItem UpdateItem", s.takeCalls(), "the clocks are compared once")
 	for name, tt := range map[string]struct {
 		step func(t *testing.T, id string)
 		want string
 	}{
-		"first execution": {func(t *testing.T, id string) { completed(t, store, id) }, "UpdateItem UpdateItem"},
-		"claim":           {func(t *testing.T, id string) { begun(t, store, id) }, "UpdateItem"},
+		"first execution": {func(t *testing.T, id string) { completeKey(t, store, id) }, "UpdateItem UpdateItem"},
+		"claim":           {func(t *testing.T, id string) { claimKey(t, store, id) }, "UpdateItem"},
 		"replay": {func(t *testing.T, id string) {
-			completed(t, store, id)
-			s.taken()
+			completeKey(t, store, id)
+			s.takeCalls()
 			requireReplay(t, store, id, answer)
 		}, "UpdateItem"},
 		"refusal": {func(t *testing.T, id string) {
-			begun(t, store, id)
-			s.taken()
+			claimKey(t, store, id)
+			s.takeCalls()
 			_, other, err := store.Begin(t.Context(), keyOf(id), request)
 			require.NoError(t, err)
 			require.Nil(t, other)
@@ -44,54 +44,54 @@ func TestRequests(t *testing.T) {
 			require.ErrorIs(t, err, idempotency.ErrNoRecord)
 		}, "GetItem"},
 		"renewal": {func(t *testing.T, id string) {
-			s.taken()
+			s.takeCalls()
 			require.NoError(t, claim.Extend(t.Context(), time.Minute))
 		}, "UpdateItem"},
 		"renewal beyond the TTL": {func(t *testing.T, id string) {
 			require.NoError(t, claim.Extend(t.Context(), 2*time.Hour))
 		}, "UpdateItem UpdateItem"},
 		"release": {func(t *testing.T, id string) {
-			_, claim := begun(t, store, id)
-			s.taken()
+			_, claim := claimKey(t, store, id)
+			s.takeCalls()
 			require.NoError(t, claim.Release(t.Context(), time.Hour))
 		}, "UpdateItem"},
 		"attempt after a release": {func(t *testing.T, id string) {
-			_, claim := begun(t, store, id)
+			_, claim := claimKey(t, store, id)
 			require.NoError(t, claim.Release(t.Context(), time.Hour))
-			s.taken()
-			begun(t, store, id)
+			s.takeCalls()
+			claimKey(t, store, id)
 		}, "UpdateItem UpdateItem"},
 		"takeover": {func(t *testing.T, id string) {
-			lapsed(t, store, id)
-			s.taken()
-			over := request
-			over.TakeOver = true
-			record, _, err := store.Begin(t.Context(), keyOf(id), over)
+			claimAndLapse(t, store, id)
+			s.takeCalls()
+			takeover := request
+			takeover.TakeOver = true
+			record, _, err := store.Begin(t.Context(), keyOf(id), takeover)
 			require.NoError(t, err)
 			require.Equal(t, 2, record.Attempt)
 		}, "UpdateItem UpdateItem"},
 		"key of a record that has expired": {func(t *testing.T, id string) {
-			completed(t, store, id)
-			s.tamper(id, "expires", map[string]any{"N": "1"})
-			s.taken()
-			completed(t, store, id)
+			completeKey(t, store, id)
+			s.setAttribute(id, "expires", map[string]any{"N": "1"})
+			s.takeCalls()
+			completeKey(t, store, id)
 		}, "UpdateItem UpdateItem"},
 		"step": {func(t *testing.T, id string) {
-			_, claim := begun(t, store, id)
-			s.taken()
+			_, claim := claimKey(t, store, id)
+			s.takeCalls()
 			_, err := claim.(idempotency.Checkpointer).Checkpoint(t.Context(), "charge", []byte("1"))
 			require.NoError(t, err)
 		}, "UpdateItem"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s.taken()
+			s.takeCalls()
 			tt.step(t, name)
-			require.Equal(t, tt.want, s.taken())
+			require.Equal(t, tt.want, s.takeCalls())
 		})
 	}
 }
 
-// What a client is told is whole, also if the service has no room for it. What can be compressed takes less of it.
+// The client gets the whole answer, even if the item has no room for the answer. Compressed answers need less room.
 func TestLargeAnswer(t *testing.T) {
 	t.Parallel()
 	const item = 400 << 10
@@ -111,7 +111,7 @@ func TestLargeAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store, s := newStore(t)
-			_, claim := begun(t, store, "key")
+			_, claim := claimKey(t, store, "key")
 			large := idempotency.Response{Status: 200, Header: answer.Header, Body: tt.body}
 			require.NoError(t, claim.Complete(t.Context(), large, time.Hour))
 			want := large
@@ -119,22 +119,22 @@ func TestLargeAnswer(t *testing.T) {
 				want = idempotency.Response{Status: 200, Omitted: true}
 			}
 			requireReplay(t, store, "key", want)
-			require.LessOrEqual(t, sizeOf(s.item("key")), item)
+			require.LessOrEqual(t, itemSize(s.readItem("key")), item)
 		})
 	}
 }
 
-// The service itself refuses what is too large, by another count.
+// The service may refuse an item that the store considers small enough.
 func TestServiceRefusesSize(t *testing.T) {
 	t.Parallel()
 	store, s := newStore(t)
-	_, claim := begun(t, store, "key")
-	s.inject("UpdateItem", refusesSize)
+	_, claim := claimKey(t, store, "key")
+	s.injectFaults("UpdateItem", refuseSize)
 	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
 	requireReplay(t, store, "key", idempotency.Response{Status: 201, Omitted: true})
 
-	_, claim = begun(t, store, "steps")
-	s.inject("UpdateItem", refusesSize)
+	_, claim = claimKey(t, store, "steps")
+	s.injectFaults("UpdateItem", refuseSize)
 	steps := claim.(idempotency.Checkpointer)
 	_, err := steps.Checkpoint(context.Background(), "charge", []byte("1"))
 	require.ErrorIs(t, err, idempotency.ErrStoreFull)
@@ -142,8 +142,8 @@ func TestServiceRefusesSize(t *testing.T) {
 	require.ErrorIs(t, err, idempotency.ErrStoreFull)
 }
 
-// The units that a step consumes, by the rules of the service: a write takes one for each KB of the item, before or after,
-// whichever is larger; also if its condition fails. Powertools has less in an item, and does not compress.
+// Units follow the rules of the service: a write takes one unit for each KB of the item, before or after the write, whichever
+// is larger, even if the condition fails. Powertools has smaller items, and does not compress.
 func TestUnits(t *testing.T) {
 	t.Parallel()
 	type units struct{ first, replay int }
@@ -153,30 +153,31 @@ func TestUnits(t *testing.T) {
 		ours, powertools units
 	}{
 		{"nothing", nil, units{2, 1}, units{2, 1}},
-		{"200 B of JSON", payments(200), units{2, 1}, units{2, 1}},
-		{"1 KB of JSON", payments(1 << 10), units{2, 1}, units{3, 2}},
-		{"10 KB of JSON", payments(10 << 10), units{4, 3}, units{12, 11}},
-		{"200 KB of JSON", payments(200 << 10), units{41, 40}, units{202, 201}},
+		{"200 B of JSON", randomPayments(200), units{2, 1}, units{2, 1}},
+		{"1 KB of JSON", randomPayments(1 << 10), units{2, 1}, units{3, 2}},
+		{"10 KB of JSON", randomPayments(10 << 10), units{4, 3}, units{12, 11}},
+		{"200 KB of JSON", randomPayments(200 << 10), units{41, 40}, units{202, 201}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			store, s := newStore(t)
-			_, claim := begun(t, store, "4ca4c2c2-6d5c-4e41-8d3b-0d3ff6b8bd6b")
-			claimed := writeUnits(sizeOf(s.item("4ca4c2c2-6d5c-4e41-8d3b-0d3ff6b8bd6b")))
+			_, claim := claimKey(t, store, "4ca4c2c2-6d5c-4e41-8d3b-0d3ff6b8bd6b")
+			claimed := writeUnits(itemSize(s.readItem("4ca4c2c2-6d5c-4e41-8d3b-0d3ff6b8bd6b")))
 			resp := idempotency.Response{Status: 200, Header: "Content-Type: application/json\n", Body: tt.body}
 			require.NoError(t, claim.Complete(t.Context(), resp, time.Hour))
-			size := sizeOf(s.item("4ca4c2c2-6d5c-4e41-8d3b-0d3ff6b8bd6b"))
+			size := itemSize(s.readItem("4ca4c2c2-6d5c-4e41-8d3b-0d3ff6b8bd6b"))
 			require.Equal(t, tt.ours, units{claimed + writeUnits(size), writeUnits(size)}, "%d bytes", size)
 
-			item := attributes{"id": text("payments.handler#" + strings.Repeat("f", 32)), "status": text("COMPLETED"),
-				"expiration": digits("1764150000"), "in_progress_expiration": digits("1764146400000"), "data": text(string(tt.body))}
-			require.Equal(t, tt.powertools, units{1 + writeUnits(sizeOf(item)), writeUnits(sizeOf(item))})
-			t.Logf("%s: %d bytes, Powertools %d", tt.name, size, sizeOf(item))
+			item := attributes{"id": textAttr("payments.handler#" + strings.Repeat("f", 32)), "status": textAttr("COMPLETED"),
+				"expiration": numberAttr("1764150000"), "in_progress_expiration": numberAttr("1764146400000"),
+				"data": textAttr(string(tt.body))}
+			require.Equal(t, tt.powertools, units{1 + writeUnits(itemSize(item)), writeUnits(itemSize(item))})
+			t.Logf("%s: %d bytes, Powertools %d", tt.name, size, itemSize(item))
 		})
 	}
 }
 
-// payments returns JSON of about so many bytes: objects whose IDs and amounts are random.
-func payments(size int) []byte {
+// randomPayments returns JSON of about size bytes: objects with random IDs and amounts.
+func randomPayments(size int) []byte {
 	random := rand.New(rand.NewPCG(1, 2))
 	b := []byte("[")
 	for len(b) < size-50 {
@@ -185,7 +186,7 @@ func payments(size int) []byte {
 	return append(b[:len(b)-1], ']')
 }
 
-// Options without a fault are needed for every call, and for the middleware.
+// Faulty options are an error of every method, and of the middleware.
 func TestFaultyOptions(t *testing.T) {
 	t.Parallel()
 	_, err := idempotency.NewRunner(dynamodbstore.New(nil, dynamodbstore.Options{}), idempotency.RunnerOptions{})

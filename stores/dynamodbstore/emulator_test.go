@@ -14,18 +14,19 @@ import (
 	emulator "github.com/truora/minidyn/aws-v2/client"
 )
 
-// table is an emulated service without the SDK, which costs most of the time of the suites. It does one thing at a time.
+// table is an emulated service without the SDK, because the SDK takes most of the time of the suites. A table handles one
+// request at a time.
 type table struct {
 	*emulator.Client
-	mu       sync.Mutex
-	tellsOld bool // the item whose condition failed
+	mu             sync.Mutex
+	returnsOldItem bool // failed conditions return the stored item
 }
 
 func newTable(t testing.TB) *table {
 	t.Helper()
-	service := &table{Client: emulator.NewClient(), tellsOld: true}
+	service := &table{Client: emulator.NewClient(), returnsOldItem: true}
 	_, err := service.CreateTable(context.Background(), &dynamodb.CreateTableInput{
-		TableName: aws.String(records), BillingMode: types.BillingModePayPerRequest,
+		TableName: aws.String(tableName), BillingMode: types.BillingModePayPerRequest,
 		AttributeDefinitions: []types.AttributeDefinition{{AttributeName: aws.String("digest"), AttributeType: "B"}},
 		KeySchema:            []types.KeySchemaElement{{AttributeName: aws.String("digest"), KeyType: types.KeyTypeHash}},
 	})
@@ -33,14 +34,15 @@ func newTable(t testing.TB) *table {
 	return service
 }
 
-// UpdateItem implements [dynamodbstore.Client]. The emulator leaves what REMOVE names where it is.
+// UpdateItem implements [dynamodbstore.Client]. UpdateItem removes the attributes after REMOVE, because the emulator does
+// not.
 func (s *table) UpdateItem(
 	ctx context.Context, in *dynamodb.UpdateItemInput, _ ...func(*dynamodb.Options),
 ) (*dynamodb.UpdateItemOutput, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out, err := s.Client.UpdateItem(ctx, in)
-	if failed, ok := errors.AsType[*types.ConditionalCheckFailedException](err); ok && !s.tellsOld {
+	if failed, ok := errors.AsType[*types.ConditionalCheckFailedException](err); ok && !s.returnsOldItem {
 		failed.Item = nil
 	}
 	_, names, removes := strings.Cut(*in.UpdateExpression, " REMOVE ")

@@ -14,32 +14,33 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// hasCode reports whether err is one of the service's, with one of the codes.
+// hasCode reports whether err is an error of the service with one of the codes.
 func hasCode(err error, codes ...string) bool {
 	e, ok := errors.AsType[smithy.APIError](err)
 	return ok && slices.Contains(codes, e.ErrorCode())
 }
 
-// isThrottled reports whether the service works, but had no capacity for the request, or something else was changing the
-// item. The request has had no effect.
+// isThrottled reports whether the service had no capacity for the request, or another request was changing the item. The
+// request has had no effect.
 func isThrottled(err error) bool {
 	return hasCode(err, "ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded",
 		"LimitExceededException", "TransactionConflictException", "ReplicatedWriteConflictException")
 }
 
-// isAnswer reports whether err says that the request has had no effect: it is an answer of the service, and not that it
-// has failed itself.
-func isAnswer(err error) bool {
+// hasNoEffect reports whether err means that the request has had no effect: the service has refused the request. After a
+// failure of the service, the effect is unknown.
+func hasNoEffect(err error) bool {
 	if resp, ok := errors.AsType[*smithyhttp.ResponseError](err); ok {
-		status := resp.HTTPStatusCode() // zero: there was no answer
+		status := resp.HTTPStatusCode() // zero: no reply
 		return status >= http.StatusBadRequest && status < http.StatusInternalServerError
 	}
 	_, answered := errors.AsType[smithy.APIError](err)
 	return answered && !hasCode(err, "InternalServerError", "InternalFailure", "ServiceUnavailable")
 }
 
-// isConditional reports whether a condition did not hold. Item is the record then, if the service tells it.
-func isConditional(err error) (item map[string]types.AttributeValue, ok bool) {
+// asFailedCondition reports whether the condition of a write has failed. The item is the stored item, if the service returns
+// the item.
+func asFailedCondition(err error) (item map[string]types.AttributeValue, isFailed bool) {
 	e, ok := errors.AsType[*types.ConditionalCheckFailedException](err)
 	if !ok {
 		return nil, false
@@ -47,13 +48,13 @@ func isConditional(err error) (item map[string]types.AttributeValue, ok bool) {
 	return e.Item, true
 }
 
-// isTooLarge reports whether an item would have more than 400 KB.
+// isTooLarge reports whether the service has refused an item above 400 KB.
 func isTooLarge(err error) bool {
 	return hasCode(err, "ValidationException") && strings.Contains(err.Error(), "Item size")
 }
 
-// failure returns the error of a step.
-func failure(step string, err error) error {
+// wrapError wraps the error of a step for the caller of the store.
+func wrapError(step string, err error) error {
 	switch {
 	case err == nil:
 		return nil

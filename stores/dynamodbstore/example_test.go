@@ -17,7 +17,7 @@ import (
 
 func Example() {
 	ctx := context.Background()
-	// A service usually has this from config.LoadDefaultConfig of the SDK.
+	// A service usually gets cfg from config.LoadDefaultConfig of the SDK.
 	cfg := aws.Config{Region: os.Getenv("AWS_REGION")}
 	client := dynamodb.NewFromConfig(cfg)
 	if err := dynamodbstore.CreateTable(ctx, client, dynamodbstore.Options{}); err != nil {
@@ -25,7 +25,7 @@ func Example() {
 	}
 	store := dynamodbstore.New(client, dynamodbstore.Options{})
 	if err := store.Check(ctx); err != nil {
-		log.Print(err) // such as: the table is a global one, and eventually consistent
+		log.Print(err) // for example a global table with eventual consistency
 	}
 
 	user := func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil }
@@ -40,7 +40,7 @@ func Example() {
 	log.Fatal(http.ListenAndServe("localhost:8080", nil))
 }
 
-// A client may have something in front of it: this one counts what claims and answers consume.
+// A wrapper of the client, for example to count the units that claims and answers consume.
 func ExampleClient() {
 	client := &metered{Client: dynamodb.NewFromConfig(aws.Config{Region: os.Getenv("AWS_REGION")})}
 	store := dynamodbstore.New(client, dynamodbstore.Options{})

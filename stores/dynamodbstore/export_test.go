@@ -5,24 +5,25 @@ import (
 	"unsafe"
 )
 
-// Lift lets a store keep answers that the service has no room for, but an emulator has.
-func (s *Store) Lift() *Store {
-	s.largest = mostWhole
+// LiftSizeLimit lets a store keep answers that fit into the emulator, but not into the service.
+func (s *Store) LiftSizeLimit() *Store {
+	s.maxContentSize = maxUncompressed
 	return s
 }
 
 // SetTime gives the store another clock.
-func (s *Store) SetTime(now func() time.Time) { s.time = now }
+func (s *Store) SetTime(now func() time.Time) { s.now = now }
 
-// CheckClockAgain has the next claim compare the clocks.
-func (s *Store) CheckClockAgain() { s.clock.answered(time.Time{}) }
+// CheckClockAgain makes the next claim compare the clocks.
+func (s *Store) CheckClockAgain() { s.clock.noteReply(time.Time{}) }
 
-// Suspend has the clocks show what they show after the machine was suspended for d: only the monotonic one stood still.
-func (s *Store) Suspend(d time.Duration) {
-	asked := time.Now()
+// SimulateSuspend changes the last comparison as if the machine had been suspended for d since: the monotonic clock stood
+// still, the wall clock went on.
+func (s *Store) SimulateSuspend(d time.Duration) {
+	lastReply := time.Now()
 	(*struct {
 		wall      uint64
 		monotonic int64
-	})(unsafe.Pointer(&asked)).monotonic += int64(d)
-	s.clock.answered(asked.Add(-d))
+	})(unsafe.Pointer(&lastReply)).monotonic += int64(d)
+	s.clock.noteReply(lastReply.Add(-d))
 }

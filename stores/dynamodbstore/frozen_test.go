@@ -25,114 +25,114 @@ import (
 	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 
-// thaws are the operations of a process that is frozen in their handlers, by their keys.
-var thaws = map[string]struct {
-	waits bool   // the handler, for the end of its context; otherwise it answers as soon as the process goes on
-	heir  string // what another process does meanwhile
-	said  string // by the process that was frozen
+// frozenOperations are the operations of a process that is frozen in its handlers, by key.
+var frozenOperations = map[string]struct {
+	awaitsEnd  bool   // the handler waits for the end of its context, and otherwise answers when the process continues
+	successor  string // work of another process during the pause
+	wantReport string // outcome in the frozen process
 }{
-	"waits, heir works":      {true, "works", fmt.Sprintf("ended by %q, refused", idempotency.ErrClaimLost)},
-	"waits, no heir":         {true, "none", fmt.Sprintf("ended by %q, stored", idempotency.ErrClaimLost)},
-	"answers, heir works":    {false, "works", "refused"},
-	"answers, heir answered": {false, "answered", "refused"},
-	"answers, no heir":       {false, "none", "stored"},
+	"waits, successor works":      {true, "works", fmt.Sprintf("ended by %q, refused", idempotency.ErrClaimLost)},
+	"waits, no successor":         {true, "none", fmt.Sprintf("ended by %q, stored", idempotency.ErrClaimLost)},
+	"answers, successor works":    {false, "works", "refused"},
+	"answers, successor answered": {false, "answered", "refused"},
+	"answers, no successor":       {false, "none", "stored"},
 }
 
-// A process stands still (SIGSTOP) in its handlers for longer than their leases and Skew, as when its machine is suspended.
-// Then it goes on. What another process has taken over it does not change, and its handlers' contexts end. Each card is
-// charged once: both processes send the same key.
+// A process stands still (SIGSTOP) in its handlers for longer than the leases and Skew, as in a suspended machine. After the
+// process continues, it changes no record that another process has taken over, and the contexts of its handlers end. Each
+// card is charged once, because both processes send the same key.
 func TestFrozenProcess(t *testing.T) {
 	if url := os.Getenv(frozenURL); url != "" {
-		freezable(t, url)
+		runFrozenOperations(t, url)
 		return
 	}
 	t.Parallel()
 	s, provider := newService(t), killtest.NewProvider(t)
-	store := dynamodbstore.New(s.client, brief)
-	process := startFreezable(t, frozenURL+"="+s.serve(t), provider.Env())
-	process.hear(t) // all have charged
+	store := dynamodbstore.New(s.client, frozenOptions)
+	process := startFrozenProcess(t, frozenURL+"="+s.startServer(t), provider.Env())
+	process.readReports(t) // all operations have charged
 	process.freeze(t, store)
-	heirs := succeed(t, store, provider)
+	successors := takeOverKeys(t, store, provider)
 	before := make(map[string]attributes)
-	for key := range thaws {
-		before[key] = s.item(key)
+	for key := range frozenOperations {
+		before[key] = s.readItem(key)
 	}
-	said := process.thaw(t)
-	for key, tt := range thaws {
-		assert.Equal(t, tt.said, said[key], key)
-		if tt.heir != "none" {
-			assert.Equal(t, before[key], s.item(key), key)
+	reports := process.thaw(t)
+	for key, tt := range frozenOperations {
+		assert.Equal(t, tt.wantReport, reports[key], key)
+		if tt.successor != "none" {
+			assert.Equal(t, before[key], s.readItem(key), key)
 		}
 	}
-	heirs.end()
-	for key, tt := range thaws {
-		winner := "heir"
-		if tt.heir == "none" {
+	successors.end()
+	for key, tt := range frozenOperations {
+		winner := "successor"
+		if tt.successor == "none" {
 			winner = "frozen"
 		}
 		requireReplay(t, store, key, idempotency.Response{Body: []byte(winner)})
 	}
 	operations, calls, charges := provider.Counts()
 	require.Equal(t, []int{5, 5}, []int{operations, charges})
-	require.GreaterOrEqual(t, calls, 8, "five, and three by the heirs")
+	require.GreaterOrEqual(t, calls, 8, "five, and three by the successors")
 }
 
-// heirs are the attempts of this process, which has taken over.
-type heirs struct {
+// successors are the attempts that have taken over, in this process.
+type successors struct {
 	running sync.WaitGroup
-	ends    chan struct{} // closed when those that work are to answer
+	mayEnd  chan struct{} // closed when the working successors may answer
 	end     func()
 }
 
-// succeed has this process take over, and returns when each attempt has answered or works.
-func succeed(t *testing.T, store idempotency.Store, provider *killtest.Provider) *heirs {
+// takeOverKeys takes over in this process, and returns when each successor has answered or works.
+func takeOverKeys(t *testing.T, store idempotency.Store, provider *killtest.Provider) *successors {
 	t.Helper()
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{Lease: time.Minute})
 	require.NoError(t, err)
-	h := &heirs{ends: make(chan struct{})}
+	h := &successors{mayEnd: make(chan struct{})}
 	h.end = sync.OnceFunc(func() {
-		close(h.ends)
+		close(h.mayEnd)
 		h.running.Wait()
 	})
 	t.Cleanup(h.end)
-	var begun sync.WaitGroup
-	for key, tt := range thaws {
-		if tt.heir == "none" {
+	var started sync.WaitGroup
+	for key, tt := range frozenOperations {
+		if tt.successor == "none" {
 			continue
 		}
-		begun.Add(1)
-		begins := sync.OnceFunc(begun.Done)
+		started.Add(1)
+		signalStart := sync.OnceFunc(started.Done)
 		h.running.Go(func() {
-			defer begins()
+			defer signalStart()
 			_, _, err := runner.Do(t.Context(), keyOf(key), nil, func(ctx context.Context) (idempotency.Response, error) {
 				err := provider.Charge(ctx)
-				if tt.heir == "works" {
-					begins()
-					<-h.ends
+				if tt.successor == "works" {
+					signalStart()
+					<-h.mayEnd
 				}
-				return idempotency.Response{Body: []byte("heir")}, err
+				return idempotency.Response{Body: []byte("successor")}, err
 			})
 			assert.NoError(t, err, key)
 		})
 	}
-	begun.Wait()
+	started.Wait()
 	return h
 }
 
 const frozenURL = "DYNAMODBSTORE_FROZEN"
 
-// brief are the options of a process that is frozen, and of its heirs.
-var brief = dynamodbstore.Options{Skew: time.Second}
+// frozenOptions are the options of the frozen process and its successors.
+var frozenOptions = dynamodbstore.Options{Skew: time.Second}
 
-// freezable executes the operations, and says what becomes of them.
-func freezable(t *testing.T, url string) {
+// runFrozenOperations executes the operations, and prints a report for each.
+func runFrozenOperations(t *testing.T, url string) {
 	const lease = 2 * time.Second
-	store := dynamodbstore.New(newClient(url, http.DefaultTransport), brief)
+	store := dynamodbstore.New(newClient(url, http.DefaultTransport), frozenOptions)
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{Lease: lease, StoreTimeout: lease})
 	require.NoError(t, err)
 	thawed := make(chan struct{})
 	var all sync.WaitGroup
-	for key, tt := range thaws {
+	for key, tt := range frozenOperations {
 		all.Go(func() {
 			charged, ended := false, ""
 			work := func(ctx context.Context) (idempotency.Response, error) {
@@ -142,7 +142,7 @@ func freezable(t *testing.T, url string) {
 				charged = true
 				fmt.Printf("%s: charged\n", key)
 				<-thawed
-				if tt.waits {
+				if tt.awaitsEnd {
 					<-ctx.Done()
 					ended = fmt.Sprintf("ended by %q, ", context.Cause(ctx))
 				}
@@ -152,7 +152,7 @@ func freezable(t *testing.T, url string) {
 			for !charged { // on a busy machine, the store may be too slow for the lease
 				_, _, err = runner.Do(t.Context(), keyOf(key), nil, work)
 			}
-			fmt.Printf("%s: %s%s\n", key, ended, outcome(err))
+			fmt.Printf("%s: %s%s\n", key, ended, describeOutcome(err))
 		})
 	}
 	_, _ = io.Copy(io.Discard, os.Stdin)
@@ -160,7 +160,7 @@ func freezable(t *testing.T, url string) {
 	all.Wait()
 }
 
-func outcome(err error) string {
+func describeOutcome(err error) string {
 	switch {
 	case err == nil:
 		return "stored"
@@ -171,19 +171,19 @@ func outcome(err error) string {
 	}
 }
 
-// frozen is a process that is frozen for longer than its claims last.
-type frozen struct {
+// frozenProcess is a process that is frozen for longer than its claims last.
+type frozenProcess struct {
 	*os.Process
 	input  io.Closer
 	output *bufio.Scanner
 }
 
-func startFreezable(t *testing.T, env ...string) *frozen {
+func startFrozenProcess(t *testing.T, env ...string) *frozenProcess {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestFrozenProcess$")
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // one that is stopped does not end by itself
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // a stopped process does not end by itself
 	input, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	output, err := cmd.StdoutPipe()
@@ -193,26 +193,26 @@ func startFreezable(t *testing.T, env ...string) *frozen {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	return &frozen{cmd.Process, input, bufio.NewScanner(output)}
+	return &frozenProcess{cmd.Process, input, bufio.NewScanner(output)}
 }
 
-// hear returns what the process says of each operation.
-func (f *frozen) hear(t *testing.T) map[string]string {
+// readReports returns one report for each operation.
+func (f *frozenProcess) readReports(t *testing.T) map[string]string {
 	t.Helper()
-	said := make(map[string]string)
-	for len(said) < len(thaws) {
+	reports := make(map[string]string)
+	for len(reports) < len(frozenOperations) {
 		require.True(t, f.output.Scan())
 		key, what, _ := strings.Cut(f.output.Text(), ": ")
-		said[key] = what
+		reports[key] = what
 	}
-	return said
+	return reports
 }
 
-// freeze stops the process until its claims have lapsed.
-func (f *frozen) freeze(t *testing.T, store *dynamodbstore.Store) {
+// freeze stops the process until its claims are abandoned.
+func (f *frozenProcess) freeze(t *testing.T, store *dynamodbstore.Store) {
 	t.Helper()
 	require.NoError(t, f.Signal(syscall.SIGSTOP))
-	for key := range thaws {
+	for key := range frozenOperations {
 		require.Eventually(t, func() bool {
 			entry, err := store.Inspect(t.Context(), keyOf(key))
 			return err == nil && entry.State == idempotency.StateAbandoned
@@ -220,10 +220,10 @@ func (f *frozen) freeze(t *testing.T, store *dynamodbstore.Store) {
 	}
 }
 
-// thaw lets the process go on.
-func (f *frozen) thaw(t *testing.T) map[string]string {
+// thaw lets the process continue, and returns its reports.
+func (f *frozenProcess) thaw(t *testing.T) map[string]string {
 	t.Helper()
 	require.NoError(t, f.input.Close())
 	require.NoError(t, f.Signal(syscall.SIGCONT))
-	return f.hear(t)
+	return f.readReports(t)
 }

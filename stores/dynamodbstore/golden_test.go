@@ -11,7 +11,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// The items that the first release stores are read by every later one.
+// Later releases must read the items of the first release.
 func TestGoldenItems(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("testdata/items.json")
@@ -20,13 +20,13 @@ func TestGoldenItems(t *testing.T) {
 	require.NoError(t, json.Unmarshal(text, &items))
 	store, s := newStore(t)
 	for _, item := range items {
-		s.put(item)
+		s.putItem(item)
 	}
 	requireReplay(t, store, "completed", answer)
 	requireReplay(t, store, "compressed", idempotency.Response{
 		Status: 200, Note: "payment 17", Body: []byte(strings.Repeat("a", 2000)),
 	})
-	record, claim := begun(t, store, "released")
+	record, claim := claimKey(t, store, "released")
 	require.Equal(t, 2, record.Attempt)
 	steps, err := claim.(idempotency.Checkpointer).Checkpoints(t.Context())
 	require.NoError(t, err)

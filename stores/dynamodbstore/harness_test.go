@@ -26,39 +26,39 @@ import (
 
 func TestMain(m *testing.M) {
 	if url := os.Getenv(mortalURL); url != "" {
-		live(url)
+		executeUntilKilled(url)
 		return
 	}
 	goleak.VerifyTestMain(m)
 }
 
-// local are the options of tests, whose processes share a clock.
-var local = dynamodbstore.Options{Skew: time.Millisecond}
+// testOptions are for tests whose processes share a clock.
+var testOptions = dynamodbstore.Options{Skew: time.Millisecond}
 
-const records = "idempotency_records"
+const tableName = "idempotency_records"
 
-// service is an emulated service. Its client reaches it without a network, and gets no Date.
+// service is an emulated service. Its client needs no network, and gets no Date.
 type service struct {
 	client   *dynamodb.Client
 	emulator http.Handler
 
-	mu       sync.Mutex
-	faults   map[string][]fault // by the name of the call, in turn
-	answers  map[string]any     // likewise, in the place of the emulator
-	tellsOld bool               // the item whose condition failed
-	date     func() string      // nil: as the server has it
-	calls    []string
+	mu             sync.Mutex
+	faults         map[string][]fault // by name of the call; each fault is for one request
+	replies        map[string]any     // fixed replies by name of the call, instead of the emulator
+	returnsOldItem bool               // failed conditions return the stored item
+	dateHeader     func() string      // nil: the Date of the HTTP server, if any
+	calls          []string
 }
 
-// fault answers a request in the place of the service. It may let the service work first.
+// fault answers a request instead of the service, and may call the service first.
 type fault func(w http.ResponseWriter, r *http.Request, service http.Handler)
 
 // newService returns a service with a table.
 func newService(t testing.TB) *service {
 	t.Helper()
 	s := &service{
-		emulator: servertest.DynamoDBHandler(server.NewServer()), tellsOld: true, faults: make(map[string][]fault),
-		answers: map[string]any{
+		emulator: servertest.DynamoDBHandler(server.NewServer()), returnsOldItem: true, faults: make(map[string][]fault),
+		replies: map[string]any{
 			"UpdateTimeToLive": struct{}{},
 			"DescribeTimeToLive": map[string]any{
 				"TimeToLiveDescription": map[string]string{"AttributeName": "remove_at", "TimeToLiveStatus": "ENABLED"},
@@ -66,8 +66,8 @@ func newService(t testing.TB) *service {
 		},
 	}
 	s.client = newClient("http://service.invalid", s)
-	require.NoError(t, dynamodbstore.CreateTable(context.Background(), s.client, local))
-	s.taken()
+	require.NoError(t, dynamodbstore.CreateTable(context.Background(), s.client, testOptions))
+	s.takeCalls()
 	return s
 }
 
@@ -80,20 +80,20 @@ func newClient(url string, transport http.RoundTripper) *dynamodb.Client {
 	})
 }
 
-// serve has the service listen, and returns its URL.
-func (s *service) serve(t testing.TB) string {
+// startServer serves the service over HTTP, and returns the URL.
+func (s *service) startServer(t testing.TB) string {
 	t.Helper()
 	listening := httptest.NewServer(s)
 	t.Cleanup(listening.Close)
 	return listening.URL
 }
 
-// listen returns a client that reaches the service over HTTP.
-func (s *service) listen(t testing.TB) *dynamodb.Client {
+// newHTTPClient returns a client that reaches the service over HTTP.
+func (s *service) newHTTPClient(t testing.TB) *dynamodb.Client {
 	t.Helper()
 	transport := &http.Transport{MaxIdleConnsPerHost: 64}
 	t.Cleanup(transport.CloseIdleConnections)
-	return newClient(s.serve(t), transport)
+	return newClient(s.startServer(t), transport)
 }
 
 // RoundTrip implements [http.RoundTripper].
@@ -109,33 +109,33 @@ func (s *service) RoundTrip(r *http.Request) (*http.Response, error) {
 // ServeHTTP implements [http.Handler].
 func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, name, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
-	struck, date := s.called(name)
+	injected, date := s.noteCall(name)
 	if date != "" {
 		w.Header().Set("Date", date)
 	}
-	if struck != nil {
-		struck(w, r, http.HandlerFunc(s.work))
+	if injected != nil {
+		injected(w, r, http.HandlerFunc(s.handleRequest))
 		return
 	}
-	s.work(w, r)
+	s.handleRequest(w, r)
 }
 
-// called notes a call, and returns what becomes of it.
-func (s *service) called(name string) (struck fault, date string) {
+// noteCall notes a call, and returns the fault and the Date for the call.
+func (s *service) noteCall(name string) (injected fault, date string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls = append(s.calls, name)
-	if s.date != nil {
-		date = s.date()
+	if s.dateHeader != nil {
+		date = s.dateHeader()
 	}
 	if waiting := s.faults[name]; len(waiting) > 0 {
-		struck, s.faults[name] = waiting[0], waiting[1:]
+		injected, s.faults[name] = waiting[0], waiting[1:]
 	}
-	return struck, date
+	return injected, date
 }
 
-// taken returns the calls since it was asked last.
-func (s *service) taken() string {
+// takeCalls returns the calls since the last takeCalls.
+func (s *service) takeCalls() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := strings.Join(s.calls, " ")
@@ -143,49 +143,49 @@ func (s *service) taken() string {
 	return all
 }
 
-// inject has the next requests of a name fail.
-func (s *service) inject(name string, faults ...fault) {
+// injectFaults makes the next calls of that name fail.
+func (s *service) injectFaults(name string, faults ...fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults[name] = append(s.faults[name], faults...)
 }
 
-// answer has all requests of a name answered so.
-func (s *service) answer(name string, with any) {
+// setReply sets the reply to all calls of that name.
+func (s *service) setReply(name string, with any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.answers[name] = with
+	s.replies[name] = with
 }
 
-// attributes are those of an item, as they are sent.
+// attributes are the attributes of an item in JSON.
 type attributes map[string]map[string]any
 
-// work does what the service does, by the emulator. It does one thing at a time.
-func (s *service) work(w http.ResponseWriter, r *http.Request) {
+// handleRequest replies like the service, by means of the emulator. handleRequest handles one request at a time.
+func (s *service) handleRequest(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
 	_, name, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
-	if answer, ok := s.answers[name]; ok {
+	if answer, ok := s.replies[name]; ok {
 		_ = json.NewEncoder(w).Encode(answer)
 		return
 	}
 	var body bytes.Buffer
 	_, _ = body.ReadFrom(r.Body)
-	reply := s.emulate(name, body.Bytes())
-	told := reply.Body.Bytes()
-	if !s.tellsOld && reply.Code != http.StatusOK {
+	reply := s.callEmulator(name, body.Bytes())
+	replyBody := reply.Body.Bytes()
+	if !s.returnsOldItem && reply.Code != http.StatusOK {
 		var failed map[string]any
-		_ = json.Unmarshal(told, &failed)
+		_ = json.Unmarshal(replyBody, &failed)
 		delete(failed, "Item")
-		told, _ = json.Marshal(failed)
+		replyBody, _ = json.Marshal(failed)
 	}
 	w.WriteHeader(reply.Code)
-	_, _ = w.Write(told)
+	_, _ = w.Write(replyBody)
 }
 
-// emulate asks the emulator.
-func (s *service) emulate(name string, body []byte) *httptest.ResponseRecorder {
+// callEmulator sends a request to the emulator.
+func (s *service) callEmulator(name string, body []byte) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(body))
 	r.Header.Set("X-Amz-Target", "DynamoDB_20120810."+name)
 	w := httptest.NewRecorder()
@@ -193,82 +193,82 @@ func (s *service) emulate(name string, body []byte) *httptest.ResponseRecorder {
 	return w
 }
 
-// stored returns the item with the key that a request names.
-func (s *service) stored(request []byte) attributes {
-	var asked struct{ Key attributes }
-	_ = json.Unmarshal(request, &asked)
-	get, _ := json.Marshal(map[string]any{"TableName": records, "Key": asked.Key})
+// requestedItem returns the item with the key in the request.
+func (s *service) requestedItem(request []byte) attributes {
+	var parsed struct{ Key attributes }
+	_ = json.Unmarshal(request, &parsed)
+	get, _ := json.Marshal(map[string]any{"TableName": tableName, "Key": parsed.Key})
 	var got struct{ Item attributes }
-	_ = json.Unmarshal(s.emulate("GetItem", get).Body.Bytes(), &got)
+	_ = json.Unmarshal(s.callEmulator("GetItem", get).Body.Bytes(), &got)
 	return got.Item
 }
 
-func (s *service) put(item attributes) {
-	body, _ := json.Marshal(map[string]any{"TableName": records, "Item": item})
-	s.emulate("PutItem", body)
+func (s *service) putItem(item attributes) {
+	body, _ := json.Marshal(map[string]any{"TableName": tableName, "Item": item})
+	s.callEmulator("PutItem", body)
 }
 
-// keyRequest names the item of a key.
-func keyRequest(id string) []byte {
+// itemRequest returns a request with the key of an item.
+func itemRequest(id string) []byte {
 	digest := keyOf(id).Digest()
 	body, _ := json.Marshal(map[string]any{"Key": map[string]any{"digest": map[string]any{"B": digest[:]}}})
 	return body
 }
 
-// item returns the item of a key, or nil.
-func (s *service) item(id string) attributes {
+// readItem returns the item of a key, or nil.
+func (s *service) readItem(id string) attributes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.stored(keyRequest(id))
+	return s.requestedItem(itemRequest(id))
 }
 
-// tamper sets an attribute of a record behind the back of the store, or removes it.
-func (s *service) tamper(id, name string, value map[string]any) {
+// setAttribute sets an attribute of a stored record, or removes the attribute if value is nil.
+func (s *service) setAttribute(id, name string, value map[string]any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	item := s.stored(keyRequest(id))
+	item := s.requestedItem(itemRequest(id))
 	item[name] = value
 	if value == nil {
 		delete(item, name)
 	}
-	s.put(item)
+	s.putItem(item)
 }
 
-// forget removes a record behind the back of the store.
-func (s *service) forget(id string) {
+// deleteItem deletes a stored record.
+func (s *service) deleteItem(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var asked map[string]any
-	_ = json.Unmarshal(keyRequest(id), &asked)
-	asked["TableName"] = records
-	body, _ := json.Marshal(asked)
-	s.emulate("DeleteItem", body)
+	var parsed map[string]any
+	_ = json.Unmarshal(itemRequest(id), &parsed)
+	parsed["TableName"] = tableName
+	body, _ := json.Marshal(parsed)
+	s.callEmulator("DeleteItem", body)
 }
 
-// newStore returns a store on a table of its own.
+// newStore returns a store with its own table.
 func newStore(t testing.TB) (*dynamodbstore.Store, *service) {
 	t.Helper()
 	s := newService(t)
-	return dynamodbstore.New(s.client, local), s
+	return dynamodbstore.New(s.client, testOptions), s
 }
 
-// What the stores in databases have in common.
+// The stores in databases share these helpers.
 var (
-	keyOf     = rowtest.KeyOf
-	request   = rowtest.Request
-	answer    = rowtest.Answer
-	begun     = rowtest.Begun
-	completed = rowtest.Completed
+	keyOf       = rowtest.KeyOf
+	request     = rowtest.Request
+	answer      = rowtest.Answer
+	claimKey    = rowtest.Begun
+	completeKey = rowtest.Completed
 )
 
-// requireReplay asks for a key whose answer is stored.
+// requireReplay requires that a request with the key gets the stored answer want.
 func requireReplay(t testing.TB, store idempotency.Store, id string, want idempotency.Response) {
 	t.Helper()
 	require.Equal(t, want, rowtest.Stored(t, store, id))
 }
 
-// lapsed claims a key for a lease that is over when it returns.
-func lapsed(t testing.TB, store *dynamodbstore.Store, id string) idempotency.Claim {
+// claimAndLapse claims a key, and returns when the lease has lapsed.
+func claimAndLapse(t testing.TB, store *dynamodbstore.Store, id string) idempotency.Claim {
 	t.Helper()
 	short := request
 	short.Lease = time.Millisecond

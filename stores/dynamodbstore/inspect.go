@@ -22,108 +22,108 @@ import (
 
 var _ idempotency.Resolver = (*Store)(nil)
 
-// Inspect implements [idempotency.Inspector]. It needs the permission dynamodb:GetItem, and no more.
+// Inspect implements [idempotency.Inspector]. The only permission needed is dynamodb:GetItem.
 func (s *Store) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
 	return s.InspectDigest(ctx, key.Digest())
 }
 
 // InspectDigest implements [idempotency.Resolver], as Inspect does.
 func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (idempotency.Entry, error) {
-	if s.faults != nil {
-		return idempotency.Entry{}, s.faults
+	if s.optionFaults != nil {
+		return idempotency.Entry{}, s.optionFaults
 	}
 	return sqlstore.Inspect(ctx, leases{s}, digest)
 }
 
-// Forget implements [idempotency.Inspector]. It needs the permissions dynamodb:GetItem and dynamodb:DeleteItem.
+// Forget implements [idempotency.Inspector]. Forget needs the permissions dynamodb:GetItem and dynamodb:DeleteItem.
 func (s *Store) Forget(ctx context.Context, entry idempotency.Entry) error {
-	if s.faults != nil {
-		return s.faults
+	if s.optionFaults != nil {
+		return s.optionFaults
 	}
 	return sqlstore.Forget(ctx, leases{s}, entry)
 }
 
-// Resolve implements [idempotency.Resolver]. It needs the permissions dynamodb:GetItem and dynamodb:UpdateItem.
+// Resolve implements [idempotency.Resolver]. Resolve needs the permissions dynamodb:GetItem and dynamodb:UpdateItem.
 func (s *Store) Resolve(ctx context.Context, entry idempotency.Entry, resolution idempotency.Resolution) error {
-	if s.faults != nil {
-		return s.faults
+	if s.optionFaults != nil {
+		return s.optionFaults
 	}
 	return sqlstore.Resolve(ctx, leases{s}, entry, resolution)
 }
 
-// listed are the attributes of a listing.
-var listed = strings.Join([]string{
-	digestName, userName, endpointName, keyName, attemptName, fingerprintName, tokenName, createdName, leaseName,
-	expiresName, sizeName, statusName, noteName, stepsSizeName, resolvedSize,
+// listedAttrs are the attributes that List reads.
+var listedAttrs = strings.Join([]string{
+	attrDigest, attrUser, attrEndpoint, attrKey, attrAttempt, attrFingerprint, attrToken, attrCreated, attrLease,
+	attrExpires, attrAnswerSize, attrAnswerStatus, attrAnswerNote, attrStepsSize, attrResolvedSize,
 }, ", ")
 
-// List implements [idempotency.Inspector]. It needs the permission dynamodb:Scan. It reads the whole table, or as much of it
-// as request.Scan says, and consumes one unit for each 4 KB, answers included.
+// List implements [idempotency.Inspector]. List needs the permission dynamodb:Scan. List reads the whole table, or as many
+// records as request.Scan allows, and consumes one unit for each 4 KB, responses included.
 func (s *Store) List(ctx context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
-	if s.faults != nil {
-		return idempotency.Listing{}, s.faults
+	if s.optionFaults != nil {
+		return idempotency.Listing{}, s.optionFaults
 	}
 	if request.Limit < 0 || request.Scan < 0 {
 		err := fmt.Errorf("a Limit of %d or a Scan of %d is less than zero", request.Limit, request.Scan)
-		return idempotency.Listing{}, failure("list", err)
+		return idempotency.Listing{}, wrapError("list", err)
 	}
-	l := &listing{request: request, left: cmp.Or(request.Scan, 100_000), now: s.now()}
+	l := &listing{request: request, remainingScan: cmp.Or(request.Scan, 100_000), now: s.nowMicros()}
 	l.Totals = make(map[idempotency.State]idempotency.Total)
-	l.entries = firsts.New(cmp.Or(request.Limit, 100), l.compare)
-	err := retry(ctx, func() error { return s.compareClocks(ctx) })
+	l.entries = firsts.New(cmp.Or(request.Limit, 100), l.compareEntries)
+	err := retryStep(ctx, func() error { return s.compareClocks(ctx) })
 	for next := true; next && err == nil; {
-		err = retry(ctx, func() (err error) {
-			next, err = s.scan(ctx, l)
+		err = retryStep(ctx, func() (err error) {
+			next, err = s.scanPage(ctx, l)
 			return err
 		})
 	}
 	if err != nil {
-		return idempotency.Listing{}, failure("list", err)
+		return idempotency.Listing{}, wrapError("list", err)
 	}
 	l.Entries = l.entries.Values()
 	return l.Listing, nil
 }
 
-// listing is a listing under way.
+// listing is the state of a call of List.
 type listing struct {
 	idempotency.Listing
-	request idempotency.ListRequest
-	entries *firsts.List[idempotency.Entry]
-	left    int // how many records may still be looked at
-	now     int64
-	start   map[string]value // where the next page begins
+	request       idempotency.ListRequest
+	entries       *firsts.List[idempotency.Entry]
+	remainingScan int // records that List may still read
+	now           int64
+	nextStart     map[string]value // key at which the next page begins
 }
 
-// page is how many records a request looks at, unless they have more than a megabyte.
-const page = 1000
+// pageSize is the number of records of a Scan request. The service ends a page earlier after a megabyte.
+const pageSize = 1000
 
-// scan adds a page, and reports whether there is another one to add.
-func (s *Store) scan(ctx context.Context, l *listing) (next bool, err error) {
+// scanPage adds a page of the table to l, and reports whether List must read a further page.
+func (s *Store) scanPage(ctx context.Context, l *listing) (next bool, err error) {
 	in := &dynamodb.ScanInput{
-		TableName: aws.String(s.opts.table()), ConsistentRead: aws.Bool(true), ExclusiveStartKey: l.start,
-		ProjectionExpression: aws.String(listed), FilterExpression: aws.String(expiresName + " > :now"),
-		ExpressionAttributeValues: map[string]value{":now": number(l.now)}, Limit: aws.Int32(int32(min(page, l.left))),
+		TableName: aws.String(s.opts.tableName()), ConsistentRead: aws.Bool(true), ExclusiveStartKey: l.nextStart,
+		ProjectionExpression: aws.String(listedAttrs), FilterExpression: aws.String(attrExpires + " > :now"),
+		ExpressionAttributeValues: map[string]value{":now": numberValue(l.now)}, Limit: aws.Int32(int32(min(pageSize, l.remainingScan))),
 	}
 	if user := sqlstore.EscapeName(l.request.User); user != "" {
-		in.FilterExpression = aws.String(*in.FilterExpression + " AND " + userName + " = :user")
+		in.FilterExpression = aws.String(*in.FilterExpression + " AND " + attrUser + " = :user")
 		in.ExpressionAttributeValues[":user"] = &types.AttributeValueMemberS{Value: user}
 	}
-	out, err := s.client.Scan(ctx, in, s.calls)
+	out, err := s.client.Scan(ctx, in, s.callOptions)
 	if err != nil {
 		return false, err
 	}
 	for _, item := range out.Items {
-		l.add(item)
+		l.addItem(item)
 	}
-	l.start = out.LastEvaluatedKey
-	l.left -= int(max(out.ScannedCount, out.Count))
-	l.Partial = len(l.start) > 0 && l.left <= 0
-	return len(l.start) > 0 && l.left > 0, nil
+	l.nextStart = out.LastEvaluatedKey
+	l.remainingScan -= int(max(out.ScannedCount, out.Count))
+	l.Partial = len(l.nextStart) > 0 && l.remainingScan <= 0
+	return len(l.nextStart) > 0 && l.remainingScan > 0, nil
 }
 
-// add adds the record of an item, if it is asked for.
-func (l *listing) add(item map[string]value) {
-	e, counts, err := listedEntry(item, l.now)
+// addItem adds the record of an item, if the request asks for the record.
+func (l *listing) addItem(item map[string]value) {
+	e, counts, err := decodeListedItem(item, l.now)
 	switch {
 	case err != nil:
 		l.Unreadable++
@@ -135,13 +135,13 @@ func (l *listing) add(item map[string]value) {
 	}
 	total := l.Totals[e.State]
 	l.Totals[e.State] = idempotency.Total{Records: total.Records + 1, Bytes: total.Bytes + e.Size}
-	if l.request.After == nil || l.compare(*l.request.After, e) < 0 {
+	if l.request.After == nil || l.compareEntries(*l.request.After, e) < 0 {
 		l.entries.Add(e)
 	}
 }
 
-// compare is the order of the entries.
-func (l *listing) compare(a, b idempotency.Entry) int {
+// compareEntries orders entries by size if the request asks for the largest, then by time of creation and digest.
+func (l *listing) compareEntries(a, b idempotency.Entry) int {
 	larger := 0
 	if l.request.Largest {
 		larger = cmp.Compare(b.Size, a.Size)
@@ -149,12 +149,13 @@ func (l *listing) compare(a, b idempotency.Entry) int {
 	return cmp.Or(larger, a.Created.Compare(b.Created), bytes.Compare(a.Digest[:], b.Digest[:]))
 }
 
-// listedEntry returns the entry of an item without answer and checkpoints, and whether the item is a record that counts.
-func listedEntry(item map[string]value, now int64) (entry idempotency.Entry, counts bool, err error) {
+// decodeListedItem returns the entry of an item that was read without response and checkpoints. counts reports whether the
+// record counts.
+func decodeListedItem(item map[string]value, now int64) (entry idempotency.Entry, counts bool, err error) {
 	d := decoder{item: item}
-	digest, size, status := d.bytes(digestName), d.optional(sizeName), d.optional(statusName)
-	steps, resolved, note := d.optional(stepsSizeName), d.optional(resolvedSize), d.text(noteName)
-	seen, err := decode(item, now)
+	digest, size, status := d.readBytes(attrDigest), d.readOptional(attrAnswerSize), d.readOptional(attrAnswerStatus)
+	steps, resolved, note := d.readOptional(attrStepsSize), d.readOptional(attrResolvedSize), d.readText(attrAnswerNote)
+	seen, err := decodeRecord(item, now)
 	if err := errors.Join(d.err, err); err != nil || len(digest) != sha256.Size {
 		return idempotency.Entry{}, false, sqlstore.Invalid("digest of %d bytes: %v", len(digest), err)
 	}

@@ -16,21 +16,22 @@ import (
 
 var deaths = flag.Int("deaths", 4, "how many processes the test kills")
 
-// Processes that share a table are killed at random. Whatever was acknowledged stays, and an operation is executed again
-// only if its attempt was killed, or overtaken, before it was acknowledged. It is charged once.
+// Processes that share a table are killed at random. Acknowledged answers stay. An operation is executed again only if its
+// attempt was killed or overtaken before the acknowledgement. Each operation is charged once.
 func TestProcessesAreKilled(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	effects := filepath.Join(t.TempDir(), "effects")
-	said, provider := killtest.NewOperations(), killtest.NewProvider(t)
-	require.NoError(t, killtest.KillAll(*deaths, said, provider.Env(), mortalURL+"="+s.serve(t), mortalEffects+"="+effects))
+	operations, provider := killtest.NewOperations(), killtest.NewProvider(t)
+	require.NoError(t, killtest.KillAll(*deaths, operations, provider.Env(),
+		mortalURL+"="+s.startServer(t), mortalEffects+"="+effects))
 
-	repeated, err := said.Explain(t.Context(), dynamodbstore.New(s.client, local), effects)
+	repeated, err := operations.Explain(t.Context(), dynamodbstore.New(s.client, testOptions), effects)
 	require.NoError(t, err)
-	require.NoError(t, provider.Explain(said.Acknowledged()...))
+	require.NoError(t, provider.Explain(operations.Acknowledged()...))
 	_, calls, charges := provider.Counts()
 	for name, n := range map[string]int{
-		"deaths": *deaths, "operations-acknowledged": len(said.Acknowledged()), "operations-executed-again": repeated,
+		"deaths": *deaths, "operations-acknowledged": len(operations.Acknowledged()), "operations-executed-again": repeated,
 		"calls-of-the-provider": calls, "charges": charges,
 	} {
 		t.Attr(name, strconv.Itoa(n))
@@ -42,10 +43,10 @@ const (
 	mortalEffects = "DYNAMODBSTORE_MORTAL_EFFECTS"
 )
 
-// live executes operations until the process is killed.
-func live(url string) {
+// executeUntilKilled executes operations until the process is killed.
+func executeUntilKilled(url string) {
 	killtest.Live(func() (killtest.Work, error) {
-		store := dynamodbstore.New(newClient(url, http.DefaultTransport), local)
+		store := dynamodbstore.New(newClient(url, http.DefaultTransport), testOptions)
 		return killtest.Execute(store, os.Getenv(mortalEffects))
 	})
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The table of the README that decides against a scheme without clocks is what a simulation of it gives, in seconds since
-// the last renewal. The formula above the table comes within six percent of it, if there is more than one process.
+// The README has a table that compares takeovers with and without clocks. The test simulates the table, in seconds since the
+// last renewal. For more than one process, the formula above the table is within six percent of the simulation.
 func TestObserversTakeLonger(t *testing.T) {
 	t.Parallel()
 	const lease, skew, retry = 30, 10, 5
@@ -33,7 +33,7 @@ func TestObserversTakeLonger(t *testing.T) {
 		const failures = 20_000
 		for range failures {
 			first := retry * random.Float64()
-			observed += observe(random, processes, first, retry, lease) / failures
+			observed += simulateTakeover(random, processes, first, retry, lease) / failures
 			clocked += (first + retry*math.Ceil((lease+skew-first)/retry)) / failures
 		}
 		require.InDelta(t, cells[1], observed, 0.6, row[0])
@@ -44,9 +44,9 @@ func TestObserversTakeLonger(t *testing.T) {
 	}
 }
 
-// observe returns when a retry takes over that reaches any of the processes: once it is one that has seen the record a lease
-// before.
-func observe(random *rand.Rand, processes int, first, retry, lease float64) float64 {
+// simulateTakeover returns the time of a takeover without clocks. Each retry reaches a random process. A process takes over
+// if it has seen the record at least a lease before.
+func simulateTakeover(random *rand.Rand, processes int, first, retry, lease float64) float64 {
 	seen := make(map[int]float64)
 	for at := first; ; at += retry {
 		process := random.IntN(processes)

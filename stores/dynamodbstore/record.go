@@ -14,101 +14,104 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
-// The attributes of an item. None is a word that expressions reserve. Times are in microseconds since 1970, by the clock of
-// the process that has written them. An attribute that a record does not need is missing, and so is a name that is empty.
+// The attributes of an item. Expressions use the names directly, because DynamoDB reserves none of the names. Times are in
+// microseconds since 1970, by the clock of the writing process. The store leaves out attributes that a record does not need,
+// and empty names.
 const (
-	digestName      = "digest" // the partition key: it spreads
-	userName        = "user_id"
-	endpointName    = "endpoint"
-	keyName         = "idempotency_key"
-	attemptName     = "attempt"
-	fingerprintName = "fingerprint"
-	tokenName       = "claim_token" // of the attempt that claimed the key last
-	createdName     = "created"
-	leaseName       = "lease"         // when it lapses; missing: nobody is running the operation
-	expiresName     = "expires"       // when the record stops to count
-	removeName      = "remove_at"     // in seconds: when the service may delete the item
-	answerName      = "answer"        // the response; missing: not completed
-	sizeName        = "answer_size"   // of the response, before it was compressed
-	statusName      = "answer_status" // for listings, as the note
-	noteName        = "answer_note"
-	stepsName       = "steps" // the checkpoints, one behind the other
-	stepsSizeName   = "steps_size"
-	resolvedName    = "resolved" // who has resolved the operation, and how
-	resolvedSize    = "resolved_size"
+	attrDigest       = "digest" // partition key; digests spread evenly
+	attrUser         = "user_id"
+	attrEndpoint     = "endpoint"
+	attrKey          = "idempotency_key"
+	attrAttempt      = "attempt"
+	attrFingerprint  = "fingerprint"
+	attrToken        = "claim_token" // owner token of the latest attempt
+	attrCreated      = "created"
+	attrLease        = "lease"         // end of the lease; missing: no attempt is running the operation
+	attrExpires      = "expires"       // end of the record
+	attrRemoveAt     = "remove_at"     // in seconds: the service may delete the item after this time
+	attrAnswer       = "answer"        // encoded response, compressed or not; missing: the operation is not completed
+	attrAnswerSize   = "answer_size"   // size of the encoded response before compression
+	attrAnswerStatus = "answer_status" // status and note are for listings
+	attrAnswerNote   = "answer_note"
+	attrSteps        = "steps" // encoded checkpoints
+	attrStepsSize    = "steps_size"
+	attrResolved     = "resolved" // encoded idempotency.Resolved; missing: no operator has resolved the operation
+	attrResolvedSize = "resolved_size"
 )
 
-// value is what an attribute has.
+// value is the value of an attribute.
 type value = types.AttributeValue
 
-func number(n int64) value { return &types.AttributeValueMemberN{Value: strconv.FormatInt(n, 10)} }
+func numberValue(n int64) value { return &types.AttributeValueMemberN{Value: strconv.FormatInt(n, 10)} }
 
-func binary(b []byte) value { return &types.AttributeValueMemberB{Value: b} }
+func binaryValue(b []byte) value { return &types.AttributeValueMemberB{Value: b} }
 
-func keyOf(digest []byte) map[string]value { return map[string]value{digestName: binary(digest)} }
+func itemKey(digest []byte) map[string]value {
+	return map[string]value{attrDigest: binaryValue(digest)}
+}
 
-// decode returns what people and stores are told of an item. The error wraps idempotency.ErrRecordInvalid.
-func decode(item map[string]value, now int64) (*sqlstore.Seen, error) {
+// decodeRecord returns the record of an item, read at the time now. The error wraps idempotency.ErrRecordInvalid.
+func decodeRecord(item map[string]value, now int64) (*sqlstore.Seen, error) {
 	d := decoder{item: item}
 	seen := &sqlstore.Seen{
 		Row: sqlstore.Row{
 			Found: true, Now: now,
-			Names:   sqlstore.Names{d.text(userName), d.text(endpointName), d.text(keyName)},
-			Attempt: d.number(attemptName), Fingerprint: d.bytes(fingerprintName), Token: d.bytes(tokenName),
-			Created: d.number(createdName), Lease: d.optional(leaseName), Expires: d.number(expiresName),
+			Names:   sqlstore.Names{d.readText(attrUser), d.readText(attrEndpoint), d.readText(attrKey)},
+			Attempt: d.readNumber(attrAttempt), Fingerprint: d.readBytes(attrFingerprint), Token: d.readBytes(attrToken),
+			Created: d.readNumber(attrCreated), Lease: d.readOptional(attrLease), Expires: d.readNumber(attrExpires),
 		},
-		Steps: d.bytes(stepsName), Resolved: d.bytes(resolvedName),
+		Steps: d.readBytes(attrSteps), Resolved: d.readBytes(attrResolved),
 	}
-	if _, completed := item[answerName]; completed {
-		seen.Response = sql.Null[[]byte]{V: d.answer(), Valid: true}
+	if _, completed := item[attrAnswer]; completed {
+		seen.Response = sql.Null[[]byte]{V: d.readResponse(), Valid: true}
 	}
 	return seen, d.err
 }
 
-// decoder reads attributes. It keeps the first fault.
+// decoder reads attributes, and keeps the first error.
 type decoder struct {
 	item map[string]value
 	err  error
 }
 
-func (d *decoder) refuse(name, what string) {
+func (d *decoder) reportInvalid(name, what string) {
 	if d.err == nil {
-		d.err = sqlstore.Invalid("the attribute %s is no %s", name, what)
+		d.err = sqlstore.Invalid("the attribute %s is not %s", name, what)
 	}
 }
 
-func (d *decoder) text(name string) string {
+func (d *decoder) readText(name string) string {
 	switch v := d.item[name].(type) {
 	case nil:
 	case *types.AttributeValueMemberS:
 		return v.Value
 	default:
-		d.refuse(name, "text")
+		d.reportInvalid(name, "text")
 	}
 	return ""
 }
 
-func (d *decoder) bytes(name string) []byte {
+func (d *decoder) readBytes(name string) []byte {
 	switch v := d.item[name].(type) {
 	case nil:
 	case *types.AttributeValueMemberB:
 		return v.Value
 	default:
-		d.refuse(name, "binary value")
+		d.reportInvalid(name, "a binary value")
 	}
 	return nil
 }
 
-// number returns a number that must be there.
-func (d *decoder) number(name string) int64 {
-	n := d.optional(name)
+// readNumber reads a required number.
+func (d *decoder) readNumber(name string) int64 {
+	n := d.readOptional(name)
 	if !n.Valid {
-		d.refuse(name, "number")
+		d.reportInvalid(name, "a number")
 	}
 	return n.Int64
 }
 
-func (d *decoder) optional(name string) sql.NullInt64 {
+func (d *decoder) readOptional(name string) sql.NullInt64 {
 	v, found := d.item[name]
 	if !found {
 		return sql.NullInt64{}
@@ -118,46 +121,46 @@ func (d *decoder) optional(name string) sql.NullInt64 {
 			return sql.NullInt64{Int64: n, Valid: true}
 		}
 	}
-	d.refuse(name, "whole number")
+	d.reportInvalid(name, "a whole number")
 	return sql.NullInt64{}
 }
 
-// answer returns the stored form of the response, as it was before it was compressed.
-func (d *decoder) answer() []byte {
-	stored := d.bytes(answerName)
+// readResponse returns the encoded response, decompressed.
+func (d *decoder) readResponse() []byte {
+	stored := d.readBytes(attrAnswer)
 	if bytes.HasPrefix(stored, []byte(recordline.ResponseMagic)) {
 		return stored
 	}
-	size := d.number(sizeName)
-	whole, err := unzip(stored, size)
+	size := d.readNumber(attrAnswerSize)
+	whole, err := decompressResponse(stored, size)
 	if err != nil {
-		d.refuse(answerName, "response")
+		d.reportInvalid(attrAnswer, "a response")
 	}
 	return whole
 }
 
-// An answer is compressed if it takes more than one unit of the service, and if that saves a tenth or more. What is larger
-// than mostWhole is not kept, however well it could be compressed.
+// minCompressed is one unit of the service: smaller responses stay uncompressed. maxUncompressed also bounds the memory
+// for decompression: the store keeps no larger response, however small the compressed form would be.
 const (
-	leastZipped = 1 << 10
-	mostWhole   = 64 << 20
+	minCompressed   = 1 << 10
+	maxUncompressed = 64 << 20
 )
 
-var writers = sync.Pool{New: func() any {
-	w, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // a level that there is
+var gzipWriters = sync.Pool{New: func() any {
+	w, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // fails only for invalid levels
 	return w
 }}
 
-// zip returns what is stored of an answer: itself, or the same compressed.
-func zip(whole []byte) []byte {
-	if len(whole) < leastZipped {
+// compressResponse returns the compressed form of an encoded response, or whole if compression saves less than a tenth.
+func compressResponse(whole []byte) []byte {
+	if len(whole) < minCompressed {
 		return whole
 	}
 	var b bytes.Buffer
-	w := writers.Get().(*gzip.Writer)
-	defer writers.Put(w)
+	w := gzipWriters.Get().(*gzip.Writer)
+	defer gzipWriters.Put(w)
 	w.Reset(&b)
-	_, _ = w.Write(whole) // a buffer takes everything
+	_, _ = w.Write(whole) // writes to a bytes.Buffer cannot fail
 	_ = w.Close()
 	if b.Len() > len(whole)-len(whole)/10 {
 		return whole
@@ -165,10 +168,11 @@ func zip(whole []byte) []byte {
 	return b.Bytes()
 }
 
-func unzip(stored []byte, size int64) ([]byte, error) {
+func decompressResponse(stored []byte, size int64) ([]byte, error) {
 	r, err := gzip.NewReader(bytes.NewReader(stored))
 	if err != nil {
 		return nil, err
 	}
-	return io.ReadAll(io.LimitReader(r, min(max(size, 0), mostWhole)+1)) // a response knows its own length
+	limit := min(max(size, 0), maxUncompressed)
+	return io.ReadAll(io.LimitReader(r, limit+1)) // a response that is too long fails later, because it contains its length
 }

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// sizeOf returns how many bytes the service counts for an item: names and values, and for a number one byte for two digits
-// and one more.
-func sizeOf(item attributes) (n int) {
+// itemSize returns the size of an item by the rules of the service: names and values. A number has one byte for two digits,
+// and one byte more.
+func itemSize(item attributes) (n int) {
 	for name, value := range item {
 		n += len(name)
 		for kind, v := range value {
@@ -27,7 +27,7 @@ func sizeOf(item attributes) (n int) {
 	return n
 }
 
-// writeUnits returns what a write of an item consumes.
+// writeUnits returns the units for a write of size bytes.
 func writeUnits(size int) int { return max(1, (size+1023)/1024) }
 
 func randomBytes(t testing.TB, n int) []byte {
@@ -37,8 +37,8 @@ func randomBytes(t testing.TB, n int) []byte {
 	return b
 }
 
-// refusesSize answers as the service does if an item has more than 400 KB.
-func refusesSize(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+// refuseSize replies like the service to an item above 400 KB.
+func refuseSize(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
 	w.WriteHeader(http.StatusBadRequest)
 	_, _ = w.Write([]byte(`{"__type":"com.amazon.coral.validate#ValidationException",` +
