@@ -23,8 +23,8 @@
 //     before the first claim of a process, with every reply, and again after five minutes of silence or after the clock was
 //     set.
 //
-// A process with a wrong clock may still complete its claims, because the token of a claim decides about completion, whatever
-// the time. An owner that was overtaken changes nothing. While the clock is wrong, FailOpen does not run handlers.
+// A process with a wrong clock may still complete its claims, because the token of a claim decides about completion, and not
+// the end of the lease. An owner that was overtaken changes nothing. While the clock is wrong, FailOpen does not run handlers.
 //
 // # Frozen processes
 //
