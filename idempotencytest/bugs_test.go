@@ -11,7 +11,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// referenceBugs names the faults in the code of the reference store, by a case that must fail for them.
+// referenceBugs maps the name of a case to the bugs of referenceStore that the case must find.
 var referenceBugs = map[string][]string{
 	"concurrent replays":                {"key runs while its record is read"},
 	"running attempt":                   {"held key is an error", "held record is always of another request"},
@@ -24,14 +24,14 @@ var referenceBugs = map[string][]string{
 	"released operation": {"release forgets the operation"},
 	"released key":       {"released record needs a takeover", "Release does nothing"},
 	"other request": {
-		"another request claims what was released", "another request takes over", "held record has the fingerprint of who asks",
+		"another request claims what was released", "another request takes over", "held record has the fingerprint of the caller",
 	},
 	"completed operation": {
-		"completed record has the fingerprint of who asks", "completed record is taken over", "completed record is claimed by another request", "lease outlives completion",
+		"completed record has the fingerprint of the caller", "completed record is taken over", "completed record is claimed by another request", "lease outlives completion",
 	},
-	"takeover":       {"takeover keeps the attempt number", "takeover needs no lapse", "lapse is not noticed"},
-	"lapsed lease":   {"takeover needs no leave"},
-	"extended lease": {"Extend does nothing", "Extend adds to the lease", "takeover heeds the first lease only"},
+	"takeover":       {"takeover keeps the attempt number", "takeover of a running lease", "lapsed lease counts as running"},
+	"lapsed lease":   {"takeover without TakeOver"},
+	"extended lease": {"Extend does nothing", "Extend adds to the lease", "takeover ignores Extend"},
 	"late owner": {
 		"Extend refuses a lapsed lease", "Complete refuses a lapsed lease", "Release refuses a lapsed lease",
 	},
@@ -79,82 +79,82 @@ var referenceBugs = map[string][]string{
 	"identity of a key that is used again":        {"unfinished records stay"},
 }
 
-// alterations are faults in front of a store that is correct without them, each with a case that must fail for it.
+// alterations are bugs of an alteredStore, each with the case that must find the bug.
 var alterations = []struct {
 	name     string
 	caughtBy string
 	alteration
 }{
-	{"keys joined by a delimiter", "distinct keys", keys(func(k idempotency.Key) string {
+	{"keys joined by a delimiter", "distinct keys", alterKey(func(k idempotency.Key) string {
 		return k.User + ":" + k.Endpoint + ":" + k.ID
 	})},
-	{"keys joined by NUL", "distinct keys", keys(func(k idempotency.Key) string {
+	{"keys joined by NUL", "distinct keys", alterKey(func(k idempotency.Key) string {
 		return k.User + "\x00" + k.Endpoint + "\x00" + k.ID
 	})},
-	{"keys without user", "distinct keys", keys(func(k idempotency.Key) string { return k.Endpoint + "\n\n" + k.ID })},
-	{"keys without endpoint", "distinct keys", keys(func(k idempotency.Key) string { return k.User + "\n\n" + k.ID })},
-	{"keys in one case", "distinct keys", parts(strings.ToLower)},
-	{"keys of valid UTF-8", "distinct keys", parts(func(s string) string { return strings.ToValidUTF8(s, "\ufffd") })},
-	{"keys trimmed", "distinct keys", parts(strings.TrimSpace)},
-	{"keys cut at NUL", "distinct keys", parts(func(s string) string { return strings.Split(s, "\x00")[0] })},
-	{"keys cut at 255 bytes", "distinct keys", parts(func(s string) string { return s[:min(255, len(s))] })},
-	{"keys by hash tag", "distinct keys", parts(hashTag)},
+	{"keys without user", "distinct keys", alterKey(func(k idempotency.Key) string { return k.Endpoint + "\n\n" + k.ID })},
+	{"keys without endpoint", "distinct keys", alterKey(func(k idempotency.Key) string { return k.User + "\n\n" + k.ID })},
+	{"keys in one case", "distinct keys", alterKeyParts(strings.ToLower)},
+	{"keys of valid UTF-8", "distinct keys", alterKeyParts(func(s string) string { return strings.ToValidUTF8(s, "\ufffd") })},
+	{"keys trimmed", "distinct keys", alterKeyParts(strings.TrimSpace)},
+	{"keys cut at NUL", "distinct keys", alterKeyParts(func(s string) string { return strings.Split(s, "\x00")[0] })},
+	{"keys cut at 255 bytes", "distinct keys", alterKeyParts(func(s string) string { return s[:min(255, len(s))] })},
+	{"keys by hash tag", "distinct keys", alterKeyParts(findHashTag)},
 
-	{"fingerprint is ignored", "other request", alteration{attempt: func(a idempotency.ClaimRequest) idempotency.ClaimRequest {
+	{"fingerprint is ignored", "other request", alteration{changeRequest: func(a idempotency.ClaimRequest) idempotency.ClaimRequest {
 		a.Fingerprint = idempotency.Fingerprint{}
 		return a
 	}}},
-	{"lease of at least a second", "lapsed lease", alteration{attempt: func(a idempotency.ClaimRequest) idempotency.ClaimRequest {
+	{"lease of at least a second", "lapsed lease", alteration{changeRequest: func(a idempotency.ClaimRequest) idempotency.ClaimRequest {
 		a.Lease = max(a.Lease, time.Second)
 		return a
 	}}},
-	{"lease is half as long", "running attempt", alteration{attempt: func(a idempotency.ClaimRequest) idempotency.ClaimRequest {
+	{"lease is half as long", "running attempt", alteration{changeRequest: func(a idempotency.ClaimRequest) idempotency.ClaimRequest {
 		a.Lease /= 2
 		return a
 	}}},
-	{"completed record has no fingerprint", "completed operation", records(func(r *idempotency.Record) {
+	{"completed record has no fingerprint", "completed operation", alterRecord(func(r *idempotency.Record) {
 		if r.Response != nil {
 			r.Fingerprint = idempotency.Fingerprint{}
 		}
 	})},
-	{"attempts count from 0", "fresh key", records(func(r *idempotency.Record) { r.Attempt-- })},
-	{"attempts count from 2", "fresh key", records(func(r *idempotency.Record) { r.Attempt++ })},
-	{"creation in another unit", "fresh key", records(func(r *idempotency.Record) {
+	{"attempts count from 0", "fresh key", alterRecord(func(r *idempotency.Record) { r.Attempt-- })},
+	{"attempts count from 2", "fresh key", alterRecord(func(r *idempotency.Record) { r.Attempt++ })},
+	{"creation in another unit", "fresh key", alterRecord(func(r *idempotency.Record) {
 		r.Created = time.Unix(r.Created.UnixMilli(), 0)
 	})},
-	{"record has the time of reading", "lapsed lease", records(func(r *idempotency.Record) { r.Created = time.Now() })},
-	{"lease left is negative", "lapsed lease", records(func(r *idempotency.Record) { r.LeaseLeft -= time.Nanosecond })},
+	{"record has the time of reading", "lapsed lease", alterRecord(func(r *idempotency.Record) { r.Created = time.Now() })},
+	{"lease left is negative", "lapsed lease", alterRecord(func(r *idempotency.Record) { r.LeaseLeft -= time.Nanosecond })},
 
-	{"status is lost", "response/status", responses(func(r *idempotency.Response) { r.Status = 200 })},
-	{"body is text", "response/binary body", bodies(func(b []byte) []byte { return bytes.ToValidUTF8(b, []byte("?")) })},
-	{"body ends at an empty line", "response/body like a header", bodies(func(b []byte) []byte {
+	{"status is lost", "response/status", alterResponse(func(r *idempotency.Response) { r.Status = 200 })},
+	{"body is text", "response/binary body", alterBody(func(b []byte) []byte { return bytes.ToValidUTF8(b, []byte("?")) })},
+	{"body ends at an empty line", "response/body like a header", alterBody(func(b []byte) []byte {
 		before, _, _ := bytes.Cut(b, []byte("\r\n\r\n"))
 		return before
 	})},
-	{"body is cut", "response/large body", bodies(func(b []byte) []byte { return b[:min(1<<20, len(b))] })},
-	{"no body is null", "response/no body", responses(func(r *idempotency.Response) {
+	{"body is cut", "response/large body", alterBody(func(b []byte) []byte { return b[:min(1<<20, len(b))] })},
+	{"no body is null", "response/no body", alterResponse(func(r *idempotency.Response) {
 		if r.Body == nil {
 			r.Body = []byte("null")
 		}
 	})},
-	{"empty body is omitted", "response/empty body", responses(func(r *idempotency.Response) {
+	{"empty body is omitted", "response/empty body", alterResponse(func(r *idempotency.Response) {
 		r.Omitted = r.Omitted || len(r.Body) == 0
 	})},
-	{"values are sorted", "response/order of values", values(func(v []string) []string {
+	{"values are sorted", "response/order of values", alterValues(func(v []string) []string {
 		return slices.Sorted(slices.Values(v))
 	})},
-	{"values are joined", "response/order of values", values(func(v []string) []string {
+	{"values are joined", "response/order of values", alterValues(func(v []string) []string {
 		return []string{strings.Join(v, ", ")}
 	})},
-	{"last value wins", "response/order of values", values(func(v []string) []string { return v[len(v)-1:] })},
-	{"empty values are lost", "response/empty values", values(func(v []string) []string {
+	{"last value wins", "response/order of values", alterValues(func(v []string) []string { return v[len(v)-1:] })},
+	{"empty values are lost", "response/empty values", alterValues(func(v []string) []string {
 		return slices.DeleteFunc(v, func(s string) bool { return s == "" })
 	})},
-	{"values are text", "response/bytes of a value", eachValue(func(s string) string {
+	{"values are text", "response/bytes of a value", alterEachValue(func(s string) string {
 		return strings.ToValidUTF8(s, "?")
 	})},
-	{"values are trimmed", "response/bytes of a value", eachValue(strings.TrimSpace)},
-	{"fields without a value are lost", "response/field without a value", fields(func(h http.Header) http.Header {
+	{"values are trimmed", "response/bytes of a value", alterEachValue(strings.TrimSpace)},
+	{"fields without a value are lost", "response/field without a value", alterHeader(func(h http.Header) http.Header {
 		for name, values := range h {
 			if values == nil {
 				delete(h, name)
@@ -162,48 +162,50 @@ var alterations = []struct {
 		}
 		return h
 	})},
-	{"names are spelled anew", "response/spelling of names", fields(func(h http.Header) http.Header {
+	{"names are canonicalized", "response/spelling of names", alterHeader(func(h http.Header) http.Header {
 		spelled := make(http.Header)
 		for name, values := range h {
 			spelled[http.CanonicalHeaderKey(name)] = values
 		}
 		return spelled
 	})},
-	{"trailer is lost", "response/trailer", responses(func(r *idempotency.Response) { r.Trailer = "" })},
-	{"note is not stored", "response/note", responses(func(r *idempotency.Response) { r.Note = "" })},
-	{"note is cut at 200 bytes", "response/longest note", responses(func(r *idempotency.Response) { r.Note = r.Note[:min(200, len(r.Note))] })},
-	{"trailer joins the header", "response/trailer", responses(func(r *idempotency.Response) {
+	{"trailer is lost", "response/trailer", alterResponse(func(r *idempotency.Response) { r.Trailer = "" })},
+	{"note is not stored", "response/note", alterResponse(func(r *idempotency.Response) { r.Note = "" })},
+	{"note is cut at 200 bytes", "response/longest note", alterResponse(func(r *idempotency.Response) { r.Note = r.Note[:min(200, len(r.Note))] })},
+	{"trailer joins the header", "response/trailer", alterResponse(func(r *idempotency.Response) {
 		h := r.Header.Header()
 		for name, values := range r.Trailer.Header() {
 			h[name] = append(h[name], values...)
 		}
 		r.Header, r.Trailer = idempotency.NewFields(h), ""
 	})},
-	{"omission is lost", "response/omitted", responses(func(r *idempotency.Response) { r.Omitted = false })},
-	{"returned memory is reused", "response/memory of the store", alteration{reuse: true}},
+	{"omission is lost", "response/omitted", alterResponse(func(r *idempotency.Response) { r.Omitted = false })},
+	{"returned memory is reused", "response/memory of the store", alteration{reusesMemory: true}},
 }
 
-// alteration is a fault between a store and its callers.
+// alteration is a bug between a correct store and its callers. Functions may be nil.
 type alteration struct {
-	key      func(idempotency.Key) idempotency.Key
-	attempt  func(idempotency.ClaimRequest) idempotency.ClaimRequest
-	record   func(*idempotency.Record)
-	response func(*idempotency.Response) // of a copy, before it is stored
-	reuse    bool                        // of the memory of the response that was returned before
+	changeKey      func(idempotency.Key) idempotency.Key
+	changeRequest  func(idempotency.ClaimRequest) idempotency.ClaimRequest
+	changeRecord   func(*idempotency.Record)
+	changeResponse func(*idempotency.Response) // changes the copy that is stored
+	reusesMemory   bool                        // each returned response overwrites the body of the response before
 }
 
-func keys(join func(idempotency.Key) string) alteration {
-	return alteration{key: func(k idempotency.Key) idempotency.Key { return idempotency.Key{ID: join(k)} }}
+// alterKey makes the store use a key that consists of a single part.
+func alterKey(join func(idempotency.Key) string) alteration {
+	return alteration{changeKey: func(k idempotency.Key) idempotency.Key { return idempotency.Key{ID: join(k)} }}
 }
 
-func parts(change func(string) string) alteration {
-	return alteration{key: func(k idempotency.Key) idempotency.Key {
+// alterKeyParts changes each part of the key.
+func alterKeyParts(change func(string) string) alteration {
+	return alteration{changeKey: func(k idempotency.Key) idempotency.Key {
 		return idempotency.Key{User: change(k.User), Endpoint: change(k.Endpoint), ID: change(k.ID)}
 	}}
 }
 
-// hashTag returns what a Redis cluster hashes of a key.
-func hashTag(s string) string {
+// findHashTag returns the part of a key that determines the slot of the key in a Redis cluster.
+func findHashTag(s string) string {
 	_, after, opened := strings.Cut(s, "{")
 	tag, _, closed := strings.Cut(after, "}")
 	if !opened || !closed || tag == "" {
@@ -212,24 +214,28 @@ func hashTag(s string) string {
 	return tag
 }
 
-func records(change func(*idempotency.Record)) alteration { return alteration{record: change} }
-
-func responses(change func(*idempotency.Response)) alteration { return alteration{response: change} }
-
-func bodies(change func([]byte) []byte) alteration {
-	return responses(func(r *idempotency.Response) { r.Body = change(r.Body) })
+func alterRecord(change func(*idempotency.Record)) alteration {
+	return alteration{changeRecord: change}
 }
 
-func fields(change func(http.Header) http.Header) alteration {
-	return responses(func(r *idempotency.Response) {
+func alterResponse(change func(*idempotency.Response)) alteration {
+	return alteration{changeResponse: change}
+}
+
+func alterBody(change func([]byte) []byte) alteration {
+	return alterResponse(func(r *idempotency.Response) { r.Body = change(r.Body) })
+}
+
+func alterHeader(change func(http.Header) http.Header) alteration {
+	return alterResponse(func(r *idempotency.Response) {
 		if h := r.Header.Header(); h != nil {
 			r.Header = idempotency.NewFields(change(h))
 		}
 	})
 }
 
-func values(change func([]string) []string) alteration {
-	return fields(func(h http.Header) http.Header {
+func alterValues(change func([]string) []string) alteration {
+	return alterHeader(func(h http.Header) http.Header {
 		for name, values := range h {
 			if len(values) > 0 {
 				h[name] = change(values)
@@ -239,8 +245,8 @@ func values(change func([]string) []string) alteration {
 	})
 }
 
-func eachValue(change func(string) string) alteration {
-	return values(func(v []string) []string {
+func alterEachValue(change func(string) string) alteration {
+	return alterValues(func(v []string) []string {
 		for i := range v {
 			v[i] = change(v[i])
 		}
@@ -248,31 +254,31 @@ func eachValue(change func(string) string) alteration {
 	})
 }
 
-// altered is a store with an alteration in front.
-type altered struct {
+// alteredStore is a store with an alteration.
+type alteredStore struct {
 	store idempotency.Store
 	alteration
-	last *idempotency.Response
+	lastResponse *idempotency.Response
 }
 
-func (s *altered) Begin(
+func (s *alteredStore) Begin(
 	ctx context.Context, key idempotency.Key, a idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	if s.key != nil {
-		key = s.key(key)
+	if s.changeKey != nil {
+		key = s.changeKey(key)
 	}
-	if s.attempt != nil {
-		a = s.attempt(a)
+	if s.changeRequest != nil {
+		a = s.changeRequest(a)
 	}
 	record, claim, err := s.store.Begin(ctx, key, a)
-	if err == nil && s.record != nil {
-		s.record(&record)
+	if err == nil && s.changeRecord != nil {
+		s.changeRecord(&record)
 	}
-	if s.reuse && record.Response != nil {
-		if s.last != nil {
-			copy(s.last.Body, record.Response.Body)
+	if s.reusesMemory && record.Response != nil {
+		if s.lastResponse != nil {
+			copy(s.lastResponse.Body, record.Response.Body)
 		}
-		s.last = record.Response
+		s.lastResponse = record.Response
 	}
 	if claim != nil {
 		claim = alteredClaim{claim, s}
@@ -282,13 +288,13 @@ func (s *altered) Begin(
 
 type alteredClaim struct {
 	idempotency.Claim
-	store *altered
+	store *alteredStore
 }
 
 func (c alteredClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	if c.store.response != nil {
+	if c.store.changeResponse != nil {
 		resp = resp.Clone()
-		c.store.response(&resp)
+		c.store.changeResponse(&resp)
 	}
 	return c.Claim.Complete(ctx, resp, ttl)
 }

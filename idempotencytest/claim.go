@@ -10,113 +10,113 @@ import (
 
 var claimCases = []testCase{{
 	name: "fresh key",
-	rule: "A key without a record is claimed, as attempt 1 of a new operation that was created now.",
-	check: func(t *trial) {
-		own := t.claim(request)
-		// Between two machines only a gross error shows, such as another unit or time zone.
+	rule: "Begin claims a key without a record. The claim is attempt 1 of a new operation, which was created now.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
+		// The clocks of two machines may differ, so the case finds only gross errors, such as another unit or time zone.
 		if age := time.Since(own.Created); age.Abs() > 10*time.Minute {
-			t.failf("the operation was created %v ago", age)
+			t.failf("a new record says that the operation was created %v ago", age)
 		}
-		t.isNew(t.at(freshKey()).claim(request), own)
+		t.checkFirstAttempt(t.withKey(newKey()).claimKey(request), own)
 	},
 }, {
 	name: "running attempt",
-	rule: "While an attempt runs, its key is not claimed again, and its record says for how long its lease runs.",
-	check: func(t *trial) {
-		t.runs(t.claim(request))
+	rule: "While an attempt runs, Begin does not grant its key again. The record says how much of the lease is left.",
+	checkRule: func(t *trial) {
+		t.checkRunning(t.claimKey(request))
 	},
 }, {
 	name: "concurrent claims",
-	rule: "Of any number of concurrent callers, one is granted the claim; the others get the record of its attempt.",
-	check: func(t *trial) {
+	rule: "Of many concurrent callers, exactly one is granted the claim. The others get the record of its attempt.",
+	checkRule: func(t *trial) {
 		for range 8 {
-			for _, own := range t.race(request, freshKey(), freshKey()) {
-				t.complete(own, receipt("of the winner"))
+			for _, own := range t.raceForClaims(request, newKey(), newKey()) {
+				t.completeClaim(own, newReceipt("of the winner"))
 			}
 		}
 	},
 }, {
 	name: "released key",
-	rule: "A released key is claimed again at once, without the right to take over.",
-	check: func(t *trial) {
-		t.release(t.claim(request))
-		t.runs(t.claim(request))
+	rule: "A released key can be claimed again at once, without TakeOver.",
+	checkRule: func(t *trial) {
+		t.releaseClaim(t.claimKey(request))
+		t.checkRunning(t.claimKey(request))
 	},
 }, {
 	name: "released operation",
-	rule: "The attempt after a release is the next one at the same operation.",
-	check: func(t *trial) {
-		own := t.claim(request)
+	rule: "The claim after a release is the next attempt at the same operation.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
 		for range 3 {
-			t.release(own)
-			own = t.next(own, request)
+			t.releaseClaim(own)
+			own = t.claimNextAttempt(own, request)
 		}
-		t.complete(own, receipt("at last"))
-		t.replays(own, receipt("at last"))
+		t.completeClaim(own, newReceipt("at last"))
+		t.checkReplay(own, newReceipt("at last"))
 	},
 }, {
 	name: "concurrent claims after a release",
-	rule: "Of any number of concurrent callers, one is granted the claim to a released operation.",
-	check: func(t *trial) {
-		own := t.claim(request)
+	rule: "Of many concurrent callers, exactly one is granted the claim of a released operation.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
 		for range 8 {
-			t.release(own)
-			next := t.race(request, t.key)[0]
+			t.releaseClaim(own)
+			next := t.raceForClaims(request, t.key)[0]
 			own.Attempt++
-			t.describes(next, own)
+			t.checkAttempt(next, own)
 			own = next
 		}
 	},
 }, {
 	name: "other request",
-	rule: "Another request is told that it is another one by the fingerprint of the record, be it running, released or " +
-		"lapsed; it is never granted a claim.",
-	check: func(t *trial) {
-		own := t.claim(request)
-		t.runsAs(t.refused(another), own)
-		t.runsAs(t.refused(takingOver(another)), own)
-		t.release(own)
-		t.isAbandoned(t.refused(another), own)
-		t.isAbandoned(t.refused(takingOver(another)), own)
-		t.next(own, request)
+	rule: "A request with another fingerprint is never granted a claim, whether the attempt is running, released or " +
+		"abandoned. The fingerprint of the record differs from the fingerprint of the request.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
+		t.checkRunningRecord(t.readHeldRecord(otherRequest), own)
+		t.checkRunningRecord(t.readHeldRecord(withTakeOver(otherRequest)), own)
+		t.releaseClaim(own)
+		t.checkEndedWithoutResponse(t.readHeldRecord(otherRequest), own)
+		t.checkEndedWithoutResponse(t.readHeldRecord(withTakeOver(otherRequest)), own)
+		t.claimNextAttempt(own, request)
 
-		t = t.at(freshKey())
-		own = t.lapsed()
-		t.isAbandoned(t.refused(another), own)
-		t.isAbandoned(t.refused(takingOver(another)), own)
-		t.next(own, takingOver(request))
+		t = t.withKey(newKey())
+		own = t.claimUntilLapsed()
+		t.checkEndedWithoutResponse(t.readHeldRecord(otherRequest), own)
+		t.checkEndedWithoutResponse(t.readHeldRecord(withTakeOver(otherRequest)), own)
+		t.claimNextAttempt(own, withTakeOver(request))
 	},
 }, {
 	name: "completed operation",
-	rule: "A completed operation is never claimed again: not by another request, nor to take it over after its lease.",
-	check: func(t *trial) {
-		own := t.claim(lasting(request, short, long))
-		t.complete(own, receipt("for good"))
-		t.throughout(own.answered.Add(short), func() { t.replays(own, receipt("for good")) })
+	rule: "A completed operation is never claimed again, even by another request or with TakeOver after the lease.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(withDurations(request, short, long))
+		t.completeClaim(own, newReceipt("for good"))
+		t.checkUntil(own.returnedAt.Add(short), func() { t.checkReplay(own, newReceipt("for good")) })
 	},
 }, {
 	name: "cancelled Begin",
-	rule: "A Begin whose context has ended claims the key or fails. The key is free when the claim, " +
-		"also one in doubt, is released; or else when the lease is over.",
-	check: func(t *trial) {
+	rule: "If the context has ended, Begin either claims the key or fails. The key is free again after Release of the " +
+		"claim, which may be a claim in doubt. If Begin has returned no claim, the key is free after the lease.",
+	checkRule: func(t *trial) {
 		ctx, cancel := context.WithCancel(t.ctx)
 		cancel()
-		_, claim, err := t.store.Begin(ctx, t.key, lasting(request, short, long))
+		_, claim, err := t.store.Begin(ctx, t.key, withDurations(request, short, long))
 		if (claim == nil) == (err == nil) {
-			t.failf("Begin returned the claim %v and the error %v", claim, err)
+			t.failf("Begin returned the claim %v and the error %v, but must return exactly one of them", claim, err)
 		}
-		if inDoubt := t.claimInDoubt(err); inDoubt != nil {
+		if inDoubt := t.unwrapClaimInDoubt(err); inDoubt != nil {
 			claim = inDoubt
 		}
 		if claim == nil {
-			t.until("the key can be claimed", func() bool { return t.begin(takingOver(request)).claim != nil })
+			t.waitUntil("the key can be claimed", func() bool { return t.beginAttempt(withTakeOver(request)).claim != nil })
 			return
 		}
-		t.claims = append(t.claims, claim)
-		released := claim.Release(t.ctx, long)
-		if err == nil || !errors.Is(released, idempotency.ErrClaimLost) { // which says that it was not granted
-			t.succeeds("Release", released)
+		t.grantedClaims = append(t.grantedClaims, claim)
+		releaseErr := claim.Release(t.ctx, long)
+		if err == nil || !errors.Is(releaseErr, idempotency.ErrClaimLost) { // the store may not have granted a claim in doubt
+			t.checkSuccess("Release", releaseErr)
 		}
-		t.claim(request)
+		t.claimKey(request)
 	},
 }}

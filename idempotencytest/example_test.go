@@ -11,7 +11,7 @@ import (
 	"github.com/idempotency-go/idempotency/idempotencytest"
 )
 
-// One call tests a store, here one in the memory of the process.
+// Run tests a store, here the memory store.
 func ExampleRun() {
 	var t *testing.T // of func TestStore(t *testing.T)
 
@@ -20,7 +20,7 @@ func ExampleRun() {
 	})
 }
 
-// One more call tests a store that is also an Inspector.
+// RunInspector tests a store that implements Inspector.
 func ExampleRunInspector() {
 	var t *testing.T // of func TestInspector(t *testing.T)
 
@@ -29,7 +29,7 @@ func ExampleRunInspector() {
 	})
 }
 
-// One more call tests a store whose operations can be resolved.
+// RunResolver tests a store that implements Resolver.
 func ExampleRunResolver() {
 	var t *testing.T // of func TestResolver(t *testing.T)
 
@@ -38,7 +38,7 @@ func ExampleRunResolver() {
 	})
 }
 
-// One more call tests a store whose claims keep the results of steps.
+// RunSteps tests a store whose claims store the results of steps.
 func ExampleRunSteps() {
 	var t *testing.T // of func TestSteps(t *testing.T)
 
@@ -47,12 +47,12 @@ func ExampleRunSteps() {
 	})
 }
 
-// RunTxSteps tests a store whose claims run steps in transactions. The test writes rows into a table of its own.
+// RunTxSteps tests a store whose claims run steps in transactions. The test writes rows into the table orders.
 func ExampleRunTxSteps() {
 	var (
 		t        *testing.T // of func TestTxSteps(t *testing.T)
 		db       *sql.DB
-		newStore func(*testing.T) idempotency.Store // with its records in db
+		newStore func(*testing.T) idempotency.Store // keeps its records in db
 	)
 
 	idempotencytest.RunTxSteps(t, newStore, idempotencytest.Transactions[*sql.Tx]{
@@ -70,8 +70,8 @@ func ExampleRunTxSteps() {
 	})
 }
 
-// A service tests that none of its routes was forgotten. Here the test names the routes. Routers list theirs: chi by
-// chi.Walk, gorilla/mux by Router.Walk, gin by Engine.Routes, echo by Router().Routes.
+// The test of a service checks that all routes have a middleware. This test names the routes. Some routers can list
+// their routes: chi by chi.Walk, gorilla/mux by Router.Walk, gin by Engine.Routes, echo by Router().Routes.
 func ExampleGuarded() {
 	var (
 		t       *testing.T // of func TestRoutesAreGuarded(t *testing.T)

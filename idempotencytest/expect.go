@@ -8,133 +8,138 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// succeeds checks the error of a step.
-func (t *trial) succeeds(step string, err error) {
+// checkSuccess checks that the method with this name has returned no error.
+func (t *trial) checkSuccess(method string, err error) {
 	if err != nil {
-		t.failf("%s: %w", step, err)
+		t.failf("%s: %w", method, err)
 	}
 }
 
-// succeedsLate checks the error of a step that may have come after the record expired.
-func (t *trial) succeedsLate(step string, err error) {
+// checkSuccessOrRestored checks the error of a method that may have been called after the record expired.
+func (t *trial) checkSuccessOrRestored(method string, err error) {
 	if !errors.Is(err, idempotency.ErrRestored) {
-		t.succeeds(step, err)
+		t.checkSuccess(method, err)
 	}
 }
 
-// succeedsOrLoses checks the error of a step that may have come after the end of its claim.
-func (t *trial) succeedsOrLoses(step string, err error) {
+// checkSuccessOrLost checks the error of a method that may have been called after the end of the claim.
+func (t *trial) checkSuccessOrLost(method string, err error) {
 	if !errors.Is(err, idempotency.ErrClaimLost) {
-		t.succeeds(step, err)
+		t.checkSuccess(method, err)
 	}
 }
 
-// says checks that a step returned a certain error.
-func (t *trial) says(step string, err, want error) {
+// checkError checks that the method with this name has returned an error that wraps want.
+func (t *trial) checkError(method string, err, want error) {
 	if !errors.Is(err, want) {
-		t.failf("%s returned %q, want %q", step, fmt.Sprint(err), want)
+		t.failf("%s returned %q, want %q", method, fmt.Sprint(err), want)
 	}
 }
 
-// loses checks that each step of own says that the claim is lost.
-func (t *trial) loses(own answer) {
-	t.says("Extend", own.claim.Extend(t.ctx, short), idempotency.ErrClaimLost)
-	t.says("Complete", own.claim.Complete(t.ctx, receipt("of the old owner"), short), idempotency.ErrClaimLost)
-	t.says("Release", own.claim.Release(t.ctx, long), idempotency.ErrClaimLost)
+// checkClaimLost checks that each method of the claim returns ErrClaimLost.
+func (t *trial) checkClaimLost(own beginResult) {
+	t.checkError("Extend", own.claim.Extend(t.ctx, short), idempotency.ErrClaimLost)
+	t.checkError("Complete", own.claim.Complete(t.ctx, newReceipt("of the old owner"), short), idempotency.ErrClaimLost)
+	t.checkError("Release", own.claim.Release(t.ctx, long), idempotency.ErrClaimLost)
 }
 
-// describes checks that a record is that of the attempt of own.
-func (t *trial) describes(seen, own answer) {
+// checkAttempt checks that the record of seen describes the attempt of own.
+func (t *trial) checkAttempt(seen, own beginResult) {
 	switch {
 	case seen.Attempt != own.Attempt:
-		t.failf("the record is of attempt %d, not of attempt %d", seen.Attempt, own.Attempt)
-	case seen.Created.Sub(own.Created).Abs() > resolution:
-		t.failf("the operation was created at %v, not at %v", seen.Created, own.Created)
+		t.failf("the record has attempt number %d, want %d", seen.Attempt, own.Attempt)
+	case seen.Created.Sub(own.Created).Abs() > clockResolution:
+		t.failf("the record says that the operation was created at %v, want %v", seen.Created, own.Created)
 	}
-	t.tellsApart(seen, own)
+	t.checkFingerprint(seen, own)
 }
 
-// tellsApart checks that the fingerprint of a record says whether who asked for it has sent the request of own.
-func (t *trial) tellsApart(seen, own answer) {
+// checkFingerprint checks that the fingerprint in seen equals the fingerprint of the caller of Begin if the caller has
+// sent the same request as own, and otherwise differs from the fingerprint of the caller.
+func (t *trial) checkFingerprint(seen, own beginResult) {
 	switch {
-	case seen.asker == own.asker && seen.Fingerprint != seen.asker:
-		t.failf("the record has fingerprint %v, not that of its request, %v", seen.Fingerprint, seen.asker)
-	case seen.asker != own.asker && seen.Fingerprint == seen.asker:
-		t.failf("the record has the fingerprint of another request, which asks for it")
+	case seen.requestFingerprint == own.requestFingerprint && seen.Fingerprint != seen.requestFingerprint:
+		t.failf("the record has fingerprint %v, want the fingerprint of its request, %v",
+			seen.Fingerprint, seen.requestFingerprint)
+	case seen.requestFingerprint != own.requestFingerprint && seen.Fingerprint == seen.requestFingerprint:
+		t.failf("the record has the fingerprint of the caller, although the caller has sent another request")
 	case seen.Fingerprint == idempotency.Fingerprint{}:
 		t.failf("the record has no fingerprint")
 	}
 }
 
-// runs checks that nobody can claim the key while own runs.
-func (t *trial) runs(own answer) {
-	t.runsAs(t.refused(request), own)
-	t.runsAs(t.refused(takingOver(request)), own)
+// checkRunning checks that a further request, with or without TakeOver, cannot claim the key while the attempt of own
+// runs.
+func (t *trial) checkRunning(own beginResult) {
+	t.checkRunningRecord(t.readHeldRecord(request), own)
+	t.checkRunningRecord(t.readHeldRecord(withTakeOver(request)), own)
 }
 
-// runsAs checks what somebody else was told while own runs.
-func (t *trial) runsAs(seen, own answer) {
+// checkRunningRecord checks the record that another caller was given while the attempt of own runs.
+func (t *trial) checkRunningRecord(seen, own beginResult) {
 	if seen.Response != nil {
-		t.failf("the record of an attempt that runs has a response")
+		t.failf("the record of a running attempt has a response")
 	}
-	t.describes(seen, own)
-	t.leaseRuns(seen, own)
+	t.checkAttempt(seen, own)
+	t.checkLease(seen, own)
 }
 
-// leaseRuns checks what a record says of the lease of own, as far as the time between question and answer allows.
-func (t *trial) leaseRuns(seen, own answer) {
-	age := seen.answered.Sub(own.asked)
-	least, most := max(own.lease-age-resolution, 0), own.lease+resolution
-	if left := seen.LeaseLeft; left < least || left > most || left == 0 && age < own.lease {
-		t.failf("of a lease of %v, claimed no longer than %v ago, %v are left", own.lease, age, left)
+// checkLease checks LeaseLeft in seen against the lease of own, as exactly as the duration of the calls allows.
+func (t *trial) checkLease(seen, own beginResult) {
+	age := seen.returnedAt.Sub(own.calledAt)
+	least, most := max(own.leaseDuration-age-clockResolution, 0), own.leaseDuration+clockResolution
+	if left := seen.LeaseLeft; left < least || left > most || left == 0 && age < own.leaseDuration {
+		t.failf("LeaseLeft of a lease of %v, at most %v after its beginning, is %v", own.leaseDuration, age, left)
 	}
 }
 
-// isAbandoned checks that a record says that nobody runs the operation of own, and that it is not completed.
-func (t *trial) isAbandoned(seen, own answer) {
-	t.describes(seen, own)
+// checkEndedWithoutResponse checks that seen is the record of own, which is no longer running and not completed.
+func (t *trial) checkEndedWithoutResponse(seen, own beginResult) {
+	t.checkAttempt(seen, own)
 	if seen.LeaseLeft != 0 || seen.Response != nil {
-		t.failf("the record is not that of an attempt that has ended without a response: %s", show(seen))
+		t.failf("the attempt has ended without a response, but the record says otherwise: %s", describeResult(seen))
 	}
 }
 
-// isNew checks that own is a first attempt, which knows nothing of the attempt before.
-func (t *trial) isNew(own, before answer) {
-	least := own.asked.Sub(before.answered) - resolution
+// checkFirstAttempt checks that own is the first attempt at a new operation, created after the attempt before.
+func (t *trial) checkFirstAttempt(own, before beginResult) {
+	least := own.calledAt.Sub(before.returnedAt) - clockResolution
 	if own.Attempt != 1 || own.Created.Sub(before.Created) < least {
-		t.failf("the claim is not a first one, made now: %s", show(own))
+		t.failf("the claim must be attempt 1 of an operation created now: %s", describeResult(own))
 	}
 }
 
-// replays checks that the key stays with the response of own, whoever asks and however often.
-func (t *trial) replays(own answer, resp idempotency.Response) {
-	for _, a := range []idempotency.ClaimRequest{request, takingOver(request), another, takingOver(another)} {
-		t.isResponse(t.refused(a), own, resp)
+// checkReplay checks that Begin returns the response of own for the same request and for another request, with and
+// without TakeOver.
+func (t *trial) checkReplay(own beginResult, resp idempotency.Response) {
+	for _, req := range []idempotency.ClaimRequest{request, withTakeOver(request), otherRequest, withTakeOver(otherRequest)} {
+		t.checkResponse(t.readHeldRecord(req), own, resp)
 	}
 }
 
-// isResponse checks that a record has the response of own.
-func (t *trial) isResponse(seen, own answer, resp idempotency.Response) {
+// checkResponse checks that the record of seen is the completed record of own, with resp.
+func (t *trial) checkResponse(seen, own beginResult, resp idempotency.Response) {
 	if seen.Response == nil {
-		t.failf("the record has no response: %s", show(seen))
+		t.failf("the record has no response: %s", describeResult(seen))
 	}
-	t.describes(seen, own)
+	t.checkAttempt(seen, own)
 	if seen.LeaseLeft != 0 {
-		t.failf("the record of a completed operation has a lease of %v left", seen.LeaseLeft)
+		t.failf("the record of a completed operation has LeaseLeft %v, want 0", seen.LeaseLeft)
 	}
-	if diff := difference(*seen.Response, resp); diff != "" {
-		t.failf("the response is not what was completed: %s", diff)
-	}
-}
-
-// notEarly checks that what seen shows did not happen before span was over, which began after since.
-func (t *trial) notEarly(event string, since time.Time, span time.Duration, seen answer) {
-	if took := seen.answered.Sub(since); took < span-resolution {
-		t.failf("%s after %v instead of %v", event, took, span)
+	if diff := describeDifference(*seen.Response, resp); diff != "" {
+		t.failf("the response differs from the completed response: %s", diff)
 	}
 }
 
-func show(a answer) string {
-	return fmt.Sprintf("attempt %d, created %v, lease left %v, completed %t",
-		a.Attempt, a.Created, a.LeaseLeft, a.Response != nil)
+// checkNotEarly checks that the event in seen has happened at least span after since.
+func (t *trial) checkNotEarly(event string, since time.Time, span time.Duration, seen beginResult) {
+	if took := seen.returnedAt.Sub(since); took < span-clockResolution {
+		t.failf("%s too early: after %v, want %v", event, took, span)
+	}
+}
+
+// describeResult returns the record of a result as text for a message.
+func describeResult(result beginResult) string {
+	return fmt.Sprintf("attempt %d, created %v, LeaseLeft %v, completed %t",
+		result.Attempt, result.Created, result.LeaseLeft, result.Response != nil)
 }

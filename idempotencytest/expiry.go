@@ -9,201 +9,203 @@ import (
 
 var expiryCases = []testCase{{
 	name: "completed record expires",
-	rule: "A completed record expires with its TTL, however often it is read; then the key is a new operation's.",
-	check: func(t *trial) {
-		own := t.claim(request)
+	rule: "A completed record expires after its TTL, even if it is read often. Then every request can claim the key.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
 		completed := time.Now()
-		t.succeeds("Complete", own.claim.Complete(t.ctx, receipt("short-lived"), short))
-		var next answer
-		t.until("the completed record expires", func() bool {
-			next = t.begin(another)
+		t.checkSuccess("Complete", own.claim.Complete(t.ctx, newReceipt("short-lived"), short))
+		var next beginResult
+		t.waitUntil("the completed record expires", func() bool {
+			next = t.beginAttempt(otherRequest)
 			if next.claim == nil {
-				t.isResponse(next, own, receipt("short-lived"))
+				t.checkResponse(next, own, newReceipt("short-lived"))
 			}
 			return next.claim != nil
 		})
-		t.notEarly("the completed record expired", completed, short, next)
-		t.isNew(next, own)
-		t.complete(next, receipt("new"))
-		t.replays(next, receipt("new"))
+		t.checkNotEarly("the completed record expired", completed, short, next)
+		t.checkFirstAttempt(next, own)
+		t.completeClaim(next, newReceipt("new"))
+		t.checkReplay(next, newReceipt("new"))
 	},
 }, {
 	name: "retention of a response",
-	rule: "The TTL of a response counts from its completion, not from the claim.",
-	check: func(t *trial) {
-		own := t.claim(lasting(request, short, short))
-		t.succeedsLate("Complete", own.claim.Complete(t.ctx, receipt("long-lived"), long))
-		t.throughout(own.answered.Add(short), func() { t.replays(own, receipt("long-lived")) })
+	rule: "The TTL of a response counts from Complete, not from Begin.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(withDurations(request, short, short))
+		t.checkSuccessOrRestored("Complete", own.claim.Complete(t.ctx, newReceipt("long-lived"), long))
+		t.checkUntil(own.returnedAt.Add(short), func() { t.checkReplay(own, newReceipt("long-lived")) })
 	},
 }, {
 	name: "unfinished record expires",
-	rule: "A record that is never completed expires with the TTL of its attempt; then the key is free for every request.",
-	check: func(t *trial) {
-		own := t.forgotten()
-		next := t.claim(another)
-		t.isNew(next, own)
+	rule: "A record that is never completed expires after the TTL of its attempt. Then every request can claim the key.",
+	checkRule: func(t *trial) {
+		own := t.claimUntilExpired()
+		next := t.claimKey(otherRequest)
+		t.checkFirstAttempt(next, own)
 	},
 }, {
 	name: "released record expires",
-	rule: "A released record expires with the TTL of its release; then the key is free for every request.",
-	check: func(t *trial) {
-		own := t.claim(request)
+	rule: "A released record expires after the TTL of Release. Then every request can claim the key.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
 		released := time.Now()
-		t.succeeds("Release", own.claim.Release(t.ctx, short))
-		var next answer
-		t.until("the released record expires", func() bool {
-			next = t.begin(another)
+		t.checkSuccess("Release", own.claim.Release(t.ctx, short))
+		var next beginResult
+		t.waitUntil("the released record expires", func() bool {
+			next = t.beginAttempt(otherRequest)
 			return next.claim != nil
 		})
-		t.notEarly("the released record expired", released, short, next)
-		t.isNew(next, own)
+		t.checkNotEarly("the released record expired", released, short, next)
+		t.checkFirstAttempt(next, own)
 	},
 }, {
 	name: "retention of a released record",
-	rule: "The TTL of a release counts from then, also if that of the claim would have ended before.",
-	check: func(t *trial) {
-		own := t.claim(lasting(request, short, short))
+	rule: "The TTL of Release counts from the call of Release, even if the TTL of the claim would end earlier.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(withDurations(request, short, short))
 		err := own.claim.Release(t.ctx, long)
 		if errors.Is(err, idempotency.ErrClaimLost) {
-			return // it came too late
+			return // the record had expired before Release
 		}
-		t.succeeds("Release", err)
-		t.throughout(own.answered.Add(short), func() { t.isAbandoned(t.refused(another), own) })
+		t.checkSuccess("Release", err)
+		t.checkUntil(own.returnedAt.Add(short), func() { t.checkEndedWithoutResponse(t.readHeldRecord(otherRequest), own) })
 	},
 }, {
 	name: "remaining time",
-	rule: "The claim to a further attempt says how long the record would have been kept without it, or that it is not known.",
-	check: func(t *trial) {
-		own := t.claim(request)
+	rule: "The record of a further attempt says how long the replaced record would have been kept. Zero means unknown.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
 		if own.Remaining != 0 {
-			t.failf("a new operation replaces a record that had %v left", own.Remaining)
+			t.failf("Remaining of a new operation is %v, want 0, because the claim has replaced no record", own.Remaining)
 		}
 		const kept = long / 2
 		released := time.Now()
-		t.succeeds("Release", own.claim.Release(t.ctx, kept))
-		next := t.next(own, request)
-		earliest := kept - next.answered.Sub(released) - resolution
-		if left := next.Remaining; left != 0 && (left < earliest || left > kept+resolution) {
-			t.failf("of %v, for which the record was released, %v are said to be left", kept, left)
+		t.checkSuccess("Release", own.claim.Release(t.ctx, kept))
+		next := t.claimNextAttempt(own, request)
+		earliest := kept - next.returnedAt.Sub(released) - clockResolution
+		if left := next.Remaining; left != 0 && (left < earliest || left > kept+clockResolution) {
+			t.failf("Remaining is %v, but the replaced record was released for %v", left, kept)
 		}
 	},
 }, {
 	name: "remaining time of a completed record",
-	rule: "A completed record says how long it is still kept, if it is asked for, or that it is not known.",
-	check: func(t *trial) {
-		own := t.claim(request)
+	rule: "If the request asks for Remaining, a completed record says how long it is still kept. Zero means unknown.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
 		const kept = long / 2
 		before := time.Now()
-		t.succeeds("Complete", own.claim.Complete(t.ctx, receipt("kept"), kept))
+		t.checkSuccess("Complete", own.claim.Complete(t.ctx, newReceipt("kept"), kept))
 		after := time.Now()
-		t.throughout(after.Add(short), func() {
-			for _, a := range []idempotency.ClaimRequest{request, another} {
-				a.Remaining = true
-				seen := t.refused(a)
-				t.isResponse(seen, own, receipt("kept"))
-				least := kept - seen.answered.Sub(before) - resolution
-				most := kept - seen.asked.Sub(after) + resolution
+		t.checkUntil(after.Add(short), func() {
+			for _, req := range []idempotency.ClaimRequest{request, otherRequest} {
+				req.Remaining = true
+				seen := t.readHeldRecord(req)
+				t.checkResponse(seen, own, newReceipt("kept"))
+				least := kept - seen.returnedAt.Sub(before) - clockResolution
+				most := kept - seen.calledAt.Sub(after) + clockResolution
 				if left := seen.Remaining; left != 0 && (left < least || left > most) {
-					t.failf("of %v, for which the response was completed, %v are said to be left", kept, left)
+					t.failf("Remaining is %v, but the response was completed for %v", left, kept)
 				}
 			}
 		})
 	},
 }, {
 	name: "TTL shorter than the lease",
-	rule: "A record is kept no shorter than its lease.",
-	check: func(t *trial) {
-		own := t.claim(lasting(request, long, short))
-		t.throughout(own.answered.Add(short), func() { t.runs(own) })
+	rule: "The store keeps a record at least as long as its lease.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(withDurations(request, long, short))
+		t.checkUntil(own.returnedAt.Add(short), func() { t.checkRunning(own) })
 	},
 }, {
 	name: "Extend prolongs the record",
-	rule: "Extend lets the record live at least as long as the lease.",
-	check: func(t *trial) {
-		own := t.claim(lasting(request, short, short))
-		end := own.answered.Add(short)
-		own.lease, own.asked = long, time.Now()
-		t.succeedsLate("Extend", own.claim.Extend(t.ctx, long))
-		t.throughout(end, func() { t.runs(own) })
+	rule: "Extend keeps the record at least as long as the new lease.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(withDurations(request, short, short))
+		end := own.returnedAt.Add(short)
+		own.leaseDuration, own.calledAt = long, time.Now()
+		t.checkSuccessOrRestored("Extend", own.claim.Extend(t.ctx, long))
+		t.checkUntil(end, func() { t.checkRunning(own) })
 	},
 }, {
 	name: "Extend keeps the TTL",
-	rule: "Extend does not shorten the life of the record.",
-	check: func(t *trial) {
-		own := t.extend(t.claim(request), short)
-		t.throughout(own.answered.Add(short), func() { t.describes(t.refused(another), own) })
+	rule: "Extend with a short lease does not shorten the TTL of the record.",
+	checkRule: func(t *trial) {
+		own := t.extendLease(t.claimKey(request), short)
+		t.checkUntil(own.returnedAt.Add(short), func() { t.checkAttempt(t.readHeldRecord(otherRequest), own) })
 	},
 }, {
 	name: "TTL of the next attempt",
-	rule: "The TTL of an attempt counts from its claim, not from the first attempt's.",
-	check: func(t *trial) {
-		first := t.claim(lasting(request, short, short))
-		_ = first.claim.Release(t.ctx, short) // may come too late; then the second attempt is at a new operation
-		second := t.claim(request)
-		t.throughout(first.answered.Add(short), func() { t.runs(second) })
+	rule: "The TTL of an attempt counts from its own Begin, not from the Begin of the first attempt.",
+	checkRule: func(t *trial) {
+		first := t.claimKey(withDurations(request, short, short))
+		_ = first.claim.Release(t.ctx, short) // if the record has expired before, the second claim belongs to a new operation
+		second := t.claimKey(request)
+		t.checkUntil(first.returnedAt.Add(short), func() { t.checkRunning(second) })
 	},
 }, {
 	name: "Complete restores",
-	rule: "Complete stores the response although the record is gone, and says ErrRestored.",
-	check: func(t *trial) {
-		own := t.forgotten()
-		t.says("Complete", own.claim.Complete(t.ctx, receipt("restored"), long), idempotency.ErrRestored)
-		t.replays(own, receipt("restored"))
+	rule: "If the record is gone, Complete stores the response nevertheless, and returns ErrRestored.",
+	checkRule: func(t *trial) {
+		own := t.claimUntilExpired()
+		t.checkError("Complete", own.claim.Complete(t.ctx, newReceipt("restored"), long), idempotency.ErrRestored)
+		t.checkReplay(own, newReceipt("restored"))
 	},
 }, {
 	name: "Extend restores",
-	rule: "Extend makes the record again that is gone, so that the key is held again, and says ErrRestored.",
-	check: func(t *trial) {
-		own := t.forgotten()
-		own.lease, own.asked = long, time.Now()
-		t.says("Extend", own.claim.Extend(t.ctx, long), idempotency.ErrRestored)
-		t.runs(own)
-		t.complete(own, receipt("restored"))
-		t.replays(own, receipt("restored"))
+	rule: "If the record is gone, Extend creates the record again, which holds the key, and returns ErrRestored.",
+	checkRule: func(t *trial) {
+		own := t.claimUntilExpired()
+		own.leaseDuration, own.calledAt = long, time.Now()
+		t.checkError("Extend", own.claim.Extend(t.ctx, long), idempotency.ErrRestored)
+		t.checkRunning(own)
+		t.completeClaim(own, newReceipt("restored"))
+		t.checkReplay(own, newReceipt("restored"))
 	},
 }, {
 	name: "Release of a forgotten record",
-	rule: "Release says ErrClaimLost when the record is gone, and leaves the key free.",
-	check: func(t *trial) {
-		own := t.forgotten()
-		t.says("Release", own.claim.Release(t.ctx, long), idempotency.ErrClaimLost)
-		next := t.claim(another)
-		t.isNew(next, own)
+	rule: "If the record is gone, Release returns ErrClaimLost, and the key stays free.",
+	checkRule: func(t *trial) {
+		own := t.claimUntilExpired()
+		t.checkError("Release", own.claim.Release(t.ctx, long), idempotency.ErrClaimLost)
+		next := t.claimKey(otherRequest)
+		t.checkFirstAttempt(next, own)
 	},
 }, {
 	name: "Extend after the end of a forgotten record",
-	rule: "Extend makes no record again after Release, nor after Complete: ErrClaimLost, and the key stays free.",
-	check: func(t *trial) {
-		released := t.forgotten()
-		t.says("Release", released.claim.Release(t.ctx, long), idempotency.ErrClaimLost)
-		t.says("Extend", released.claim.Extend(t.ctx, long), idempotency.ErrClaimLost)
-		t.isNew(t.claim(another), released)
+	rule: "After Release or Complete, Extend returns ErrClaimLost for an expired record, and the key stays free.",
+	checkRule: func(t *trial) {
+		released := t.claimUntilExpired()
+		t.checkError("Release", released.claim.Release(t.ctx, long), idempotency.ErrClaimLost)
+		t.checkError("Extend", released.claim.Extend(t.ctx, long), idempotency.ErrClaimLost)
+		t.checkFirstAttempt(t.claimKey(otherRequest), released)
 
-		t = t.at(freshKey())
-		completed := t.claim(request)
-		t.succeeds("Complete", completed.claim.Complete(t.ctx, receipt("short-lived"), short))
-		t.at(freshKey()).forgotten() // was claimed later, so the record has expired, too
-		t.says("Extend", completed.claim.Extend(t.ctx, long), idempotency.ErrClaimLost)
-		t.isNew(t.claim(another), completed)
+		t = t.withKey(newKey())
+		completed := t.claimKey(request)
+		t.checkSuccess("Complete", completed.claim.Complete(t.ctx, newReceipt("short-lived"), short))
+		t.withKey(newKey()).claimUntilExpired() // claimed later, so the record of completed has expired as well
+		t.checkError("Extend", completed.claim.Extend(t.ctx, long), idempotency.ErrClaimLost)
+		t.checkFirstAttempt(t.claimKey(otherRequest), completed)
 	},
 }, {
 	name: "Extend during the end of a forgotten record",
-	rule: "Extend makes no record again that is being released or completed.",
-	check: func(t *trial) {
-		for round, old := range t.allForgotten(rounds) {
-			extended, released := old.whileExtending(old.own, round, func() error { return old.own.claim.Release(t.ctx, long) })
-			if !errors.Is(extended, idempotency.ErrRestored) {
-				t.says("Extend", extended, idempotency.ErrClaimLost)
-			}
-			t.succeedsOrLoses("Release", released)
-			old.release(old.claim(request))
-		}
-		for round, old := range t.allForgotten(rounds) {
-			_, completed := old.whileExtending(old.own, round, func() error {
-				return old.own.claim.Complete(t.ctx, receipt("restored"), long)
+	rule: "Extend does not create an expired record again while Release or Complete ends the claim.",
+	checkRule: func(t *trial) {
+		for round, old := range t.claimAllUntilExpired(raceRounds) {
+			extendErr, releaseErr := old.endWhileExtending(old.own, round, func() error {
+				return old.own.claim.Release(t.ctx, long)
 			})
-			t.succeedsLate("Complete", completed)
-			old.replays(old.own, receipt("restored"))
+			if !errors.Is(extendErr, idempotency.ErrRestored) {
+				t.checkError("Extend", extendErr, idempotency.ErrClaimLost)
+			}
+			t.checkSuccessOrLost("Release", releaseErr)
+			old.releaseClaim(old.claimKey(request))
+		}
+		for round, old := range t.claimAllUntilExpired(raceRounds) {
+			_, completeErr := old.endWhileExtending(old.own, round, func() error {
+				return old.own.claim.Complete(t.ctx, newReceipt("restored"), long)
+			})
+			t.checkSuccessOrRestored("Complete", completeErr)
+			old.checkReplay(old.own, newReceipt("restored"))
 		}
 	},
 }}

@@ -10,289 +10,291 @@ import (
 
 var forgetCases = []testCase{{
 	name: "forget/completed",
-	rule: "The key of a completed operation that was forgotten is free, for every request: a new operation, attempt 1.",
-	check: func(t *trial) {
-		own := t.claim(request)
-		t.complete(own, sample())
-		t.forget(t.inspectAs(idempotency.StateCompleted, own).Entry)
-		t.isFree()
-		next := t.claim(another)
-		t.isNew(next, own)
-		t.complete(next, receipt("new"))
-		t.hasAnswer(t.inspectAs(idempotency.StateCompleted, next), receipt("new"))
+	rule: "A completed operation can be forgotten. Then every request can claim the key, as attempt 1 of a new operation.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
+		t.completeClaim(own, newSample())
+		t.forgetRecord(t.inspectState(idempotency.StateCompleted, own).Entry)
+		t.checkNoRecord()
+		next := t.claimKey(otherRequest)
+		t.checkFirstAttempt(next, own)
+		t.completeClaim(next, newReceipt("new"))
+		t.checkEntryResponse(t.inspectState(idempotency.StateCompleted, next), newReceipt("new"))
 	},
 }, {
 	name: "forget/released",
-	rule: "A released operation can be forgotten. Then its key is free for every request.",
-	check: func(t *trial) {
-		own := t.claim(request)
-		t.release(own)
-		t.forget(t.inspectAs(idempotency.StateReleased, own).Entry)
-		t.isFree()
-		t.isNew(t.claim(another), own)
+	rule: "A released operation can be forgotten. Then every request can claim the key.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
+		t.releaseClaim(own)
+		t.forgetRecord(t.inspectState(idempotency.StateReleased, own).Entry)
+		t.checkNoRecord()
+		t.checkFirstAttempt(t.claimKey(otherRequest), own)
 	},
 }, {
 	name: "forget/abandoned",
-	rule: "An abandoned operation can be forgotten. A late owner changes nothing once a new operation has the key.",
-	check: func(t *trial) {
-		old := t.lapsed()
-		t.forget(t.inspectAs(idempotency.StateAbandoned, old).Entry)
-		t.isFree()
-		own := t.claim(another)
-		t.isNew(own, old)
-		t.loses(old)
-		t.complete(own, receipt("new"))
-		t.hasAnswer(t.inspectAs(idempotency.StateCompleted, own), receipt("new"))
+	rule: "An abandoned operation can be forgotten. After a new claim of the key, the late owner changes nothing.",
+	checkRule: func(t *trial) {
+		old := t.claimUntilLapsed()
+		t.forgetRecord(t.inspectState(idempotency.StateAbandoned, old).Entry)
+		t.checkNoRecord()
+		own := t.claimKey(otherRequest)
+		t.checkFirstAttempt(own, old)
+		t.checkClaimLost(old)
+		t.completeClaim(own, newReceipt("new"))
+		t.checkEntryResponse(t.inspectState(idempotency.StateCompleted, own), newReceipt("new"))
 	},
 }, {
 	name: "forget/late owner",
-	rule: "The owner of an abandoned operation that was forgotten completes it all the same, and is told ErrRestored.",
-	check: func(t *trial) {
-		old := t.lapsed()
-		t.forget(t.inspectAs(idempotency.StateAbandoned, old).Entry)
-		t.says("Complete", old.claim.Complete(t.ctx, receipt("restored"), long), idempotency.ErrRestored)
-		t.replays(old, receipt("restored"))
+	rule: "If an abandoned operation was forgotten, its late owner can still complete it. Complete returns ErrRestored.",
+	checkRule: func(t *trial) {
+		old := t.claimUntilLapsed()
+		t.forgetRecord(t.inspectState(idempotency.StateAbandoned, old).Entry)
+		t.checkError("Complete", old.claim.Complete(t.ctx, newReceipt("restored"), long), idempotency.ErrRestored)
+		t.checkReplay(old, newReceipt("restored"))
 	},
 }, {
 	name: "forget/running",
-	rule: "An operation that runs is never forgotten: ErrInProgress, and its owner keeps the key.",
-	check: func(t *trial) {
-		own := t.claim(request)
-		t.says("Forget", t.tryForget(t.inspectAs(idempotency.StateRunning, own).Entry), idempotency.ErrInProgress)
-		t.runs(own)
-		t.complete(own, receipt("kept"))
-		t.replays(own, receipt("kept"))
+	rule: "A running operation is never forgotten: Forget returns ErrInProgress, and the owner keeps the key.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
+		t.checkError("Forget", t.tryForget(t.inspectState(idempotency.StateRunning, own).Entry), idempotency.ErrInProgress)
+		t.checkRunning(own)
+		t.completeClaim(own, newReceipt("kept"))
+		t.checkReplay(own, newReceipt("kept"))
 	},
 }, {
 	name: "forget/running again",
-	rule: "An operation that runs again is not forgotten either, although the entry says that it does not: ErrInProgress.",
-	check: func(t *trial) {
-		own := t.lapsed()
-		entry := t.inspectAs(idempotency.StateAbandoned, own).Entry
-		own = t.extend(own, long)
-		t.says("Forget", t.tryForget(entry), idempotency.ErrInProgress)
-		t.runs(own)
+	rule: "If an operation runs again since the entry was read, Forget returns ErrInProgress.",
+	checkRule: func(t *trial) {
+		own := t.claimUntilLapsed()
+		entry := t.inspectState(idempotency.StateAbandoned, own).Entry
+		own = t.extendLease(own, long)
+		t.checkError("Forget", t.tryForget(entry), idempotency.ErrInProgress)
+		t.checkRunning(own)
 
-		t.release(own)
-		entry = t.inspectAs(idempotency.StateReleased, own).Entry
-		own = t.next(own, request)
-		t.says("Forget", t.tryForget(entry), idempotency.ErrInProgress)
-		t.runs(own)
-		t.complete(own, receipt("kept"))
-		t.replays(own, receipt("kept"))
+		t.releaseClaim(own)
+		entry = t.inspectState(idempotency.StateReleased, own).Entry
+		own = t.claimNextAttempt(own, request)
+		t.checkError("Forget", t.tryForget(entry), idempotency.ErrInProgress)
+		t.checkRunning(own)
+		t.completeClaim(own, newReceipt("kept"))
+		t.checkReplay(own, newReceipt("kept"))
 	},
 }, {
 	name: "forget/no record",
-	rule: "ErrNoRecord says that there is nothing to forget.",
-	check: func(t *trial) {
-		own := t.claim(request)
-		t.complete(own, sample())
-		entry := t.inspect().Entry
-		t.forget(entry)
-		t.says("Forget", t.tryForget(entry), idempotency.ErrNoRecord)
+	rule: "If the key has no record, Forget returns ErrNoRecord.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
+		t.completeClaim(own, newSample())
+		entry := t.inspectKey().Entry
+		t.forgetRecord(entry)
+		t.checkError("Forget", t.tryForget(entry), idempotency.ErrNoRecord)
 
-		t = t.at(freshKey())
-		own = t.claim(request)
-		t.succeedsLate("Complete", own.claim.Complete(t.ctx, sample(), 4*short))
-		entry, err := t.inspector().Inspect(t.ctx, t.key)
+		t = t.withKey(newKey())
+		own = t.claimKey(request)
+		t.checkSuccessOrRestored("Complete", own.claim.Complete(t.ctx, newSample(), 4*short))
+		entry, err := t.asInspector().Inspect(t.ctx, t.key)
 		if errors.Is(err, idempotency.ErrNoRecord) {
-			return // it came too late
+			return // the record had expired before Inspect
 		}
-		t.succeeds("Inspect", err)
-		t.throughout(time.Now().Add(4*short+resolution), func() {})
-		t.says("Forget", t.tryForget(entry), idempotency.ErrNoRecord)
-		t.isFree()
+		t.checkSuccess("Inspect", err)
+		t.checkUntil(time.Now().Add(4*short+clockResolution), func() {})
+		t.checkError("Forget", t.tryForget(entry), idempotency.ErrNoRecord)
+		t.checkNoRecord()
 	},
 }, {
 	name: "forget/other state",
-	rule: "ErrEntryChanged says that the operation is in another state than the entry says. The record stays.",
-	check: func(t *trial) {
-		own := t.claim(request)
-		entry := t.inspectAs(idempotency.StateRunning, own).Entry
-		t.complete(own, receipt("kept"))
-		t.says("Forget", t.tryForget(entry), idempotency.ErrEntryChanged)
-		t.replays(own, receipt("kept"))
+	rule: "If the state of the operation differs from the entry, Forget returns ErrEntryChanged, and the record stays.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
+		entry := t.inspectState(idempotency.StateRunning, own).Entry
+		t.completeClaim(own, newReceipt("kept"))
+		t.checkError("Forget", t.tryForget(entry), idempotency.ErrEntryChanged)
+		t.checkReplay(own, newReceipt("kept"))
 	},
 }, {
 	name: "forget/other attempt",
-	rule: "ErrEntryChanged says that the operation was tried again since. The record stays.",
-	check: func(t *trial) {
-		own := t.claim(request)
-		t.release(own)
-		entry := t.inspectAs(idempotency.StateReleased, own).Entry
-		own = t.next(own, request)
-		t.release(own)
-		t.says("Forget", t.tryForget(entry), idempotency.ErrEntryChanged)
-		t.next(own, request)
+	rule: "If a further attempt has run since the entry was read, Forget returns ErrEntryChanged. The record stays.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
+		t.releaseClaim(own)
+		entry := t.inspectState(idempotency.StateReleased, own).Entry
+		own = t.claimNextAttempt(own, request)
+		t.releaseClaim(own)
+		t.checkError("Forget", t.tryForget(entry), idempotency.ErrEntryChanged)
+		t.claimNextAttempt(own, request)
 	},
 }, {
 	name: "forget/other record",
-	rule: "ErrEntryChanged says that the key has another record by now. The record stays.",
-	check: func(t *trial) {
-		own := t.claim(request)
-		t.complete(own, receipt("old"))
-		entry := t.inspect().Entry
-		t.forget(entry)
-		t.later() // a record is told from its predecessor by the time of its creation
-		own = t.claim(request)
-		t.complete(own, receipt("new"))
-		t.says("Forget", t.tryForget(entry), idempotency.ErrEntryChanged)
-		t.replays(own, receipt("new"))
+	rule: "If the key has a new operation since the entry was read, Forget returns ErrEntryChanged. The record stays.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
+		t.completeClaim(own, newReceipt("old"))
+		entry := t.inspectKey().Entry
+		t.forgetRecord(entry)
+		t.waitForClock() // because Forget compares the time of creation
+		own = t.claimKey(request)
+		t.completeClaim(own, newReceipt("new"))
+		t.checkError("Forget", t.tryForget(entry), idempotency.ErrEntryChanged)
+		t.checkReplay(own, newReceipt("new"))
 	},
 }}
 
 var forgetRaceCases = []testCase{{
 	name: "forget/concurrently",
-	rule: "Of any number of concurrent callers, one forgets the record. The others are told ErrNoRecord.",
-	check: func(t *trial) {
+	rule: "Of many concurrent callers of Forget, exactly one forgets the record. The others get ErrNoRecord.",
+	checkRule: func(t *trial) {
 		for range 8 {
-			t := t.at(freshKey())
-			t.complete(t.claim(request), sample())
-			entry := t.inspect().Entry
-			errs := make([]error, callers)
-			var crowd sync.WaitGroup
+			t := t.withKey(newKey())
+			t.completeClaim(t.claimKey(request), newSample())
+			entry := t.inspectKey().Entry
+			errs := make([]error, callerCount)
+			var calls sync.WaitGroup
 			for i := range errs {
-				crowd.Go(func() { errs[i] = t.tryForget(entry) })
+				calls.Go(func() { errs[i] = t.tryForget(entry) })
 			}
-			crowd.Wait()
-			forgotten := 0
+			calls.Wait()
+			successes := 0
 			for _, err := range errs {
 				if err == nil {
-					forgotten++
+					successes++
 				} else {
-					t.says("Forget", err, idempotency.ErrNoRecord)
+					t.checkError("Forget", err, idempotency.ErrNoRecord)
 				}
 			}
-			if forgotten != 1 {
-				t.failf("%d of %d concurrent calls have forgotten the record", forgotten, callers)
+			if successes != 1 {
+				t.failf("%d of %d concurrent calls have forgotten the record, want 1", successes, callerCount)
 			}
 		}
 	},
 }, {
 	name: "forget/completed during Begin",
-	rule: "When a completed operation is forgotten during a Begin, this gets the old answer, or a claim that it keeps.",
-	check: func(t *trial) {
-		for round := range rounds {
-			t := t.at(freshKey())
-			own := t.claim(request)
-			t.complete(own, receipt("old"))
-			got, forgotten := t.whileForgetting(round, request)
-			if forgotten != nil { // the store may take the Begin for an attempt that runs
-				t.says("Forget", forgotten, idempotency.ErrInProgress)
-				t.replays(own, receipt("old"))
+	rule: "If a completed operation is forgotten during Begin, Begin returns the old response or a claim that stays " +
+		"valid.",
+	checkRule: func(t *trial) {
+		for round := range raceRounds {
+			t := t.withKey(newKey())
+			own := t.claimKey(request)
+			t.completeClaim(own, newReceipt("old"))
+			got, forgetErr := t.beginWhileForgetting(round, request)
+			if forgetErr != nil { // the store may take the call of Begin for a running attempt
+				t.checkError("Forget", forgetErr, idempotency.ErrInProgress)
+				t.checkReplay(own, newReceipt("old"))
 				continue
 			}
 			if got.claim == nil {
-				t.isResponse(got, own, receipt("old"))
-				got = t.claim(request)
+				t.checkResponse(got, own, newReceipt("old"))
+				got = t.claimKey(request)
 			}
-			t.isNew(got, own)
-			t.runs(got)
-			t.complete(got, receipt("new"))
-			t.replays(got, receipt("new"))
+			t.checkFirstAttempt(got, own)
+			t.checkRunning(got)
+			t.completeClaim(got, newReceipt("new"))
+			t.checkReplay(got, newReceipt("new"))
 		}
 	},
 }, {
 	name: "forget/released during Begin",
-	rule: "When a released operation is forgotten while it is claimed, it is either forgotten or claimed, not both.",
-	check: func(t *trial) {
-		for round := range rounds {
-			t := t.at(freshKey())
-			own := t.claim(request)
-			t.release(own)
-			got, forgotten := t.whileForgetting(round, request)
-			t.isForgottenOrClaimed(own, got, forgotten)
+	rule: "If a released operation is forgotten during Begin, Begin claims either a new operation or the next attempt.",
+	checkRule: func(t *trial) {
+		for round := range raceRounds {
+			t := t.withKey(newKey())
+			own := t.claimKey(request)
+			t.releaseClaim(own)
+			got, forgetErr := t.beginWhileForgetting(round, request)
+			t.checkForgottenOrClaimed(own, got, forgetErr)
 		}
 	},
 }, {
 	name: "forget/abandoned during takeover",
-	rule: "When an abandoned operation is forgotten while it is taken over, it is either forgotten or claimed, not both.",
-	check: func(t *trial) {
+	rule: "If an abandoned operation is forgotten during a takeover, Begin claims a new operation or the next attempt.",
+	checkRule: func(t *trial) {
 		for round := range 8 {
-			t := t.at(freshKey())
-			own := t.lapsed()
-			got, forgotten := t.whileForgetting(round, takingOver(request))
-			t.isForgottenOrClaimed(own, got, forgotten)
+			t := t.withKey(newKey())
+			own := t.claimUntilLapsed()
+			got, forgetErr := t.beginWhileForgetting(round, withTakeOver(request))
+			t.checkForgottenOrClaimed(own, got, forgetErr)
 		}
 	},
 }, {
 	name: "forget/abandoned during Extend",
-	rule: "When an abandoned operation is forgotten while its owner revives it, the owner has the key, and knows if its " +
-		"record was made again.",
-	check: func(t *trial) {
+	rule: "If an abandoned operation is forgotten while its owner extends the lease, the owner holds the key. Extend " +
+		"returns ErrRestored if the record was created again.",
+	checkRule: func(t *trial) {
 		for round := range 8 {
-			t := t.at(freshKey())
-			own := t.lapsed()
-			entry := t.inspectAs(idempotency.StateAbandoned, own).Entry
-			var forgotten, extended error
-			own.lease, own.asked = long, time.Now()
-			atOnce(round, func() { forgotten = t.tryForget(entry) }, func() { extended = own.claim.Extend(t.ctx, long) })
-			own.answered = time.Now()
-			if forgotten == nil {
-				t.says("Extend", extended, idempotency.ErrRestored)
+			t := t.withKey(newKey())
+			own := t.claimUntilLapsed()
+			entry := t.inspectState(idempotency.StateAbandoned, own).Entry
+			var forgetErr, extendErr error
+			own.leaseDuration, own.calledAt = long, time.Now()
+			runBothAtOnce(round, func() { forgetErr = t.tryForget(entry) }, func() { extendErr = own.claim.Extend(t.ctx, long) })
+			own.returnedAt = time.Now()
+			if forgetErr == nil {
+				t.checkError("Extend", extendErr, idempotency.ErrRestored)
 			} else {
-				t.isRefusedFor(forgotten)
-				t.succeeds("Extend", extended)
+				t.checkChangedOrInProgress(forgetErr)
+				t.checkSuccess("Extend", extendErr)
 			}
-			t.runs(own)
-			t.complete(own, receipt("of a late owner"))
-			t.replays(own, receipt("of a late owner"))
+			t.checkRunning(own)
+			t.completeClaim(own, newReceipt("of a late owner"))
+			t.checkReplay(own, newReceipt("of a late owner"))
 		}
 	},
 }, {
 	name: "forget/abandoned during Complete",
-	rule: "When an abandoned operation is forgotten while its owner completes it, the answer is kept, and the owner knows " +
-		"if its record was made again.",
-	check: func(t *trial) {
+	rule: "If an abandoned operation is forgotten while its owner completes it, the response is stored. Complete " +
+		"returns ErrRestored if the record was created again.",
+	checkRule: func(t *trial) {
 		for round := range 8 {
-			t := t.at(freshKey())
-			own := t.lapsed()
-			entry := t.inspectAs(idempotency.StateAbandoned, own).Entry
-			var forgotten, completed error
-			atOnce(round, func() { forgotten = t.tryForget(entry) }, func() {
-				completed = own.claim.Complete(t.ctx, receipt("of a late owner"), long)
+			t := t.withKey(newKey())
+			own := t.claimUntilLapsed()
+			entry := t.inspectState(idempotency.StateAbandoned, own).Entry
+			var forgetErr, completeErr error
+			runBothAtOnce(round, func() { forgetErr = t.tryForget(entry) }, func() {
+				completeErr = own.claim.Complete(t.ctx, newReceipt("of a late owner"), long)
 			})
-			if forgotten == nil {
-				t.says("Complete", completed, idempotency.ErrRestored)
+			if forgetErr == nil {
+				t.checkError("Complete", completeErr, idempotency.ErrRestored)
 			} else {
-				t.says("Forget", forgotten, idempotency.ErrEntryChanged)
-				t.succeeds("Complete", completed)
+				t.checkError("Forget", forgetErr, idempotency.ErrEntryChanged)
+				t.checkSuccess("Complete", completeErr)
 			}
-			t.replays(own, receipt("of a late owner"))
+			t.checkReplay(own, newReceipt("of a late owner"))
 		}
 	},
 }}
 
-// whileForgetting begins an attempt while the record of the key is forgotten.
-func (t *trial) whileForgetting(round int, a idempotency.ClaimRequest) (got answer, forgotten error) {
-	entry := t.inspect().Entry
-	var failed error
-	atOnce(round, func() { forgotten = t.tryForget(entry) }, func() { got, failed = t.ask(t.ctx, a) })
-	t.keep(got)
-	t.succeeds("Begin", failed)
-	return got, forgotten
+// beginWhileForgetting calls Begin and Forget at the same time. For round see runBothAtOnce.
+func (t *trial) beginWhileForgetting(round int, req idempotency.ClaimRequest) (got beginResult, forgetErr error) {
+	entry := t.inspectKey().Entry
+	var beginErr error
+	runBothAtOnce(round, func() { forgetErr = t.tryForget(entry) }, func() { got, beginErr = t.callBegin(t.ctx, req) })
+	t.rememberClaim(got)
+	t.checkSuccess("Begin", beginErr)
+	return got, forgetErr
 }
 
-// isForgottenOrClaimed checks that the operation of own was either forgotten or claimed, and that the claim holds.
-func (t *trial) isForgottenOrClaimed(own, got answer, forgotten error) {
+// checkForgottenOrClaimed checks the results of beginWhileForgetting: got has a valid claim, of a new operation if
+// Forget has succeeded, and otherwise of the next attempt at the operation of own.
+func (t *trial) checkForgottenOrClaimed(own, got beginResult, forgetErr error) {
 	if got.claim == nil {
-		t.failf("the key was not claimed: %s", show(got))
+		t.failf("the key was not claimed: %s", describeResult(got))
 	}
-	if forgotten == nil {
-		t.isNew(got, own)
+	if forgetErr == nil {
+		t.checkFirstAttempt(got, own)
 	} else {
-		t.isRefusedFor(forgotten)
+		t.checkChangedOrInProgress(forgetErr)
 		own.Attempt++
-		t.describes(got, own)
+		t.checkAttempt(got, own)
 	}
-	t.runs(got)
-	t.complete(got, receipt("of the claim"))
-	t.replays(got, receipt("of the claim"))
+	t.checkRunning(got)
+	t.completeClaim(got, newReceipt("of the claim"))
+	t.checkReplay(got, newReceipt("of the claim"))
 }
 
-// isRefusedFor checks the error of a Forget that came after somebody had begun to run the operation.
-func (t *trial) isRefusedFor(err error) {
+// checkChangedOrInProgress checks the error of Forget or Resolve after an attempt has claimed the operation.
+func (t *trial) checkChangedOrInProgress(err error) {
 	if !errors.Is(err, idempotency.ErrEntryChanged) {
-		t.says("Forget", err, idempotency.ErrInProgress)
+		t.checkError("Forget", err, idempotency.ErrInProgress)
 	}
 }

@@ -16,29 +16,30 @@ import (
 	"github.com/idempotency-go/idempotency/idempotencytest"
 )
 
-// report is a test that records its errors.
-type report struct {
+// errorRecorder is a test that records its errors.
+type errorRecorder struct {
 	testing.TB
 	errors []string
 }
 
-func (r *report) Helper() {}
-func (r *report) Errorf(format string, args ...any) {
+func (r *errorRecorder) Helper() {}
+func (r *errorRecorder) Errorf(format string, args ...any) {
 	r.errors = append(r.errors, fmt.Sprintf(format, args...))
 }
 
-// guarding returns what Guarded reports.
-func guarding(service http.Handler, opts idempotencytest.GuardedOptions, requests ...*http.Request) []string {
-	test := new(report)
+// runGuarded returns the errors that Guarded reports.
+func runGuarded(service http.Handler, opts idempotencytest.GuardedOptions, requests ...*http.Request) []string {
+	test := new(errorRecorder)
 	idempotencytest.Guarded(test, service, opts, requests...)
 	return test.errors
 }
 
-// guard puts a handler behind a middleware that knows nobody, so that it gets no further than to the key.
-func guard(t *testing.T, opts idempotency.Options) http.Handler {
+// newGuardedHandler returns a handler behind a middleware. The middleware fails to determine the user, so that the
+// handler never runs.
+func newGuardedHandler(t *testing.T, opts idempotency.Options) http.Handler {
 	t.Helper()
-	nobody := func(*http.Request) (string, error) { return "", errors.New("nobody is known") }
-	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), nobody, opts)
+	noUser := func(*http.Request) (string, error) { return "", errors.New("unknown user") }
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), noUser, opts)
 	require.NoError(t, err)
 	return idem.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		t.Error("the handler of a guarded route has run")
@@ -47,13 +48,13 @@ func guard(t *testing.T, opts idempotency.Options) http.Handler {
 
 func TestGuardedAcceptsEveryConfiguration(t *testing.T) {
 	t.Parallel()
-	short := func(w http.ResponseWriter, _ *http.Request, e *idempotency.Error) {
+	writeCode := func(w http.ResponseWriter, _ *http.Request, e *idempotency.Error) {
 		http.Error(w, e.Code, http.StatusTeapot)
 	}
 	for name, tested := range map[string]struct {
-		opts   idempotency.Options
-		fitted idempotencytest.GuardedOptions
-		method string
+		opts        idempotency.Options
+		guardedOpts idempotencytest.GuardedOptions
+		method      string
 	}{
 		"defaults":    {},
 		"required":    {opts: idempotency.Options{Required: true}},
@@ -65,12 +66,12 @@ func TestGuardedAcceptsEveryConfiguration(t *testing.T) {
 		"base":        {opts: idempotency.Options{ProblemBase: "https://api.example.com/problems/"}},
 		"two headers": {opts: idempotency.Options{Headers: []string{"X-Request-Id", "Idempotency-Key"}}},
 		"other header": {
-			opts:   idempotency.Options{Headers: []string{"X-Idempotency-Key"}},
-			fitted: idempotencytest.GuardedOptions{Header: "x-idempotency-key"},
+			opts:        idempotency.Options{Headers: []string{"X-Idempotency-Key"}},
+			guardedOpts: idempotencytest.GuardedOptions{Header: "x-idempotency-key"},
 		},
 		"other refusals": {
-			opts: idempotency.Options{ErrorHandler: short},
-			fitted: idempotencytest.GuardedOptions{Refused: func(answer *http.Response) bool {
+			opts: idempotency.Options{ErrorHandler: writeCode},
+			guardedOpts: idempotencytest.GuardedOptions{Refused: func(answer *http.Response) bool {
 				body, err := io.ReadAll(answer.Body)
 				return err == nil && answer.StatusCode == http.StatusTeapot && string(body) == "key-invalid\n"
 			}},
@@ -83,45 +84,45 @@ func TestGuardedAcceptsEveryConfiguration(t *testing.T) {
 				method = http.MethodPost
 			}
 			r := httptest.NewRequest(method, "/payments", nil)
-			require.Empty(t, guarding(guard(t, tested.opts), tested.fitted, r))
+			require.Empty(t, runGuarded(newGuardedHandler(t, tested.opts), tested.guardedOpts, r))
 		})
 	}
 }
 
-func TestGuardedReportsWhatIsNotGuarded(t *testing.T) {
+func TestGuardedReportsUnguardedRoutes(t *testing.T) {
 	t.Parallel()
-	status := func(code int) http.HandlerFunc {
+	answerStatus := func(code int) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
 	}
-	problem := func(kind string) http.HandlerFunc {
+	answerProblem := func(kind string) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			idempotency.WriteProblem(w, r, &idempotency.Error{Status: http.StatusBadRequest, Code: kind})
 		}
 	}
-	const outside = "POST /refunds is not guarded, or the request was refused before its guard: answered "
+	const refused = "POST /refunds is not guarded, or the request was refused before it reached the middleware: answered "
 	for want, service := range map[string]http.Handler{
-		"POST /refunds is not guarded: answered 201 Created":            status(201),
-		"POST /refunds is not guarded: answered 307 Temporary Redirect": status(307),
+		"POST /refunds is not guarded: answered 201 Created":            answerStatus(201),
+		"POST /refunds is not guarded: answered 307 Temporary Redirect": answerStatus(307),
 		"POST /refunds was not tested: answered 401 Unauthorized. " +
-			"The request did not get past authentication: give it credentials": status(401),
+			"Authentication has refused the request: add valid credentials": answerStatus(401),
 		"POST /refunds was not tested: answered 403 Forbidden. " +
-			"The request did not get past authentication: give it credentials": status(403),
-		"POST /refunds is not guarded, or is no route: answered 404 Not Found":          http.NewServeMux(),
-		"POST /refunds is not guarded, or is no route: answered 405 Method Not Allowed": status(405),
-		outside + "400 Bad Request":           problem("another"),
-		outside + "422 Unprocessable Entity":  status(422),
-		outside + "500 Internal Server Error": status(500),
+			"Authentication has refused the request: add valid credentials": answerStatus(403),
+		"POST /refunds is not guarded, or does not exist: answered 404 Not Found":          http.NewServeMux(),
+		"POST /refunds is not guarded, or does not exist: answered 405 Method Not Allowed": answerStatus(405),
+		refused + "400 Bad Request":           answerProblem("another"),
+		refused + "422 Unprocessable Entity":  answerStatus(422),
+		refused + "500 Internal Server Error": answerStatus(500),
 		"POST /refunds is not guarded: panicked: no database": http.HandlerFunc(
 			func(http.ResponseWriter, *http.Request) { panic("no database") }),
-		"POST /refunds is not guarded: answered 202 Accepted": passing(t),
+		"POST /refunds is not guarded: answered 202 Accepted": newUnguardedHandler(t),
 	} {
 		r := httptest.NewRequest(http.MethodPost, "/refunds", nil)
-		require.Equal(t, []string{want}, guarding(service, idempotencytest.GuardedOptions{}, r))
+		require.Equal(t, []string{want}, runGuarded(service, idempotencytest.GuardedOptions{}, r))
 	}
 }
 
-// passing returns a handler behind a middleware that does not guard the method POST.
-func passing(t *testing.T) http.Handler {
+// newUnguardedHandler returns a handler behind a middleware that does not guard the method POST.
+func newUnguardedHandler(t *testing.T) http.Handler {
 	t.Helper()
 	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser,
 		idempotency.Options{Methods: []string{http.MethodPatch}})
@@ -131,7 +132,7 @@ func passing(t *testing.T) http.Handler {
 	}))
 }
 
-// With another header than that of the service, nothing is found to be guarded.
+// Without the header of the service in GuardedOptions, Guarded reports all routes.
 func TestGuardedNeedsTheHeaderOfTheService(t *testing.T) {
 	t.Parallel()
 	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser,
@@ -140,45 +141,45 @@ func TestGuardedNeedsTheHeaderOfTheService(t *testing.T) {
 	service := idem.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	r := httptest.NewRequest(http.MethodPost, "/payments", nil)
 	require.Equal(t, []string{"POST /payments is not guarded: answered 200 OK"},
-		guarding(service, idempotencytest.GuardedOptions{}, r))
-	require.Empty(t, guarding(service, idempotencytest.GuardedOptions{Header: "X-Idempotency-Key"}, r))
+		runGuarded(service, idempotencytest.GuardedOptions{}, r))
+	require.Empty(t, runGuarded(service, idempotencytest.GuardedOptions{Header: "X-Idempotency-Key"}, r))
 }
 
 func TestGuardedReportsEachForgottenRoute(t *testing.T) {
 	t.Parallel()
 	mux := http.NewServeMux()
-	mux.Handle("POST /payments", guard(t, idempotency.Options{}))
+	mux.Handle("POST /payments", newGuardedHandler(t, idempotency.Options{}))
 	mux.Handle("POST /payments/{id}/refunds", http.NotFoundHandler())
-	mux.Handle("PATCH /payments/{id}", guard(t, idempotency.Options{}))
+	mux.Handle("PATCH /payments/{id}", newGuardedHandler(t, idempotency.Options{}))
 	mux.HandleFunc("POST /logins", func(http.ResponseWriter, *http.Request) {})
-	errs := guarding(mux, idempotencytest.GuardedOptions{},
+	errs := runGuarded(mux, idempotencytest.GuardedOptions{},
 		httptest.NewRequest(http.MethodPost, "/payments", nil),
 		httptest.NewRequest(http.MethodPost, "/payments/{id}/refunds", nil),
 		httptest.NewRequest(http.MethodPatch, "/payments/7", nil),
 		httptest.NewRequest(http.MethodPost, "/logins?next=/", strings.NewReader("name=alice")),
 	)
 	require.Equal(t, []string{
-		"POST /payments/{id}/refunds is not guarded, or is no route: answered 404 Not Found",
+		"POST /payments/{id}/refunds is not guarded, or does not exist: answered 404 Not Found",
 		"POST /logins is not guarded: answered 200 OK",
 	}, errs)
 }
 
-func TestGuardedReportsThatNothingWasTested(t *testing.T) {
+func TestGuardedReportsMissingRequests(t *testing.T) {
 	t.Parallel()
-	errs := guarding(http.NotFoundHandler(), idempotencytest.GuardedOptions{})
-	require.Equal(t, []string{"no route was tested, because there is no request"}, errs)
+	errs := runGuarded(http.NotFoundHandler(), idempotencytest.GuardedOptions{})
+	require.Equal(t, []string{"no route was tested, because the test passes no request"}, errs)
 }
 
-// A request that a client would send is served as if it had come over the network, and stays as it is.
+// Guarded serves a request of a client like a request from the network, and leaves the original request unmodified.
 func TestGuardedServesRequestsOfClients(t *testing.T) {
 	t.Parallel()
 	var served *http.Request
 	service := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		served = r
-		guard(t, idempotency.Options{}).ServeHTTP(w, r)
+		newGuardedHandler(t, idempotency.Options{}).ServeHTTP(w, r)
 	})
 	own := &http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/payments", RawQuery: "dry=1"}}
-	require.Empty(t, guarding(service, idempotencytest.GuardedOptions{}, own))
+	require.Empty(t, runGuarded(service, idempotencytest.GuardedOptions{}, own))
 	require.Equal(t, "/payments?dry=1", served.RequestURI)
 	require.NotEmpty(t, served.RemoteAddr)
 	require.NotNil(t, served.Body)

@@ -11,58 +11,59 @@ import (
 
 var identityCases = []testCase{{
 	name: "identity",
-	rule: "Every attempt at an operation has the ID of its key, however the attempts before it have ended. The store " +
-		"counts the attempts that it remembers.",
-	check: func(t *trial) {
+	rule: "Every attempt at an operation has the operation ID of its key, whichever way the earlier attempts have " +
+		"ended. The store counts the attempts whose record the store still has.",
+	checkRule: func(t *trial) {
 		number := 1
-		for _, end := range endings {
-			t.attempt(number, end)
+		for _, end := range endingsWithoutAnswer {
+			t.runAttempt(number, end)
 			number++
 		}
-		t.lapsed() // as after a crash
-		t.attempt(number+1, answers)
+		t.claimUntilLapsed() // as after a crash
+		t.runAttempt(number+1, endWithAnswer)
 	},
 }, {
 	name: "identity of a key that is used again",
-	rule: "An operation whose record has expired has its ID again, when its key is used again.",
-	check: func(t *trial) {
-		t.forgotten()
-		t.attempt(1, answers)
+	rule: "If a key is used again after its record has expired, the operation has the same ID as before.",
+	checkRule: func(t *trial) {
+		t.claimUntilExpired()
+		t.runAttempt(1, endWithAnswer)
 	},
 }}
 
-// attempt executes the operation of the key by a Runner, and checks the Operation that the work gets from its context.
-func (t *trial) attempt(number int, end ending) {
+// runAttempt runs an attempt at the operation of the key by a Runner, and checks the Operation in the context of the
+// work.
+func (t *trial) runAttempt(number int, end ending) {
 	runner, err := idempotency.NewRunner(t.store, idempotency.RunnerOptions{Logger: slog.New(slog.DiscardHandler)})
-	t.succeeds("NewRunner", err)
-	var own idempotency.Operation
-	var known bool
+	t.checkSuccess("NewRunner", err)
+	var operation idempotency.Operation
+	var isKnown bool
 	var refusal error
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		defer func() { _ = recover() }()
 		_, _, refusal = runner.Do(t.ctx, t.key, []byte("request"), func(ctx context.Context) (idempotency.Response, error) {
-			own, known = idempotency.FromContext(ctx)
+			operation, isKnown = idempotency.FromContext(ctx)
 			return end(ctx)
 		})
 	}()
 	<-ended
 	switch {
-	case !known:
-		t.failf("attempt %d was not run, or not told of its operation (%v)", number, refusal)
-	case own.ID != t.key.OperationID() || own.Key != t.key:
-		t.failf("attempt %d is told of operation %v, not of %v", number, own.ID, t.key.OperationID())
-	case own.Attempt != number:
-		t.failf("attempt %d is told that it is attempt %d", number, own.Attempt)
+	case !isKnown:
+		t.failf("attempt %d has not run, or has no Operation in its context (%v)", number, refusal)
+	case operation.ID != t.key.OperationID() || operation.Key != t.key:
+		t.failf("attempt %d has the operation %v in its context, want %v", number, operation.ID, t.key.OperationID())
+	case operation.Attempt != number:
+		t.failf("attempt %d has the attempt number %d in its context", number, operation.Attempt)
 	}
 }
 
-// ending is how the work of an attempt ends.
+// ending is work for a Runner that ends in a certain way.
 type ending func(context.Context) (idempotency.Response, error)
 
-// endings leave an operation without an answer.
-var endings = []ending{
+// endingsWithoutAnswer leave the operation without a stored response.
+var endingsWithoutAnswer = []ending{
 	func(context.Context) (idempotency.Response, error) {
 		return idempotency.Response{}, errors.New("idempotencytest: the attempt has failed")
 	},
@@ -73,13 +74,13 @@ var endings = []ending{
 	},
 	func(ctx context.Context) (idempotency.Response, error) {
 		idempotency.Decide(ctx, idempotency.Free)
-		return receipt("of what has not happened"), nil
+		return newReceipt("of an operation without effect"), nil
 	},
 	func(ctx context.Context) (idempotency.Response, error) {
 		idempotency.Decide(ctx, idempotency.Unknown)
-		return receipt("of what nobody knows"), nil
+		return newReceipt("of an unknown outcome"), nil
 	},
 }
 
-// answers ends the operation.
-func answers(context.Context) (idempotency.Response, error) { return receipt("at last"), nil }
+// endWithAnswer completes the operation.
+func endWithAnswer(context.Context) (idempotency.Response, error) { return newReceipt("at last"), nil }

@@ -9,203 +9,204 @@ import (
 
 var inspectCases = []testCase{{
 	name: "inspect/running",
-	rule: "An attempt that runs is shown as running, with its operation, its number, and the rest of its lease.",
-	check: func(t *trial) {
-		own := t.claim(lasting(request, long/2, long))
-		seen := t.inspectAs(idempotency.StateRunning, own)
-		t.hasLease(seen, own)
-		t.isKeptFor(seen, long, own.asked, own.answered)
-		own = t.extend(own, long)
-		t.hasLease(t.inspectAs(idempotency.StateRunning, own), own)
-		t.runs(own)
+	rule: "Inspect shows a running attempt as running, with its operation, its attempt number, and the rest of the lease.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(withDurations(request, long/2, long))
+		seen := t.inspectState(idempotency.StateRunning, own)
+		t.checkEntryLease(seen, own)
+		t.checkRemaining(seen, long, own.calledAt, own.returnedAt)
+		own = t.extendLease(own, long)
+		t.checkEntryLease(t.inspectState(idempotency.StateRunning, own), own)
+		t.checkRunning(own)
 	},
 }, {
 	name: "inspect/next attempt",
-	rule: "Of an operation that is tried again, the attempt that runs is shown, with the time of the first attempt.",
-	check: func(t *trial) {
-		own := t.claim(request)
+	rule: "Inspect shows the attempt number of the running attempt, but the time of the first attempt.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
 		for range 3 {
-			t.later()
-			t.release(own)
-			own = t.next(own, request)
+			t.waitForClock()
+			t.releaseClaim(own)
+			own = t.claimNextAttempt(own, request)
 		}
-		seen := t.inspectAs(idempotency.StateRunning, own)
-		t.hasLease(seen, own)
+		seen := t.inspectState(idempotency.StateRunning, own)
+		t.checkEntryLease(seen, own)
 	},
 }, {
 	name: "inspect/abandoned",
-	rule: "An attempt whose lease has lapsed is shown as abandoned.",
-	check: func(t *trial) {
-		own := t.lapsed()
-		seen := t.inspectAs(idempotency.StateAbandoned, own)
-		t.isKeptFor(seen, long, own.asked, own.answered)
-		t.next(own, takingOver(request))
+	rule: "Inspect shows an attempt whose lease has lapsed as abandoned.",
+	checkRule: func(t *trial) {
+		own := t.claimUntilLapsed()
+		seen := t.inspectState(idempotency.StateAbandoned, own)
+		t.checkRemaining(seen, long, own.calledAt, own.returnedAt)
+		t.claimNextAttempt(own, withTakeOver(request))
 	},
 }, {
 	name: "inspect/same record",
-	rule: "Inspect and Begin agree on the attempt and on the creation of a record, to the last digit.",
-	check: func(t *trial) {
-		agree := func() {
-			record, entry := t.refused(request).Record, t.inspect().Entry
+	rule: "Inspect and Begin return exactly the same attempt number and time of creation.",
+	checkRule: func(t *trial) {
+		checkAgreement := func() {
+			record, entry := t.readHeldRecord(request).Record, t.inspectKey().Entry
 			if entry.Attempt != record.Attempt || !entry.Created.Equal(record.Created) {
-				t.failf("Inspect says attempt %d of %v, and Begin says attempt %d of %v",
+				t.failf("Inspect returned attempt number %d and Created %v, but Begin returned %d and %v",
 					entry.Attempt, entry.Created, record.Attempt, record.Created)
 			}
 		}
-		own := t.lapsed()
-		agree()
-		next := t.nextLapsed(own, takingOver(request))
-		agree()
-		t.next(next, takingOver(request))
-		agree()
-		t = t.at(freshKey())
-		t.complete(t.claim(request), sample())
-		agree()
+		own := t.claimUntilLapsed()
+		checkAgreement()
+		next := t.claimNextUntilLapsed(own, withTakeOver(request))
+		checkAgreement()
+		t.claimNextAttempt(next, withTakeOver(request))
+		checkAgreement()
+		t = t.withKey(newKey())
+		t.completeClaim(t.claimKey(request), newSample())
+		checkAgreement()
 	},
 }, {
 	name: "inspect/released",
-	rule: "An operation that may be tried again is shown as released.",
-	check: func(t *trial) {
-		own := t.claim(request)
+	rule: "Inspect shows an operation that can be tried again as released.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
 		since := time.Now()
-		t.succeeds("Release", own.claim.Release(t.ctx, long/2))
+		t.checkSuccess("Release", own.claim.Release(t.ctx, long/2))
 		until := time.Now()
-		t.isKeptFor(t.inspectAs(idempotency.StateReleased, own), long/2, since, until)
-		t.next(own, request)
+		t.checkRemaining(t.inspectState(idempotency.StateReleased, own), long/2, since, until)
+		t.claimNextAttempt(own, request)
 	},
 }, {
 	name: "inspect/completed",
-	rule: "A completed operation is shown with its answer, and with the time of its completion unless that is not known.",
-	check: func(t *trial) {
-		own := t.claim(request)
-		t.later()
+	rule: "Inspect shows a completed operation with its response, and with the time of completion if known.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
+		t.waitForClock()
 		since := time.Now()
-		t.succeeds("Complete", own.claim.Complete(t.ctx, sample(), long/2))
+		t.checkSuccess("Complete", own.claim.Complete(t.ctx, newSample(), long/2))
 		until := time.Now()
-		seen := t.inspectAs(idempotency.StateCompleted, own)
-		t.hasAnswer(seen, sample())
-		t.isKeptFor(seen, long/2, since, until)
-		// As in Record, Created tells how the clock of the store differs from that of the suite.
-		if at := seen.Completed; !at.IsZero() && at.Sub(own.Created) < since.Sub(own.answered)-resolution {
-			t.failf("the operation that was created at %v was completed at %v", own.Created, at)
+		seen := t.inspectState(idempotency.StateCompleted, own)
+		t.checkEntryResponse(seen, newSample())
+		t.checkRemaining(seen, long/2, since, until)
+		// The clock of the store may differ from the clock of the suite, so the case compares Completed with Created.
+		if at := seen.Completed; !at.IsZero() && at.Sub(own.Created) < since.Sub(own.returnedAt)-clockResolution {
+			t.failf("Completed is too early: the operation was created at %v, and Completed is %v", own.Created, at)
 		}
-		if at := seen.Completed; !at.IsZero() && at.Sub(own.Created) > until.Sub(own.asked)+resolution {
-			t.failf("the operation that was created at %v was completed at %v", own.Created, at)
+		if at := seen.Completed; !at.IsZero() && at.Sub(own.Created) > until.Sub(own.calledAt)+clockResolution {
+			t.failf("Completed is too late: the operation was created at %v, and Completed is %v", own.Created, at)
 		}
-		t.replays(own, sample())
+		t.checkReplay(own, newSample())
 	},
 }, {
 	name: "inspect/refusal",
-	rule: "A completed operation is shown with its answer, whatever its status.",
-	check: func(t *trial) {
+	rule: "Inspect shows a completed operation with its response, for every status.",
+	checkRule: func(t *trial) {
 		for _, status := range []int{http.StatusNoContent, http.StatusFound, http.StatusConflict, http.StatusInternalServerError} {
-			t := t.at(freshKey())
-			own := t.claim(request)
-			t.complete(own, idempotency.Response{Status: status})
-			t.hasAnswer(t.inspectAs(idempotency.StateCompleted, own), idempotency.Response{Status: status})
+			t := t.withKey(newKey())
+			own := t.claimKey(request)
+			t.completeClaim(own, idempotency.Response{Status: status})
+			t.checkEntryResponse(t.inspectState(idempotency.StateCompleted, own), idempotency.Response{Status: status})
 		}
 	},
 }, {
 	name: "inspect/large answer",
-	rule: "An answer is shown whole.",
-	check: func(t *trial) {
-		own, resp := t.claim(request), sample()
-		resp.Body = noise(1<<20 + 4321)
-		t.complete(own, resp)
-		t.hasAnswer(t.inspectAs(idempotency.StateCompleted, own), resp)
+	rule: "Inspect returns the whole response.",
+	checkRule: func(t *trial) {
+		own, resp := t.claimKey(request), newSample()
+		resp.Body = newNoise(1<<20 + 4321)
+		t.completeClaim(own, resp)
+		t.checkEntryResponse(t.inspectState(idempotency.StateCompleted, own), resp)
 	},
 }, {
 	name: "inspect/note",
-	rule: "A note is shown beside the response and in it. The record of a replay keeps it.",
-	check: func(t *trial) {
-		own, resp := t.claim(request), noted("charge ch_1: settled")
-		t.complete(own, resp)
-		t.hasAnswer(t.inspectAs(idempotency.StateCompleted, own), resp)
-		t.replays(own, resp)
+	rule: "Inspect returns the note both in the entry and in the response. The record of a replay has the note as well.",
+	checkRule: func(t *trial) {
+		own, resp := t.claimKey(request), newSampleWithNote("charge ch_1: settled")
+		t.completeClaim(own, resp)
+		t.checkEntryResponse(t.inspectState(idempotency.StateCompleted, own), resp)
+		t.checkReplay(own, resp)
 	},
 }, {
 	name: "inspect/omitted",
-	rule: "An answer that was not kept is shown as such, with its status.",
-	check: func(t *trial) {
-		own, resp := t.claim(request), idempotency.Response{Status: http.StatusAccepted, Omitted: true}
-		t.complete(own, resp)
-		t.hasAnswer(t.inspectAs(idempotency.StateCompleted, own), resp)
+	rule: "Inspect returns a response that was not kept with Omitted set, and with its status.",
+	checkRule: func(t *trial) {
+		own, resp := t.claimKey(request), idempotency.Response{Status: http.StatusAccepted, Omitted: true}
+		t.completeClaim(own, resp)
+		t.checkEntryResponse(t.inspectState(idempotency.StateCompleted, own), resp)
 	},
 }, {
 	name: "inspect/no record",
-	rule: "ErrNoRecord says that a key was never used.",
-	check: func(t *trial) {
-		t.isFree()
-		t.isNew(t.claim(request), answer{}) // which Inspect has not claimed
+	rule: "If a key was never used, Inspect returns ErrNoRecord.",
+	checkRule: func(t *trial) {
+		t.checkNoRecord()
+		t.checkFirstAttempt(t.claimKey(request), beginResult{}) // Inspect has claimed nothing
 	},
 }, {
 	name: "inspect/freed",
-	rule: "ErrNoRecord says that a key was freed, and no listing has it.",
-	check: func(t *trial) {
-		own := t.claim(request)
-		t.succeeds("Release", own.claim.Release(t.ctx, 0))
-		t.isFree()
-		if listing := t.list(idempotency.ListRequest{}); len(listing.Entries) > 0 || len(listing.Totals) > 0 || listing.Unreadable > 0 {
-			t.failf("a key that was freed is listed: %+v", listing)
+	rule: "After a key was freed, Inspect returns ErrNoRecord, and List does not return the key.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
+		t.checkSuccess("Release", own.claim.Release(t.ctx, 0))
+		t.checkNoRecord()
+		listing := t.listRecords(idempotency.ListRequest{})
+		if len(listing.Entries) > 0 || len(listing.Totals) > 0 || listing.Unreadable > 0 {
+			t.failf("the listing contains a freed key: %+v", listing)
 		}
 	},
 }, {
 	name: "inspect/expired",
-	rule: "ErrNoRecord says that a record has expired, although nobody has asked for its key since.",
-	check: func(t *trial) {
-		own := t.claim(request)
+	rule: "After a record has expired, Inspect returns ErrNoRecord, also if no other call has used the key since.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
 		since := time.Now()
-		t.succeeds("Complete", own.claim.Complete(t.ctx, receipt("short-lived"), short))
-		t.until("the completed record expires", func() bool {
-			_, err := t.inspector().Inspect(t.ctx, t.key)
+		t.checkSuccess("Complete", own.claim.Complete(t.ctx, newReceipt("short-lived"), short))
+		t.waitUntil("the completed record expires", func() bool {
+			_, err := t.asInspector().Inspect(t.ctx, t.key)
 			if err == nil {
 				return false
 			}
-			t.says("Inspect", err, idempotency.ErrNoRecord)
-			t.notEarly("the completed record expired", since, short, answer{answered: time.Now()})
+			t.checkError("Inspect", err, idempotency.ErrNoRecord)
+			t.checkNotEarly("the completed record expired", since, short, beginResult{returnedAt: time.Now()})
 			return true
 		})
-		t = t.at(freshKey())
-		t.forgotten()
-		t.isFree()
+		t = t.withKey(newKey())
+		t.claimUntilExpired()
+		t.checkNoRecord()
 	},
 }, {
 	name: "inspect/lease",
-	rule: "Inspect does not prolong a lease.",
-	check: func(t *trial) {
-		own := t.claim(lasting(request, short, long))
-		t.until("the lease lapses", func() bool {
-			seen := t.inspect()
+	rule: "Inspect does not extend a lease.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(withDurations(request, short, long))
+		t.waitUntil("the lease lapses", func() bool {
+			seen := t.inspectKey()
 			if seen.State == idempotency.StateRunning {
 				return false
 			}
-			t.isEntry(seen.Entry, idempotency.StateAbandoned, own)
-			t.notEarly("the lease lapsed", own.asked, short, answer{answered: seen.answered})
+			t.checkEntry(seen.Entry, idempotency.StateAbandoned, own)
+			t.checkNotEarly("the lease lapsed", own.calledAt, short, beginResult{returnedAt: seen.returnedAt})
 			return true
 		})
 	},
 }, {
 	name: "inspect/keys",
-	rule: "Each key has a record of its own, although another user has sent the same key.",
-	check: func(t *trial) {
-		other := t.at(idempotency.Key{User: t.key.User + "'", Endpoint: t.key.Endpoint, ID: t.key.ID})
-		own := t.claim(request)
-		t.complete(own, receipt("of the first user"))
-		other.isFree()
-		theirs := other.claim(another)
-		other.complete(theirs, receipt("of the second user"))
-		t.hasAnswer(t.inspectAs(idempotency.StateCompleted, own), receipt("of the first user"))
-		seen := other.inspectAs(idempotency.StateCompleted, theirs)
-		other.hasAnswer(seen, receipt("of the second user"))
-		other.forget(seen.Entry)
-		other.isFree()
-		t.replays(own, receipt("of the first user"))
+	rule: "Two users who have sent the same key have separate records.",
+	checkRule: func(t *trial) {
+		other := t.withKey(idempotency.Key{User: t.key.User + "'", Endpoint: t.key.Endpoint, ID: t.key.ID})
+		own := t.claimKey(request)
+		t.completeClaim(own, newReceipt("of the first user"))
+		other.checkNoRecord()
+		theirs := other.claimKey(otherRequest)
+		other.completeClaim(theirs, newReceipt("of the second user"))
+		t.checkEntryResponse(t.inspectState(idempotency.StateCompleted, own), newReceipt("of the first user"))
+		seen := other.inspectState(idempotency.StateCompleted, theirs)
+		other.checkEntryResponse(seen, newReceipt("of the second user"))
+		other.forgetRecord(seen.Entry)
+		other.checkNoRecord()
+		t.checkReplay(own, newReceipt("of the first user"))
 	},
 }}
 
-// noted returns sample with a note.
-func noted(note string) idempotency.Response {
-	resp := sample()
+// newSampleWithNote returns newSample with a note.
+func newSampleWithNote(note string) idempotency.Response {
+	resp := newSample()
 	resp.Note = note
 	return resp
 }

@@ -12,160 +12,164 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// RunInspector tests stores that implement [idempotency.Inspector]. NewStore returns the stores. Each rule has a
-// subtest, which has its own store, as in [Run]. RunInspector does not repeat the rules of Run, which the stores must
-// keep, too. A store needs what it needs for Run.
+// RunInspector tests stores that implement [idempotency.Inspector]. As [Run] does, RunInspector calls newStore for each
+// rule, and tests the rule in a subtest. The stores must also pass Run, whose rules RunInspector does not repeat, and
+// need the same room.
 //
-// The stores may share a database if they list by user, because every subtest has its own users. Otherwise the database
-// of each store has no other records, because a subtest counts what it lists.
+// The stores may share a database if they can list the records of one user, because every subtest has its own users.
+// Otherwise each store needs an empty database, because some subtests count the listed records.
 func RunInspector(t *testing.T, newStore func(*testing.T) idempotency.Store) {
 	store := newStore(t)
 	if _, ok := store.(idempotency.Inspector); !ok {
-		t.Fatalf("a %T is no idempotency.Inspector", store)
+		t.Fatalf("a %T does not implement idempotency.Inspector", store)
 	}
-	if err := probe(t.Context(), store); err != nil {
+	if err := checkTwoClaims(t.Context(), store); err != nil {
 		t.Fatal(err)
 	}
-	runAll(t, "inspector", inspectorCases(), func(t *testing.T) subject { return subject{store: newStore(t)} })
+	runCases(t, "inspector", inspectorCases(), func(t *testing.T) subject { return subject{store: newStore(t)} })
 }
 
 func inspectorCases() []testCase {
 	return slices.Concat(inspectCases, forgetCases, forgetRaceCases, listCases)
 }
 
-// The steps of an Inspector.
+// asInspector returns the store as an Inspector.
+func (t *trial) asInspector() idempotency.Inspector { return t.store.(idempotency.Inspector) }
 
-func (t *trial) inspector() idempotency.Inspector { return t.store.(idempotency.Inspector) }
-
-// inspected is what Inspect returned, and when.
-type inspected struct {
+// inspectedEntry is the result of a call to Inspect.
+type inspectedEntry struct {
 	idempotency.Entry
-	asked, answered time.Time
+	calledAt, returnedAt time.Time
 }
 
-// inspect returns the entry of the key, which must be there.
-func (t *trial) inspect() inspected {
-	asked := time.Now()
-	entry, err := t.inspector().Inspect(t.ctx, t.key)
-	t.succeeds("Inspect", err)
-	return inspected{entry, asked, time.Now()}
+// inspectKey calls Inspect, which must find an entry.
+func (t *trial) inspectKey() inspectedEntry {
+	calledAt := time.Now()
+	entry, err := t.asInspector().Inspect(t.ctx, t.key)
+	t.checkSuccess("Inspect", err)
+	return inspectedEntry{entry, calledAt, time.Now()}
 }
 
-// inspectAs returns the entry of the key, which must be that of own in a state.
-func (t *trial) inspectAs(state idempotency.State, own answer) inspected {
-	seen := t.inspect()
-	t.isEntry(seen.Entry, state, own)
+// inspectState calls Inspect, which must return the entry of own in the given state.
+func (t *trial) inspectState(state idempotency.State, own beginResult) inspectedEntry {
+	seen := t.inspectKey()
+	t.checkEntry(seen.Entry, state, own)
 	if seen.Fingerprint == (idempotency.Fingerprint{}) {
 		t.failf("the entry has no fingerprint")
 	}
 	return seen
 }
 
-// isFree checks that there is nothing to inspect.
-func (t *trial) isFree() {
-	_, err := t.inspector().Inspect(t.ctx, t.key)
-	t.says("Inspect", err, idempotency.ErrNoRecord)
+// checkNoRecord checks that Inspect finds no record.
+func (t *trial) checkNoRecord() {
+	_, err := t.asInspector().Inspect(t.ctx, t.key)
+	t.checkError("Inspect", err, idempotency.ErrNoRecord)
 }
 
-func (t *trial) tryForget(entry idempotency.Entry) error { return t.inspector().Forget(t.ctx, entry) }
+// tryForget calls Forget, and returns its error to the caller.
+func (t *trial) tryForget(entry idempotency.Entry) error { return t.asInspector().Forget(t.ctx, entry) }
 
-func (t *trial) forget(entry idempotency.Entry) { t.succeeds("Forget", t.tryForget(entry)) }
+// forgetRecord calls Forget, which must succeed.
+func (t *trial) forgetRecord(entry idempotency.Entry) { t.checkSuccess("Forget", t.tryForget(entry)) }
 
-// list lists records of the user of the key, or all if the store does not know users: it has no other records then.
-func (t *trial) list(request idempotency.ListRequest) idempotency.Listing {
-	request.User = t.key.User
-	listing, err := t.inspector().List(t.ctx, request)
+// listRecords lists the records of the user of the key. If the store cannot list by user, listRecords lists all
+// records, because the database is empty apart from the records of the case.
+func (t *trial) listRecords(listRequest idempotency.ListRequest) idempotency.Listing {
+	listRequest.User = t.key.User
+	listing, err := t.asInspector().List(t.ctx, listRequest)
 	if errors.Is(err, errors.ErrUnsupported) {
-		request.User = ""
-		listing, err = t.inspector().List(t.ctx, request)
+		listRequest.User = ""
+		listing, err = t.asInspector().List(t.ctx, listRequest)
 	}
-	t.succeeds("List", err)
+	t.checkSuccess("List", err)
 	return listing
 }
 
-// sibling returns a trial with another key of the same user.
-func (t *trial) sibling() *trial {
+// withSiblingKey returns a trial with a new key of the same user.
+func (t *trial) withSiblingKey() *trial {
 	key := t.key
 	key.ID = uuid.NewString()
-	return t.at(key)
+	return t.withKey(key)
 }
 
-// later returns when the clock of the store, too, shows another time.
-func (t *trial) later() { t.throughout(time.Now().Add(2*resolution), func() {}) }
+// waitForClock returns when the clock of the store shows another time than before, also if the store rounds times.
+func (t *trial) waitForClock() { t.checkUntil(time.Now().Add(2*clockResolution), func() {}) }
 
-// atOnce takes two steps at once. They change places from round to round.
-func atOnce(round int, one, other func()) {
-	steps := [2]func(){one, other}
-	var first sync.WaitGroup
-	first.Go(steps[round%2])
-	steps[1-round%2]()
-	first.Wait()
+// runBothAtOnce calls both functions at the same time. One of them runs in this goroutine, and mostly begins first. The
+// two functions change places in every round.
+func runBothAtOnce(round int, one, other func()) {
+	both := [2]func(){one, other}
+	var background sync.WaitGroup
+	background.Go(both[round%2])
+	both[1-round%2]()
+	background.Wait()
 }
 
-// What an Entry says.
-
-// isEntry checks what every entry of own says in a state, be it inspected or listed.
-func (t *trial) isEntry(seen idempotency.Entry, state idempotency.State, own answer) {
+// checkEntry checks the fields that inspected and listed entries have in common: seen must be the entry of own in
+// state.
+func (t *trial) checkEntry(seen idempotency.Entry, state idempotency.State, own beginResult) {
 	if seen.State != state {
-		t.failf("the state is %q, not %q", seen.State, state)
+		t.failf("the state of the entry is %q, want %q", seen.State, state)
 	}
-	t.names(seen)
+	t.checkEntryKey(seen)
 	switch {
 	case seen.OperationID() != t.key.OperationID():
-		t.failf("the entry is of operation %v, not of %v", seen.OperationID(), t.key.OperationID())
+		t.failf("the entry belongs to operation %v, want %v", seen.OperationID(), t.key.OperationID())
 	case seen.Attempt != own.Attempt:
-		t.failf("the entry is of attempt %d, not of attempt %d", seen.Attempt, own.Attempt)
-	case seen.Created.Sub(own.Created).Abs() > resolution:
-		t.failf("the operation was created at %v, not at %v", seen.Created, own.Created)
+		t.failf("the entry has attempt number %d, want %d", seen.Attempt, own.Attempt)
+	case seen.Created.Sub(own.Created).Abs() > clockResolution:
+		t.failf("the entry says that the operation was created at %v, want %v", seen.Created, own.Created)
 	case seen.Size < 0 || seen.Remaining < 0:
-		t.failf("the entry has a size of %d, and is kept for %v", seen.Size, seen.Remaining)
+		t.failf("Size is %d and Remaining is %v, but neither may be negative", seen.Size, seen.Remaining)
 	case state != idempotency.StateRunning && seen.LeaseLeft != 0:
-		t.failf("an entry without a lease says that %v are left", seen.LeaseLeft)
+		t.failf("LeaseLeft is %v, although no attempt is running", seen.LeaseLeft)
 	case state != idempotency.StateCompleted && (seen.Response != nil || seen.Status != 0 || seen.Note != ""):
-		t.failf("the operation is not completed, and has a response, the status %d, or the note %q", seen.Status, seen.Note)
+		t.failf("the operation is not completed, but the entry has a response, the status %d, or the note %q",
+			seen.Status, seen.Note)
 	case state != idempotency.StateCompleted && !seen.Completed.IsZero():
-		t.failf("the operation is not completed, and was at %v", seen.Completed)
+		t.failf("the operation is not completed, but Completed is %v", seen.Completed)
 	}
 }
 
-// names checks that an entry is that of the key.
-func (t *trial) names(seen idempotency.Entry) {
+// checkEntryKey checks that the entry has the digest of the key, and that the parts of its key are empty or correct.
+func (t *trial) checkEntryKey(seen idempotency.Entry) {
 	differs := func(part, want string) bool { return part != "" && part != want }
 	switch {
 	case seen.Digest != t.key.Digest():
 		t.failf("the entry does not have the digest of the key")
 	case differs(seen.Key.User, t.key.User), differs(seen.Key.Endpoint, t.key.Endpoint), differs(seen.Key.ID, t.key.ID):
-		t.failf("the entry has another key, %q %q %q", seen.Key.User, seen.Key.Endpoint, seen.Key.ID)
+		t.failf("the entry has the key of another operation: %q %q %q", seen.Key.User, seen.Key.Endpoint, seen.Key.ID)
 	}
 }
 
-// hasAnswer checks that an entry has a response, with its note.
-func (t *trial) hasAnswer(seen inspected, resp idempotency.Response) {
+// checkEntryResponse checks that the entry has the response resp, with its status and note.
+func (t *trial) checkEntryResponse(seen inspectedEntry, resp idempotency.Response) {
 	switch {
 	case seen.Response == nil:
 		t.failf("the entry has no response")
 	case seen.Status != resp.Status:
-		t.failf("the entry has status %d, not %d", seen.Status, resp.Status)
+		t.failf("the entry has status %d, want %d", seen.Status, resp.Status)
 	case seen.Note != resp.Note:
-		t.failf("the note is %q, not %q", seen.Note, resp.Note)
+		t.failf("the entry has the note %q, want %q", seen.Note, resp.Note)
 	case seen.Size < int64(len(resp.Body)):
-		t.failf("the size is %d, but the body has %d bytes", seen.Size, len(resp.Body))
+		t.failf("the entry has size %d, but the body alone has %d bytes", seen.Size, len(resp.Body))
 	}
-	if diff := difference(*seen.Response, resp); diff != "" {
-		t.failf("the response is not what was completed: %s", diff)
+	if diff := describeDifference(*seen.Response, resp); diff != "" {
+		t.failf("the response differs from the completed response: %s", diff)
 	}
 }
 
-// isKeptFor checks that an entry says how long it is kept, or that it is not known: span, counted from a time within those
-// given.
-func (t *trial) isKeptFor(seen inspected, span time.Duration, since, until time.Time) {
-	least, most := span-seen.answered.Sub(since)-resolution, span-seen.asked.Sub(until)+resolution
+// checkRemaining checks Remaining of an entry that is kept for ttl from a time between since and until. Zero means that
+// the store does not know the remaining time.
+func (t *trial) checkRemaining(seen inspectedEntry, ttl time.Duration, since, until time.Time) {
+	least, most := ttl-seen.returnedAt.Sub(since)-clockResolution, ttl-seen.calledAt.Sub(until)+clockResolution
 	if left := seen.Remaining; left != 0 && (left < least || left > most) {
-		t.failf("of %v, for which the record is kept, %v are said to be left", span, left)
+		t.failf("Remaining is %v, but the record was to be kept for %v, so Remaining must be from %v to %v",
+			left, ttl, least, most)
 	}
 }
 
-// hasLease checks that an entry says how much is left of the lease of own.
-func (t *trial) hasLease(seen inspected, own answer) {
-	t.leaseRuns(answer{Record: idempotency.Record{LeaseLeft: seen.LeaseLeft}, answered: seen.answered}, own)
+// checkEntryLease checks LeaseLeft of the entry against the lease of own.
+func (t *trial) checkEntryLease(seen inspectedEntry, own beginResult) {
+	t.checkLease(beginResult{Record: idempotency.Record{LeaseLeft: seen.LeaseLeft}, returnedAt: seen.returnedAt}, own)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/idempotency-go/idempotency/stores/cache"
 )
 
-// inspectorBugs names the faults in the inspectors of the reference stores, by a case that must fail for them.
+// inspectorBugs maps the name of a case to the bugs of referenceStore that the case must find.
 var inspectorBugs = map[string][]string{
 	"inspect/running": {
 		"running seems abandoned", "lease left is the whole lease", "remaining time is that of the lease",
@@ -65,26 +65,25 @@ var inspectorBugs = map[string][]string{
 	"list/concurrently":  {"listing in two steps"},
 }
 
-// TestInspectorBugs shows that each of the seeded bugs is caught by the case that is meant for it, and that each case has
-// one.
+// TestInspectorBugs checks that each case finds its seeded bugs, and that each case has a bug.
 func TestInspectorBugs(t *testing.T) {
-	unproven := names(inspectorCases())
+	withoutBug := caseNames(inspectorCases())
 	for caughtBy, bugs := range inspectorBugs {
-		delete(unproven, caughtBy)
+		delete(withoutBug, caughtBy)
 		for _, bug := range bugs {
 			t.Run(caughtBy+" "+bug, func(t *testing.T) {
 				t.Parallel()
-				newStore := func() idempotency.Store { return newReference(bug) }
-				err := inspectorViolations(t, newStore, caughtBy)[caughtBy]
-				if err == nil {
-					t.Errorf("not caught by %q", caughtBy)
+				newStore := func() idempotency.Store { return newReferenceStore(bug) }
+				violation := findInspectorViolations(t, newStore, caughtBy)[caughtBy]
+				if violation == nil {
+					t.Errorf("the case %q has not found the bug", caughtBy)
 				}
-				t.Log(err)
+				t.Log(violation)
 			})
 		}
 	}
-	for name := range unproven {
-		t.Errorf("there is no bug for %q to catch", name)
+	for name := range withoutBug {
+		t.Errorf("the case %q has no bug to find", name)
 	}
 }
 
@@ -92,24 +91,25 @@ func TestInspectorOfMemoryStore(t *testing.T) {
 	RunInspector(t, newMemoryStore)
 }
 
-// TestNoFalseAlarmsOfInspectors shows that correct inspectors pass, far away or not, and with or without users.
+// TestNoFalseAlarmsOfInspectors checks that correct inspectors pass, with and without network delays, and with and
+// without lists by user.
 func TestNoFalseAlarmsOfInspectors(t *testing.T) {
 	for name, newStore := range map[string]func() idempotency.Store{
 		"memory":       func() idempotency.Store { return newMemoryStore(t) },
-		"reference":    func() idempotency.Store { return newReference("") },
-		"anonymous":    func() idempotency.Store { return newReference("knows no users") },
-		"scanning":     func() idempotency.Store { return newReference("has to scan") },
-		"sealed":       func() idempotency.Store { return mustSeal(t, newReference("")) },
-		"sealed twice": func() idempotency.Store { return mustSeal(t, mustSeal(t, newReference(""))) },
+		"reference":    func() idempotency.Store { return newReferenceStore("") },
+		"anonymous":    func() idempotency.Store { return newReferenceStore("knows no users") },
+		"scanning":     func() idempotency.Store { return newReferenceStore("has to scan") },
+		"sealed":       func() idempotency.Store { return mustSeal(t, newReferenceStore("")) },
+		"sealed twice": func() idempotency.Store { return mustSeal(t, mustSeal(t, newReferenceStore(""))) },
 		"cached": func() idempotency.Store {
-			return cache.New(newReference(""), cache.Options{})
+			return cache.New(newReferenceStore(""), cache.Options{})
 		},
 	} {
 		for _, delay := range []time.Duration{0, short / 4, short, 2 * short} {
 			t.Run(name+" "+delay.String(), func(t *testing.T) {
 				t.Parallel()
-				late := func() idempotency.Store { return slowInspector{slow{newStore(), delay}} }
-				for name, err := range inspectorViolations(t, late) {
+				newSlowStore := func() idempotency.Store { return slowInspector{slowStore{newStore(), delay}} }
+				for name, err := range findInspectorViolations(t, newSlowStore) {
 					t.Errorf("%s: %v", name, err)
 				}
 			})
@@ -117,19 +117,20 @@ func TestNoFalseAlarmsOfInspectors(t *testing.T) {
 	}
 }
 
-// TestRunInspectorFails shows that RunInspector fails the test of a store that is no inspector, and that of a broken one.
+// TestRunInspectorFails checks that RunInspector fails for a store that is not an Inspector, and for a store with a
+// bug.
 func TestRunInspectorFails(t *testing.T) {
 	cmd := exec.Command(os.Args[0], "-test.run=^TestBrokenInspector$")
 	cmd.Env = append(os.Environ(), "IDEMPOTENCYTEST_BROKEN=1")
 	out, err := cmd.CombinedOutput()
 	if err == nil {
-		t.Error("the test of a broken store has passed")
+		t.Error("the test of a store with a bug has passed")
 	}
 	for _, want := range []string{
 		"FAIL: TestBrokenInspector/broken/inspector/forget/running",
 		"Forget returned",
-		"rule: An operation that runs is never forgotten",
-		"a *idempotencytest.altered is no idempotency.Inspector",
+		"rule: A running operation is never forgotten",
+		"a *idempotencytest.alteredStore does not implement idempotency.Inspector",
 	} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the output lacks %q:\n%s", want, out)
@@ -137,40 +138,41 @@ func TestRunInspectorFails(t *testing.T) {
 	}
 }
 
-// TestBrokenInspector is what TestRunInspectorFails runs.
+// TestBrokenInspector is the failing test that TestRunInspectorFails runs in a process of its own.
 func TestBrokenInspector(t *testing.T) {
 	if os.Getenv("IDEMPOTENCYTEST_BROKEN") == "" {
 		return
 	}
 	for name, store := range map[string]idempotency.Store{
-		"broken": newReference("running is forgotten"), "none": &altered{store: newReference("")},
+		"broken": newReferenceStore("running is forgotten"), "none": &alteredStore{store: newReferenceStore("")},
 	} {
 		t.Run(name, func(t *testing.T) { RunInspector(t, func(*testing.T) idempotency.Store { return store }) })
 	}
 }
 
-// inspectorViolations returns by their names the cases that a store fails, of those that are named or of all.
-func inspectorViolations(t *testing.T, newStore func() idempotency.Store, names ...string) map[string]error {
-	return failures(t, inspectorCases(), func() subject { return subject{store: newStore()} }, names)
+// findInspectorViolations returns the violations of the named cases, or of all cases if names is empty, by the names of
+// the cases.
+func findInspectorViolations(t *testing.T, newStore func() idempotency.Store, names ...string) map[string]error {
+	return findFailures(t, inspectorCases(), func() subject { return subject{store: newStore()} }, names)
 }
 
-// slowInspector is an inspector that is far away.
-type slowInspector struct{ slow }
+// slowInspector is an Inspector behind a slow network.
+type slowInspector struct{ slowStore }
 
 func (s slowInspector) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
-	s.wait()
-	defer s.wait()
+	s.sleepRandomly()
+	defer s.sleepRandomly()
 	return s.Store.(idempotency.Inspector).Inspect(ctx, key)
 }
 
 func (s slowInspector) Forget(ctx context.Context, entry idempotency.Entry) error {
-	s.wait()
-	defer s.wait()
+	s.sleepRandomly()
+	defer s.sleepRandomly()
 	return s.Store.(idempotency.Inspector).Forget(ctx, entry)
 }
 
 func (s slowInspector) List(ctx context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
-	s.wait()
-	defer s.wait()
+	s.sleepRandomly()
+	defer s.sleepRandomly()
 	return s.Store.(idempotency.Inspector).List(ctx, request)
 }

@@ -2,66 +2,66 @@ package idempotencytest
 
 var leaseCases = []testCase{{
 	name: "lapsed lease",
-	rule: "A lapsed lease alone grants no claim: the record says that nobody runs the operation, and waits.",
-	check: func(t *trial) {
-		own := t.lapsed()
-		t.isAbandoned(t.refused(request), own)
+	rule: "After the lease has lapsed, Begin without TakeOver grants no claim. LeaseLeft of the record is zero.",
+	checkRule: func(t *trial) {
+		own := t.claimUntilLapsed()
+		t.checkEndedWithoutResponse(t.readHeldRecord(request), own)
 	},
 }, {
 	name: "takeover",
-	rule: "Who may take over gets the next attempt at the same operation once the lease has lapsed, with a new lease.",
-	check: func(t *trial) {
-		old := t.claim(lasting(request, short, long))
-		var successor answer
-		t.until("the lease lapses", func() bool {
-			successor = t.begin(takingOver(request))
+	rule: "After the lease has lapsed, Begin with TakeOver claims the next attempt at the operation, with a new lease.",
+	checkRule: func(t *trial) {
+		old := t.claimKey(withDurations(request, short, long))
+		var successor beginResult
+		t.waitUntil("the lease lapses", func() bool {
+			successor = t.beginAttempt(withTakeOver(request))
 			return successor.claim != nil
 		})
-		t.notEarly("the claim was taken over", old.asked, short, successor)
+		t.checkNotEarly("the claim was taken over", old.calledAt, short, successor)
 		old.Attempt++
-		t.describes(successor, old)
-		t.runs(successor)
+		t.checkAttempt(successor, old)
+		t.checkRunning(successor)
 	},
 }, {
 	name: "concurrent takeovers",
-	rule: "Of any number of concurrent callers, one takes a lapsed claim over.",
-	check: func(t *trial) {
+	rule: "Of many concurrent callers with TakeOver, exactly one takes over a lapsed claim.",
+	checkRule: func(t *trial) {
 		for range 4 {
-			key := freshKey()
-			old := t.at(key).lapsed()
-			successor := t.race(takingOver(request), key)[0]
+			key := newKey()
+			old := t.withKey(key).claimUntilLapsed()
+			successor := t.raceForClaims(withTakeOver(request), key)[0]
 			old.Attempt++
-			t.describes(successor, old)
+			t.checkAttempt(successor, old)
 		}
 	},
 }, {
 	name: "extended lease",
-	rule: "Extend lets the lease run from now, for as long as it says, beyond its first end.",
-	check: func(t *trial) {
-		own := t.claim(lasting(request, short, long))
-		firstEnd := own.answered.Add(short)
-		own = t.extend(own, long/2)
-		t.throughout(firstEnd, func() { t.runs(own) })
-		own = t.extend(own, long)
-		t.runs(own)
-		t.complete(own, receipt("of a long attempt"))
-		t.replays(own, receipt("of a long attempt"))
+	rule: "Extend makes the lease end after the given duration from now, also beyond the end of the first lease.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(withDurations(request, short, long))
+		firstEnd := own.returnedAt.Add(short)
+		own = t.extendLease(own, long/2)
+		t.checkUntil(firstEnd, func() { t.checkRunning(own) })
+		own = t.extendLease(own, long)
+		t.checkRunning(own)
+		t.completeClaim(own, newReceipt("of a long attempt"))
+		t.checkReplay(own, newReceipt("of a long attempt"))
 	},
 }, {
 	name: "late owner",
-	rule: "The owner of a lapsed claim that nobody has taken over can still extend, complete and release it.",
-	check: func(t *trial) {
-		own := t.extend(t.lapsed(), long)
-		t.runs(own)
+	rule: "The owner of a lapsed claim can still extend, complete and release the claim before a takeover.",
+	checkRule: func(t *trial) {
+		own := t.extendLease(t.claimUntilLapsed(), long)
+		t.checkRunning(own)
 
-		t = t.at(freshKey())
-		own = t.lapsed()
-		t.complete(own, receipt("of a late owner"))
-		t.replays(own, receipt("of a late owner"))
+		t = t.withKey(newKey())
+		own = t.claimUntilLapsed()
+		t.completeClaim(own, newReceipt("of a late owner"))
+		t.checkReplay(own, newReceipt("of a late owner"))
 
-		t = t.at(freshKey())
-		own = t.lapsed()
-		t.release(own)
-		t.next(own, request)
+		t = t.withKey(newKey())
+		own = t.claimUntilLapsed()
+		t.releaseClaim(own)
+		t.claimNextAttempt(own, request)
 	},
 }}

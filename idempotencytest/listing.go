@@ -12,256 +12,260 @@ import (
 
 var listCases = []testCase{{
 	name: "list/states",
-	rule: "List returns the records in the states that are asked for, each once, as Inspect shows them but for the response.",
-	check: func(t *trial) {
-		all := t.oneOfEachState()
-		t.lists(idempotency.ListRequest{}, all...)
+	rule: "List returns each record in the requested states once, with the entry of Inspect, but without the response.",
+	checkRule: func(t *trial) {
+		all := t.createOneOfEachState()
+		t.checkListing(idempotency.ListRequest{}, all...)
 		for _, listed := range all {
-			t.lists(idempotency.ListRequest{States: []idempotency.State{listed.state}}, listed)
+			t.checkListing(idempotency.ListRequest{States: []idempotency.State{listed.expectedState}}, listed)
 		}
-		t.lists(idempotency.ListRequest{States: []idempotency.State{idempotency.StateReleased, idempotency.StateCompleted}},
-			inStates(all, idempotency.StateReleased, idempotency.StateCompleted)...)
+		states := []idempotency.State{idempotency.StateReleased, idempotency.StateCompleted}
+		t.checkListing(idempotency.ListRequest{States: states}, filterStates(all, states...)...)
 	},
 }, {
 	name: "list/nothing",
-	rule: "A listing of nothing is empty, and complete.",
-	check: func(t *trial) {
-		t.lists(idempotency.ListRequest{})
-		t.lists(idempotency.ListRequest{States: []idempotency.State{idempotency.StateCompleted}, Largest: true})
+	rule: "Without records, List returns an empty listing that is not Partial.",
+	checkRule: func(t *trial) {
+		t.checkListing(idempotency.ListRequest{})
+		t.checkListing(idempotency.ListRequest{States: []idempotency.State{idempotency.StateCompleted}, Largest: true})
 	},
 }, {
 	name: "list/oldest",
-	rule: "By default, the records are listed by the time of their first attempt, the oldest first.",
-	check: func(t *trial) {
-		t.lists(idempotency.ListRequest{}, t.completedOf(100, 4000, 2000)...)
+	rule: "By default, List orders the records by the time of their first attempt, the oldest first.",
+	checkRule: func(t *trial) {
+		t.checkListing(idempotency.ListRequest{}, t.createAllCompleted(100, 4000, 2000)...)
 	},
 }, {
 	name: "list/largest",
-	rule: "By request, the records are listed by their size, the largest first.",
-	check: func(t *trial) {
-		all := t.completedOf(100, 4000, 2000)
-		t.lists(idempotency.ListRequest{Largest: true}, all[1], all[2], all[0])
+	rule: "With Largest, List orders the records by their size, the largest first.",
+	checkRule: func(t *trial) {
+		all := t.createAllCompleted(100, 4000, 2000)
+		t.checkListing(idempotency.ListRequest{Largest: true}, all[1], all[2], all[0])
 	},
 }, {
 	name: "list/limit",
-	rule: "A listing has no more than Limit entries, the first ones in its order; its totals count what is beyond, too.",
-	check: func(t *trial) {
-		all := t.completedOf(100, 4000, 2000)
+	rule: "List returns at most Limit entries, the first ones in the order. The totals count all records.",
+	checkRule: func(t *trial) {
+		all := t.createAllCompleted(100, 4000, 2000)
 		for limit, most := range map[int]int{1: 1, 2: 2, 3: 3, 4: 3, math.MaxInt: 3} {
-			t.listsFirst(most, idempotency.ListRequest{Limit: limit}, all...)
-			t.listsFirst(most, idempotency.ListRequest{Limit: limit, Largest: true}, all[1], all[2], all[0])
+			t.checkListingStart(most, idempotency.ListRequest{Limit: limit}, all...)
+			t.checkListingStart(most, idempotency.ListRequest{Limit: limit, Largest: true}, all[1], all[2], all[0])
 		}
 	},
 }, {
 	name: "list/pages",
-	rule: "A listing that begins behind an entry has what follows it in the order. The totals stay.",
-	check: func(t *trial) {
-		all := t.completedOf(100, 4000, 2000)
-		t.pages(idempotency.ListRequest{Limit: 1}, all...)
-		t.pages(idempotency.ListRequest{Limit: 1, Largest: true}, all[1], all[2], all[0])
+	rule: "With After, List returns the entries that follow After in the order. The totals stay the same.",
+	checkRule: func(t *trial) {
+		all := t.createAllCompleted(100, 4000, 2000)
+		t.checkPages(idempotency.ListRequest{Limit: 1}, all...)
+		t.checkPages(idempotency.ListRequest{Limit: 1, Largest: true}, all[1], all[2], all[0])
 	},
 }, {
 	name: "list/default limit",
-	rule: "Without a Limit, a listing has up to 100 entries.",
-	check: func(t *trial) {
+	rule: "Without a Limit, List returns at most 100 entries.",
+	checkRule: func(t *trial) {
 		const n, most = 103, 100
 		for range n {
-			t := t.sibling()
-			t.complete(t.claim(request), receipt("one of many"))
+			t := t.withSiblingKey()
+			t.completeClaim(t.claimKey(request), newReceipt("one of many"))
 		}
-		got := t.list(idempotency.ListRequest{})
+		got := t.listRecords(idempotency.ListRequest{})
 		if total := got.Totals[idempotency.StateCompleted].Records; len(got.Entries) != most || total != n {
-			t.failf("%d entries, %d records in total, not %d and %d", len(got.Entries), total, most, n)
+			t.failf("List returned %d entries of %d records in total, want %d of %d", len(got.Entries), total, most, n)
 		}
 	},
 }, {
 	name: "list/scan",
-	rule: "A listing looks at no more than Scan records if it has to fetch each of them. It says whether there are more.",
-	check: func(t *trial) {
-		all := t.completedOf(100, 200, 300, 400)
-		t.lists(idempotency.ListRequest{Scan: math.MaxInt}, all...)
-		t.lists(idempotency.ListRequest{Scan: 2 * len(all)}, all...)
-		got := t.list(idempotency.ListRequest{Scan: 1})
+	rule: "If List has to fetch each record, List fetches at most Scan records. Partial says whether there are more.",
+	checkRule: func(t *trial) {
+		all := t.createAllCompleted(100, 200, 300, 400)
+		t.checkListing(idempotency.ListRequest{Scan: math.MaxInt}, all...)
+		t.checkListing(idempotency.ListRequest{Scan: 2 * len(all)}, all...)
+		got := t.listRecords(idempotency.ListRequest{Scan: 1})
 		n := got.Totals[idempotency.StateCompleted].Records
 		switch {
 		case got.Unreadable != 0:
-			t.failf("%d records could not be read", got.Unreadable)
+			t.failf("Unreadable is %d, want 0", got.Unreadable)
 		case !got.Partial && n != len(all), got.Partial && n > 1, len(got.Entries) != n:
-			t.failf("partial: %t, and %d entries of %d records out of %d", got.Partial, len(got.Entries), n, len(all))
+			t.failf("with Scan 1: Partial is %t, %d entries, %d records in the totals, %d records in the store",
+				got.Partial, len(got.Entries), n, len(all))
 		}
 	},
 }, {
 	name: "list/users",
-	rule: "If a store lists by user, it lists the records of that user alone.",
-	check: func(t *trial) {
-		other := t.at(idempotency.Key{User: t.key.User + "'", Endpoint: t.key.Endpoint, ID: t.key.ID})
-		_, err := t.inspector().List(t.ctx, idempotency.ListRequest{User: t.key.User})
+	rule: "If the store can list by user, List returns only the records of this user.",
+	checkRule: func(t *trial) {
+		other := t.withKey(idempotency.Key{User: t.key.User + "'", Endpoint: t.key.Endpoint, ID: t.key.ID})
+		_, err := t.asInspector().List(t.ctx, idempotency.ListRequest{User: t.key.User})
 		if errors.Is(err, errors.ErrUnsupported) {
 			return
 		}
-		t.succeeds("List", err)
-		mine, theirs := t.completes(100), other.completes(200)
-		t.lists(idempotency.ListRequest{}, mine)
-		other.lists(idempotency.ListRequest{}, theirs)
-		t.at(freshKey()).lists(idempotency.ListRequest{})
+		t.checkSuccess("List", err)
+		mine, theirs := t.createCompleted(100), other.createCompleted(200)
+		t.checkListing(idempotency.ListRequest{}, mine)
+		other.checkListing(idempotency.ListRequest{}, theirs)
+		t.withKey(newKey()).checkListing(idempotency.ListRequest{})
 	},
 }, {
 	name: "list/expired",
-	rule: "What has expired is not listed.",
-	check: func(t *trial) {
-		own := t.claim(request)
-		t.succeeds("Complete", own.claim.Complete(t.ctx, receipt("short-lived"), short))
-		t.until("the completed record expires", func() bool {
-			got := t.list(idempotency.ListRequest{})
+	rule: "List does not return expired records.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
+		t.checkSuccess("Complete", own.claim.Complete(t.ctx, newReceipt("short-lived"), short))
+		t.waitUntil("the completed record expires", func() bool {
+			got := t.listRecords(idempotency.ListRequest{})
 			return len(got.Entries) == 0 && len(got.Totals) == 0
 		})
-		t.notEarly("the completed record expired", own.answered, short, answer{answered: time.Now()})
+		t.checkNotEarly("the completed record expired", own.returnedAt, short, beginResult{returnedAt: time.Now()})
 	},
 }, {
 	name: "list/forget",
-	rule: "What is listed can be forgotten. Then it is not listed any more.",
-	check: func(t *trial) {
-		all := t.completedOf(100, 200)
+	rule: "A listed entry can be forgotten. Afterwards, List does not return the record.",
+	checkRule: func(t *trial) {
+		all := t.createAllCompleted(100, 200)
 		for i, listed := range all {
-			got := t.list(idempotency.ListRequest{})
-			t.isListed(got, len(all)-i, all[i:])
-			t.forget(got.Entries[0])
-			listed.isFree()
+			got := t.listRecords(idempotency.ListRequest{})
+			t.checkListed(got, len(all)-i, all[i:])
+			t.forgetRecord(got.Entries[0])
+			listed.checkNoRecord()
 		}
-		t.lists(idempotency.ListRequest{})
+		t.checkListing(idempotency.ListRequest{})
 	},
 }, {
 	name: "list/concurrently",
-	rule: "Whatever others do meanwhile, each record that is there throughout is listed once.",
-	check: func(t *trial) {
-		all := t.completedOf(100, 200, 300)
-		// The first attempts of the others are later, so that they come behind.
-		for round := range rounds {
-			other := t.sibling()
-			own := other.claim(request)
+	rule: "During concurrent changes of other records, List returns each unchanged record once.",
+	checkRule: func(t *trial) {
+		all := t.createAllCompleted(100, 200, 300)
+		// The changed records are created later, so their entries follow those of the unchanged records.
+		for round := range raceRounds {
+			other := t.withSiblingKey()
+			own := other.claimKey(request)
 			var got idempotency.Listing
-			var failed error
-			atOnce(round, func() { got = t.list(idempotency.ListRequest{}) }, func() {
-				failed = own.claim.Complete(t.ctx, receipt("of another"), long)
+			var completeErr error
+			runBothAtOnce(round, func() { got = t.listRecords(idempotency.ListRequest{}) }, func() {
+				completeErr = own.claim.Complete(t.ctx, newReceipt("of another"), long)
 			})
-			t.succeeds("Complete", failed)
+			t.checkSuccess("Complete", completeErr)
 			if len(got.Entries) < len(all) || len(got.Entries) > len(all)+1 {
-				t.failf("%d entries of %d or %d records", len(got.Entries), len(all), len(all)+1)
+				t.failf("List returned %d entries, want %d or %d", len(got.Entries), len(all), len(all)+1)
 			}
 			for i, listed := range all {
-				listed.isEntry(got.Entries[i], listed.state, listed.own)
+				listed.checkEntry(got.Entries[i], listed.expectedState, listed.own)
 			}
-			other.forget(other.inspect().Entry)
+			other.forgetRecord(other.inspectKey().Entry)
 		}
 	},
 }}
 
-// listed is a record that is to be listed.
-type listed struct {
+// listedRecord is a record that List must return.
+type listedRecord struct {
 	*trial
-	state idempotency.State
-	own   answer
+	expectedState idempotency.State
+	own           beginResult
 }
 
-// completes claims the key and completes it with a body of so many bytes.
-func (t *trial) completes(size int) listed {
-	own, resp := t.claim(request), receipt("")
-	resp.Body = noise(size)
-	t.complete(own, resp)
-	return listed{t, idempotency.StateCompleted, own}
+// createCompleted claims the key, and completes the operation with a body of size bytes.
+func (t *trial) createCompleted(size int) listedRecord {
+	own, resp := t.claimKey(request), newReceipt("")
+	resp.Body = newNoise(size)
+	t.completeClaim(own, resp)
+	return listedRecord{t, idempotency.StateCompleted, own}
 }
 
-// completedOf returns a completed record of the user for each of the sizes, the oldest first.
-func (t *trial) completedOf(sizes ...int) (all []listed) {
+// createAllCompleted creates a completed record of the user for each size, and returns the records, the oldest first.
+func (t *trial) createAllCompleted(sizes ...int) (all []listedRecord) {
 	for _, size := range sizes {
-		all = append(all, t.sibling().completes(size))
-		t.later()
+		all = append(all, t.withSiblingKey().createCompleted(size))
+		t.waitForClock()
 	}
 	return all
 }
 
-// oneOfEachState returns a record of the user in each of the states that the store lists, the oldest first.
-func (t *trial) oneOfEachState() (all []listed) {
-	all = append(all, t.sibling().completes(1000))
-	t.later()
-	at := t.sibling()
-	all = append(all, listed{at, idempotency.StateAbandoned, at.lapsed()})
-	t.later()
-	at = t.sibling()
-	own := at.claim(request)
-	at.release(own)
-	all = append(all, listed{at, idempotency.StateReleased, own})
-	t.later()
-	at = t.sibling()
-	return append(all, listed{at, idempotency.StateRunning, at.claim(request)})
+// createOneOfEachState creates a record of the user in each state, and returns the records, the oldest first.
+func (t *trial) createOneOfEachState() (all []listedRecord) {
+	all = append(all, t.withSiblingKey().createCompleted(1000))
+	t.waitForClock()
+	sibling := t.withSiblingKey()
+	all = append(all, listedRecord{sibling, idempotency.StateAbandoned, sibling.claimUntilLapsed()})
+	t.waitForClock()
+	sibling = t.withSiblingKey()
+	own := sibling.claimKey(request)
+	sibling.releaseClaim(own)
+	all = append(all, listedRecord{sibling, idempotency.StateReleased, own})
+	t.waitForClock()
+	sibling = t.withSiblingKey()
+	return append(all, listedRecord{sibling, idempotency.StateRunning, sibling.claimKey(request)})
 }
 
-func inStates(all []listed, states ...idempotency.State) []listed {
-	return slices.DeleteFunc(slices.Clone(all), func(l listed) bool { return !slices.Contains(states, l.state) })
+// filterStates returns the records in the given states.
+func filterStates(all []listedRecord, states ...idempotency.State) []listedRecord {
+	return slices.DeleteFunc(slices.Clone(all), func(l listedRecord) bool {
+		return !slices.Contains(states, l.expectedState)
+	})
 }
 
-// lists checks that List returns these records.
-func (t *trial) lists(request idempotency.ListRequest, want ...listed) {
-	t.listsFirst(len(want), request, want...)
+// checkListing checks that List returns exactly the records in want.
+func (t *trial) checkListing(listRequest idempotency.ListRequest, want ...listedRecord) {
+	t.checkListingStart(len(want), listRequest, want...)
 }
 
-// listsFirst checks that List returns the first ones of these records, and counts all.
-func (t *trial) listsFirst(most int, request idempotency.ListRequest, want ...listed) {
-	t.isListed(t.list(request), most, want)
+// checkListingStart checks that List returns the first most records in want, and that the totals count all of want.
+func (t *trial) checkListingStart(most int, listRequest idempotency.ListRequest, want ...listedRecord) {
+	t.checkListed(t.listRecords(listRequest), most, want)
 }
 
-// pages checks that the listings behind each other, of one entry each, have these records.
-func (t *trial) pages(request idempotency.ListRequest, want ...listed) {
+// checkPages checks that the records in want are the entries of successive listings, each with a Limit of 1.
+func (t *trial) checkPages(listRequest idempotency.ListRequest, want ...listedRecord) {
 	for _, next := range want {
-		got := t.list(request)
+		got := t.listRecords(listRequest)
 		if len(got.Entries) != 1 || got.Totals[idempotency.StateCompleted].Records != len(want) {
-			t.failf("a page has %d entries of %v in total", len(got.Entries), got.Totals)
+			t.failf("a page with Limit 1 has %d entries, and the totals %v", len(got.Entries), got.Totals)
 		}
-		next.isEntry(got.Entries[0], next.state, next.own)
-		request.After = &got.Entries[0]
+		next.checkEntry(got.Entries[0], next.expectedState, next.own)
+		listRequest.After = &got.Entries[0]
 	}
-	if got := t.list(request); len(got.Entries) != 0 {
-		t.failf("there are %d entries behind the last one", len(got.Entries))
+	if got := t.listRecords(listRequest); len(got.Entries) != 0 {
+		t.failf("List returned %d entries after the last record, want 0", len(got.Entries))
 	}
 }
 
-// isListed checks that a listing has the first ones of these records, and counts all.
-func (t *trial) isListed(got idempotency.Listing, most int, want []listed) {
+// checkListed checks that the entries of got are the first most records in want, and that the totals count all of want.
+func (t *trial) checkListed(got idempotency.Listing, most int, want []listedRecord) {
 	switch {
 	case got.Partial || got.Unreadable != 0:
-		t.failf("the listing is partial: %t, and lacks %d records that could not be read", got.Partial, got.Unreadable)
+		t.failf("Partial is %t and Unreadable is %d, want false and 0", got.Partial, got.Unreadable)
 	case len(got.Entries) != most:
-		t.failf("%d entries, not %d", len(got.Entries), most)
+		t.failf("List returned %d entries, want %d", len(got.Entries), most)
 	}
 	totals := make(map[idempotency.State]idempotency.Total)
 	for i, listed := range want {
-		seen := listed.inspectAs(listed.state, listed.own)
-		total := totals[listed.state]
-		totals[listed.state] = idempotency.Total{Records: total.Records + 1, Bytes: total.Bytes + seen.Size}
+		seen := listed.inspectState(listed.expectedState, listed.own)
+		total := totals[listed.expectedState]
+		totals[listed.expectedState] = idempotency.Total{Records: total.Records + 1, Bytes: total.Bytes + seen.Size}
 		if i < most {
-			listed.isAs(got.Entries[i], seen)
+			listed.checkListedEntry(got.Entries[i], seen)
 		}
 	}
-	if fmt.Sprint(got.Totals) != fmt.Sprint(totals) { // whose keys are sorted
-		t.failf("the totals are %v, not %v", got.Totals, totals)
+	if fmt.Sprint(got.Totals) != fmt.Sprint(totals) { // Sprint sorts the keys of a map
+		t.failf("the totals are %v, want %v", got.Totals, totals)
 	}
 }
 
-// isAs checks an entry of a listing by what Inspect shows.
-func (l listed) isAs(got idempotency.Entry, seen inspected) {
-	l.isEntry(got, l.state, l.own)
+// checkListedEntry compares an entry of a listing with the entry that Inspect has returned.
+func (l listedRecord) checkListedEntry(got idempotency.Entry, seen inspectedEntry) {
+	l.checkEntry(got, l.expectedState, l.own)
 	switch {
 	case got.Response != nil:
-		l.failf("an entry of a listing has a response")
+		l.failf("a listed entry has a response")
 	case got.Size != seen.Size:
-		l.failf("a record of %d bytes is listed with %d", seen.Size, got.Size)
+		l.failf("Inspect returned the size %d, but List returned %d", seen.Size, got.Size)
 	case got.Status != seen.Status:
-		l.failf("a record with status %d is listed with %d", seen.Status, got.Status)
+		l.failf("Inspect returned the status %d, but List returned %d", seen.Status, got.Status)
 	case got.Key != seen.Key:
-		l.failf("a record is not listed with the key that Inspect shows")
-	case got.State == idempotency.StateRunning && (got.LeaseLeft <= 0 || got.LeaseLeft > long+resolution):
-		l.failf("of a lease of %v, %v are listed as left", long, got.LeaseLeft)
+		l.failf("Inspect and List returned different keys of a record")
+	case got.State == idempotency.StateRunning && (got.LeaseLeft <= 0 || got.LeaseLeft > long+clockResolution):
+		l.failf("LeaseLeft of a lease of %v is listed as %v", long, got.LeaseLeft)
 	case got.Note != "" && got.Note != seen.Note:
-		l.failf("a record with the note %q is listed with %q", seen.Note, got.Note)
+		l.failf("Inspect returned the note %q, but List returned %q", seen.Note, got.Note)
 	}
 }

@@ -12,41 +12,39 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// The inspectors of the reference stores keep the contract unless the store has one of the faults in their code.
+// As an Inspector, referenceStore keeps the contract unless the field bug names one of the bugs below.
 
-var (
-	_ idempotency.Inspector = (*reference)(nil)
-)
+var _ idempotency.Inspector = (*referenceStore)(nil)
 
 // Inspect implements [idempotency.Inspector].
-func (r *reference) Inspect(_ context.Context, key idempotency.Key) (idempotency.Entry, error) {
+func (r *referenceStore) Inspect(_ context.Context, key idempotency.Key) (idempotency.Entry, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	if r.has("keys without user") {
-		key = r.namesake(key)
+	if r.hasBug("keys without user") {
+		key = r.findNamesake(key)
 	}
-	e := r.shown(key, now)
+	e := r.findShownEntry(key, now)
 	if e == nil {
-		if r.has("inspecting claims") {
-			r.entries[key] = &entry{Record: idempotency.Record{Attempt: 1}, ttl: now.Add(long)}
+		if r.hasBug("inspecting claims") {
+			r.entries[key] = &entry{Record: idempotency.Record{Attempt: 1}, expiresAt: now.Add(long)}
 		}
-		if r.has("nothing is an empty entry") {
+		if r.hasBug("nothing is an empty entry") {
 			return idempotency.Entry{}, nil
 		}
 		return idempotency.Entry{}, idempotency.ErrNoRecord
 	}
 	switch {
-	case r.has("inspecting prolongs the record"):
-		e.ttl = now.Add(e.retention)
-	case r.has("inspecting prolongs the lease") && e.lease.After(now):
-		e.lease = now.Add(short)
-	case r.has("inspecting ends the lease"):
-		defer func() { e.lease = now }()
-	case r.has("inspecting forgets what was abandoned") && e.Response == nil && !e.released && !e.lease.After(now):
+	case r.hasBug("inspecting prolongs the record"):
+		e.expiresAt = now.Add(e.retention)
+	case r.hasBug("inspecting prolongs the lease") && e.leaseEnd.After(now):
+		e.leaseEnd = now.Add(short)
+	case r.hasBug("inspecting ends the lease"):
+		defer func() { e.leaseEnd = now }()
+	case r.hasBug("inspecting forgets what was abandoned") && e.Response == nil && !e.isReleased && !e.leaseEnd.After(now):
 		delete(r.entries, key)
 	}
-	shown := r.entry(key, e, now)
+	shown := r.describeEntry(key, e, now)
 	if e.Response != nil {
 		copied := e.Response.Clone()
 		shown.Response, shown.Note = &copied, copied.Note
@@ -69,8 +67,8 @@ func (r *reference) Inspect(_ context.Context, key idempotency.Key) (idempotency
 	return shown, nil
 }
 
-// namesake returns a key that has a record, and is equal but for its user.
-func (r *reference) namesake(key idempotency.Key) idempotency.Key {
+// findNamesake returns a key with a record that equals key in all parts except the user, or key itself.
+func (r *referenceStore) findNamesake(key idempotency.Key) idempotency.Key {
 	for other := range r.entries {
 		if other.Endpoint == key.Endpoint && other.ID == key.ID {
 			return other
@@ -79,36 +77,36 @@ func (r *reference) namesake(key idempotency.Key) idempotency.Key {
 	return key
 }
 
-// shown returns the record of a key.
-func (r *reference) shown(key idempotency.Key, now time.Time) *entry {
-	if r.has("expired is shown") {
+// findShownEntry returns the record that Inspect shows.
+func (r *referenceStore) findShownEntry(key idempotency.Key, now time.Time) *entry {
+	if r.hasBug("expired is shown") {
 		return r.entries[key]
 	}
-	return r.find(key, now)
+	return r.findEntry(key, now)
 }
 
-// entry returns what is known of a record, but for the response.
-func (r *reference) entry(key idempotency.Key, e *entry, now time.Time) idempotency.Entry {
+// describeEntry returns the record e as Inspect shows the record, but without the response.
+func (r *referenceStore) describeEntry(key idempotency.Key, e *entry, now time.Time) idempotency.Entry {
 	shown := idempotency.Entry{
 		Key: key, Digest: key.Digest(), State: idempotency.StateAbandoned,
 		Attempt: e.Attempt, Created: e.Created, Fingerprint: e.Fingerprint,
-		Remaining: e.ttl.Sub(now), Size: int64(len(key.User) + len(key.Endpoint) + len(key.ID)), Resolved: e.resolved,
+		Remaining: e.expiresAt.Sub(now), Size: int64(len(key.User) + len(key.Endpoint) + len(key.ID)), Resolved: e.resolved,
 	}
 	switch {
 	case e.Response != nil:
-		shown.State, shown.Status, shown.Completed = idempotency.StateCompleted, e.Response.Status, e.lease
+		shown.State, shown.Status, shown.Completed = idempotency.StateCompleted, e.Response.Status, e.leaseEnd
 		shown.Size += int64(len(e.Response.Header) + len(e.Response.Trailer) + len(e.Response.Body))
-	case e.released:
+	case e.isReleased:
 		shown.State = idempotency.StateReleased
-	case e.lease.After(now):
-		shown.State, shown.LeaseLeft = idempotency.StateRunning, e.lease.Sub(now)
+	case e.leaseEnd.After(now):
+		shown.State, shown.LeaseLeft = idempotency.StateRunning, e.leaseEnd.Sub(now)
 	}
-	r.distort(&shown, e)
+	r.distortEntry(&shown, e)
 	return shown
 }
 
-// distort does to an entry what is a fault.
-func (r *reference) distort(shown *idempotency.Entry, e *entry) {
+// distortEntry changes an entry if a bug demands this.
+func (r *referenceStore) distortEntry(shown *idempotency.Entry, e *entry) {
 	state := shown.State
 	switch r.bug {
 	case "running seems abandoned":
@@ -148,7 +146,7 @@ func (r *reference) distort(shown *idempotency.Entry, e *entry) {
 	case "creation is a microsecond late":
 		shown.Created = shown.Created.Add(time.Microsecond)
 	case "entry was created with its attempt":
-		shown.Created = e.owner.claimed.lease.Add(-long)
+		shown.Created = e.owner.claimed.leaseEnd.Add(-long)
 	case "completed when created":
 		shown.Completed = shown.Created
 	case "completed now":
@@ -161,10 +159,10 @@ func (r *reference) distort(shown *idempotency.Entry, e *entry) {
 }
 
 // Forget implements [idempotency.Inspector].
-func (r *reference) Forget(_ context.Context, asked idempotency.Entry) error {
+func (r *referenceStore) Forget(_ context.Context, asked idempotency.Entry) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.has("forgetting by the key alone") {
+	if r.hasBug("forgetting by the key alone") {
 		for key := range r.entries {
 			if key.ID == asked.Key.ID {
 				delete(r.entries, key)
@@ -173,100 +171,101 @@ func (r *reference) Forget(_ context.Context, asked idempotency.Entry) error {
 		return nil
 	}
 	now := time.Now()
-	e := r.find(asked.Key, now)
+	e := r.findEntry(asked.Key, now)
 	if e == nil {
-		if r.has("forgetting nothing succeeds") || r.has("expired is forgotten") && !asked.Created.Add(2*short).After(now) {
+		if r.hasBug("forgetting nothing succeeds") || r.hasBug("expired is forgotten") && !asked.Created.Add(2*short).After(now) {
 			return nil
 		}
 		return idempotency.ErrNoRecord
 	}
-	have := r.entry(asked.Key, e, now)
-	err := r.compare(have, asked)
-	if err != nil || r.has("forgetting does nothing") || r.has("released is not forgotten") && e.released ||
-		r.has("abandoned is not forgotten") && have.State == idempotency.StateAbandoned {
+	have := r.describeEntry(asked.Key, e, now)
+	err := r.compareEntries(have, asked)
+	if err != nil || r.hasBug("forgetting does nothing") || r.hasBug("released is not forgotten") && e.isReleased ||
+		r.hasBug("abandoned is not forgotten") && have.State == idempotency.StateAbandoned {
 		return err
 	}
-	if r.has("forgetting checks, then removes") {
-		r.pause()
+	if r.hasBug("forgetting checks, then removes") {
+		r.yieldLock()
 	}
 	switch {
-	case r.has("forgetting releases"):
-		e.Response, e.released = nil, true
+	case r.hasBug("forgetting releases"):
+		e.Response, e.isReleased = nil, true
 		return nil
-	case r.has("forgetting fences the owner"):
-		e.owner.settled, e.owner.store = true, newReference("Complete does not restore")
-	case r.has("forgetting removes twice"):
+	case r.hasBug("forgetting fences the owner"):
+		e.owner.isSettled, e.owner.store = true, newReferenceStore("Complete does not restore")
+	case r.hasBug("forgetting removes twice"):
 		delete(r.entries, asked.Key)
-		r.pause()
+		r.yieldLock()
 	}
 	delete(r.entries, asked.Key)
 	return nil
 }
 
-// compare returns why an entry is not forgotten.
-func (r *reference) compare(have, asked idempotency.Entry) error {
+// compareEntries returns the error of Forget: nil if the record have may be forgotten by a caller who has the entry
+// asked.
+func (r *referenceStore) compareEntries(have, asked idempotency.Entry) error {
 	switch {
-	case have.State == idempotency.StateRunning && r.has("running is forgotten"):
+	case have.State == idempotency.StateRunning && r.hasBug("running is forgotten"):
 		return nil
-	case have.State == idempotency.StateRunning && r.has("running is forgotten if the entry says otherwise"):
+	case have.State == idempotency.StateRunning && r.hasBug("running is forgotten if the entry says otherwise"):
 		if asked.State != idempotency.StateRunning {
 			return nil
 		}
 		return idempotency.ErrInProgress
-	case have.State == idempotency.StateRunning && have.State != asked.State && r.has("what runs again has changed"):
+	case have.State == idempotency.StateRunning && have.State != asked.State && r.hasBug("what runs again has changed"):
 		return idempotency.ErrEntryChanged
 	case have.State == idempotency.StateRunning:
 		return idempotency.ErrInProgress
-	case have.State != asked.State && !r.has("state is not compared"),
-		have.Attempt != asked.Attempt && !r.has("attempt is not compared"),
-		!have.Created.Equal(asked.Created) && !r.has("time of creation is not compared"):
+	case have.State != asked.State && !r.hasBug("state is not compared"),
+		have.Attempt != asked.Attempt && !r.hasBug("attempt is not compared"),
+		!have.Created.Equal(asked.Created) && !r.hasBug("time of creation is not compared"):
 		return idempotency.ErrEntryChanged
 	}
 	return nil
 }
 
 // List implements [idempotency.Inspector].
-func (r *reference) List(_ context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
+func (r *referenceStore) List(_ context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.has("knows no users") && request.User != "" {
+	if r.hasBug("knows no users") && request.User != "" {
 		return idempotency.Listing{}, errors.ErrUnsupported
 	}
-	found := r.collect(request.User)
-	if r.has("listing in two steps") {
+	found := r.collectEntries(request.User)
+	if r.hasBug("listing in two steps") {
 		ran := slices.DeleteFunc(found, func(e idempotency.Entry) bool { return e.State != idempotency.StateRunning })
-		r.pause()
-		found = append(ran, r.collect(request.User)...)
+		r.yieldLock()
+		found = append(ran, r.collectEntries(request.User)...)
 	}
-	return list(r, found, request), nil
+	return listEntries(r, found, request), nil
 }
 
-// collect returns all records of a user.
-func (r *reference) collect(user string) (found []idempotency.Entry) {
+// collectEntries returns the entries of all records of a user, or of all users if user is empty.
+func (r *referenceStore) collectEntries(user string) (found []idempotency.Entry) {
 	now := time.Now()
 	for key := range r.entries {
-		if e := r.listable(key, now); e != nil && r.isOf(user, key) {
-			found = append(found, r.listed(key, e, now))
+		if e := r.findListableEntry(key, now); e != nil && r.belongsTo(user, key) {
+			found = append(found, r.describeListedEntry(key, e, now))
 		}
 	}
 	return found
 }
 
-// listable returns the record of a key, if it is listed.
-func (r *reference) listable(key idempotency.Key, now time.Time) *entry {
-	if r.has("expired is listed") {
+// findListableEntry returns the record that List returns for a key, or nil.
+func (r *referenceStore) findListableEntry(key idempotency.Key, now time.Time) *entry {
+	if r.hasBug("expired is listed") {
 		return r.entries[key]
 	}
-	return r.find(key, now)
+	return r.findEntry(key, now)
 }
 
-func (r *reference) isOf(user string, key idempotency.Key) bool {
-	return user == "" || key.User == user || r.has("all users are listed") ||
-		r.has("users by their beginning") && strings.HasPrefix(key.User, user)
+func (r *referenceStore) belongsTo(user string, key idempotency.Key) bool {
+	return user == "" || key.User == user || r.hasBug("all users are listed") ||
+		r.hasBug("users by their beginning") && strings.HasPrefix(key.User, user)
 }
 
-func (r *reference) listed(key idempotency.Key, e *entry, now time.Time) idempotency.Entry {
-	shown := r.entry(key, e, now)
+func (r *referenceStore) describeListedEntry(key idempotency.Key, e *entry, now time.Time) idempotency.Entry {
+	shown := r.describeEntry(key, e, now)
 	switch r.bug {
 	case "responses are listed":
 		shown.Response = e.Response
@@ -282,69 +281,70 @@ func (r *reference) listed(key idempotency.Key, e *entry, now time.Time) idempot
 	return shown
 }
 
-// lister is a reference store, of which a fault may be asked.
-type lister interface{ has(bug string) bool }
+// bugChecker is the part of referenceStore that the functions below need.
+type bugChecker interface{ hasBug(bug string) bool }
 
-// list returns those of the entries that are asked for.
-func list(s lister, found []idempotency.Entry, request idempotency.ListRequest) idempotency.Listing {
+// listEntries returns the listing for a request. The parameter found has the entries of all records of the user.
+func listEntries(s bugChecker, found []idempotency.Entry, request idempotency.ListRequest) idempotency.Listing {
 	scan := cmp.Or(request.Scan, 100_000)
-	got := idempotency.Listing{Totals: make(map[idempotency.State]idempotency.Total), Partial: s.has("nothing is partial")}
-	if scans := s.has("has to scan") || s.has("scan is silent") || s.has("scan is exceeded"); scans && len(found) > scan {
-		got.Partial = !s.has("scan is silent")
-		if !s.has("scan is exceeded") {
+	got := idempotency.Listing{Totals: make(map[idempotency.State]idempotency.Total), Partial: s.hasBug("nothing is partial")}
+	if scans := s.hasBug("has to scan") || s.hasBug("scan is silent") || s.hasBug("scan is exceeded"); scans && len(found) > scan {
+		got.Partial = !s.hasBug("scan is silent")
+		if !s.hasBug("scan is exceeded") {
 			found = found[:scan]
 		}
 	}
-	if s.has("scan is 100") && len(found) > 100 {
+	if s.hasBug("scan is 100") && len(found) > 100 {
 		found = found[:100]
 	}
-	if s.has("empty totals") {
+	if s.hasBug("empty totals") {
 		got.Totals[idempotency.StateRunning] = idempotency.Total{}
 	}
 	states := request.States
 	switch {
-	case s.has("states are ignored"):
+	case s.hasBug("states are ignored"):
 		states = nil
-	case s.has("first state counts") && len(states) > 1:
+	case s.hasBug("first state counts") && len(states) > 1:
 		states = states[:1]
 	}
 	found = slices.DeleteFunc(found, func(e idempotency.Entry) bool { return len(states) > 0 && !slices.Contains(states, e.State) })
-	if s.has("records are listed twice") && len(found) > 0 {
+	if s.hasBug("records are listed twice") && len(found) > 0 {
 		found = append(found, found[0])
 	}
 	limit := cmp.Or(request.Limit, 100)
 	switch {
-	case s.has("limit is ignored"), s.has("no default limit") && request.Limit == 0:
+	case s.hasBug("limit is ignored"), s.hasBug("no default limit") && request.Limit == 0:
 		limit = math.MaxInt
-	case s.has("limit is one less"):
+	case s.hasBug("limit is one less"):
 		limit--
 	}
-	if s.has("limited, then sorted") {
+	if s.hasBug("limited, then sorted") {
 		slices.SortFunc(found, func(a, b idempotency.Entry) int { return b.Created.Compare(a.Created) })
 		found = found[:min(len(found), limit)]
 	}
-	for state, total := range totals(found) {
+	for state, total := range sumTotals(found) {
 		got.Totals[state] = total
 	}
-	slices.SortFunc(found, order(s, request.Largest))
-	if last := request.After; last != nil && !s.has("pages are ignored") {
+	slices.SortFunc(found, orderOf(s, request.Largest))
+	if last := request.After; last != nil && !s.hasBug("pages are ignored") {
 		behind := slices.IndexFunc(found, func(e idempotency.Entry) bool { return e.Digest == last.Digest }) + 1
-		if s.has("pages overlap") {
+		if s.hasBug("pages overlap") {
 			behind--
 		}
 		found = found[behind:]
 	}
-	if s.has("totals of what follows") {
-		got.Totals = totals(found)
+	if s.hasBug("totals of what follows") {
+		got.Totals = sumTotals(found)
 	}
 	got.Entries = found[:min(len(found), limit)]
-	if s.has("totals of what is listed") {
-		got.Totals = totals(got.Entries)
+	if s.hasBug("totals of what is listed") {
+		got.Totals = sumTotals(got.Entries)
 	}
 	return got
 }
 
-func totals(entries []idempotency.Entry) map[idempotency.State]idempotency.Total {
+// sumTotals returns the totals of entries by state.
+func sumTotals(entries []idempotency.Entry) map[idempotency.State]idempotency.Total {
 	sums := make(map[idempotency.State]idempotency.Total)
 	for _, e := range entries {
 		sums[e.State] = idempotency.Total{Records: sums[e.State].Records + 1, Bytes: sums[e.State].Bytes + e.Size}
@@ -352,13 +352,14 @@ func totals(entries []idempotency.Entry) map[idempotency.State]idempotency.Total
 	return sums
 }
 
-func order(s lister, largest bool) func(a, b idempotency.Entry) int {
+// orderOf returns the order of a listing, as a function for slices.SortFunc.
+func orderOf(s bugChecker, largest bool) func(a, b idempotency.Entry) int {
 	switch {
-	case largest && s.has("smallest first"):
+	case largest && s.hasBug("smallest first"):
 		return func(a, b idempotency.Entry) int { return cmp.Compare(a.Size, b.Size) }
-	case largest && !s.has("size is no order"):
+	case largest && !s.hasBug("size is no order"):
 		return func(a, b idempotency.Entry) int { return cmp.Compare(b.Size, a.Size) }
-	case s.has("newest first"):
+	case s.hasBug("newest first"):
 		return func(a, b idempotency.Entry) int { return b.Created.Compare(a.Created) }
 	}
 	return func(a, b idempotency.Entry) int { return a.Created.Compare(b.Created) }

@@ -10,8 +10,8 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// receipt returns a plain response.
-func receipt(text string) idempotency.Response {
+// newReceipt returns a plain response whose body contains text.
+func newReceipt(text string) idempotency.Response {
 	return idempotency.Response{
 		Status: http.StatusCreated,
 		Header: idempotency.NewFields(http.Header{"Content-Type": {"text/plain"}}),
@@ -19,7 +19,7 @@ func receipt(text string) idempotency.Response {
 	}
 }
 
-// replayCases has a case for each property that a response may lose in a store.
+// replayCases returns a case for each property of a response that a store may lose.
 func replayCases() []testCase {
 	var cases []testCase
 	for _, r := range []struct {
@@ -27,9 +27,9 @@ func replayCases() []testCase {
 		resp idempotency.Response
 	}{
 		{"status", idempotency.Response{Status: http.StatusUnprocessableEntity, Header: idempotency.NewFields(http.Header{"Etag": {`"1"`}})}},
-		{"binary body", idempotency.Response{Status: 200, Body: everyByte()}},
+		{"binary body", idempotency.Response{Status: 200, Body: allBytes()}},
 		{"body like a header", idempotency.Response{Status: 200, Body: []byte("\r\n\r\nA: b\n\n\x00\n{\"a\":1}\n")}},
-		{"large body", idempotency.Response{Status: 200, Header: idempotency.NewFields(http.Header{"A": {"b"}}), Body: noise(1<<20 + 4321)}},
+		{"large body", idempotency.Response{Status: 200, Header: idempotency.NewFields(http.Header{"A": {"b"}}), Body: newNoise(1<<20 + 4321)}},
 		{"no body", idempotency.Response{Status: http.StatusNoContent}},
 		{"empty body", idempotency.Response{Status: 200, Header: idempotency.NewFields(http.Header{}), Trailer: idempotency.NewFields(http.Header{}), Body: []byte{}}},
 		{"order of values", idempotency.Response{Status: 200, Header: idempotency.NewFields(http.Header{
@@ -39,7 +39,7 @@ func replayCases() []testCase {
 		{"field without a value", idempotency.Response{Status: 200, Header: idempotency.NewFields(http.Header{"X-Deleted": nil, "X-Kept": {"1"}})}},
 		{"empty values", idempotency.Response{Status: 200, Header: idempotency.NewFields(http.Header{"X-Empty": {""}, "X-Some": {"", "a", ""}})}},
 		{"bytes of a value", idempotency.Response{Status: 200, Header: idempotency.NewFields(http.Header{
-			"X-Bytes":  {string(everyByte()[0x80:]), "\t" + string(everyByte()[0x20:0x7f])},
+			"X-Bytes":  {string(allBytes()[0x80:]), "\t" + string(allBytes()[0x20:0x7f])},
 			"X-Spaces": {" before", "after ", "  ", "a: b", `back\slash`, `\n`},
 		})}},
 		{"spelling of names", idempotency.Response{Status: 200, Header: idempotency.NewFields(http.Header{
@@ -51,79 +51,80 @@ func replayCases() []testCase {
 			Trailer: idempotency.NewFields(http.Header{"X-Sum": {"b", "a"}, http.TrailerPrefix + "X-Late": {"c"}, "X-Unset": nil}),
 			Body:    []byte("body"),
 		}},
-		{"note", noted("charge ch_1: settled")},
-		{"longest note", noted(strings.Repeat("~", 255))},
+		{"note", newSampleWithNote("charge ch_1: settled")},
+		{"longest note", newSampleWithNote(strings.Repeat("~", 255))},
 	} {
 		cases = append(cases, testCase{
 			name: "response/" + r.name,
-			rule: "A response is replayed as it was completed, byte for byte and value for value.",
-			check: func(t *trial) {
-				own := t.claim(request)
-				t.complete(own, r.resp.Clone())
-				t.replays(own, r.resp)
+			rule: "A replayed response equals the completed response in every byte and every value.",
+			checkRule: func(t *trial) {
+				own := t.claimKey(request)
+				t.completeClaim(own, r.resp.Clone())
+				t.checkReplay(own, r.resp)
 			},
 		})
 	}
 	return append(cases, testCase{
 		name: "concurrent replays",
-		rule: "Of any number of concurrent callers of a completed key, each gets its response.",
-		check: func(t *trial) {
-			own, elsewhere := t.claim(request), t.at(freshKey())
-			t.complete(own, sample())
-			other := elsewhere.claim(request)
-			elsewhere.complete(other, receipt("of another key"))
+		rule: "If many callers call Begin for a completed key at the same time, each gets the response of this key.",
+		checkRule: func(t *trial) {
+			own, elsewhere := t.claimKey(request), t.withKey(newKey())
+			t.completeClaim(own, newSample())
+			other := elsewhere.claimKey(request)
+			elsewhere.completeClaim(other, newReceipt("of another key"))
 			for range 8 {
-				for i, seen := range t.crowd(request, t.key, elsewhere.key) {
+				for i, seen := range t.beginConcurrently(request, t.key, elsewhere.key) {
 					if i%2 == 0 {
-						t.isResponse(seen, own, sample())
+						t.checkResponse(seen, own, newSample())
 					} else {
-						t.isResponse(seen, other, receipt("of another key"))
+						t.checkResponse(seen, other, newReceipt("of another key"))
 					}
 				}
 			}
 		},
 	}, testCase{
 		name: "response/omitted",
-		rule: "A response whose body was not kept is known as such, with its status.",
-		check: func(t *trial) {
-			own := t.claim(request)
-			t.complete(own, idempotency.Response{Status: http.StatusAccepted, Omitted: true})
-			t.replays(own, idempotency.Response{Status: http.StatusAccepted, Omitted: true})
+		rule: "A response whose body was not kept is returned with Omitted set, and with its status.",
+		checkRule: func(t *trial) {
+			own := t.claimKey(request)
+			t.completeClaim(own, idempotency.Response{Status: http.StatusAccepted, Omitted: true})
+			t.checkReplay(own, idempotency.Response{Status: http.StatusAccepted, Omitted: true})
 		},
 	}, testCase{
 		name: "response/memory of the caller",
-		rule: "Complete does not modify its response, nor retain its body.",
-		check: func(t *trial) {
-			own := t.claim(request)
-			lent, want := sample(), sample()
-			t.complete(own, lent)
-			if diff := difference(lent, want); diff != "" {
+		rule: "Complete neither modifies the given response nor keeps a reference to its body.",
+		checkRule: func(t *trial) {
+			own := t.claimKey(request)
+			given, want := newSample(), newSample()
+			t.completeClaim(own, given)
+			if diff := describeDifference(given, want); diff != "" {
 				t.failf("Complete has modified the response: %s", diff)
 			}
-			scribble(lent.Body)
-			t.replays(own, want)
+			invertBytes(given.Body)
+			t.checkReplay(own, want)
 		},
 	}, testCase{
 		name: "response/memory of the store",
-		rule: "A response that was returned is never modified, and every reader gets the same.",
-		check: func(t *trial) {
-			own := t.claim(request)
-			t.complete(own, sample())
-			first := t.refused(request)
+		rule: "The store never modifies a response that was returned, and every caller gets the same response.",
+		checkRule: func(t *trial) {
+			own := t.claimKey(request)
+			t.completeClaim(own, newSample())
+			first := t.readHeldRecord(request)
 			for range 4 {
-				t := t.at(freshKey())
-				other := sample()
-				scribble(other.Body)
-				t.complete(t.claim(request), other)
-				t.refused(request)
+				t := t.withKey(newKey())
+				other := newSample()
+				invertBytes(other.Body)
+				t.completeClaim(t.claimKey(request), other)
+				t.readHeldRecord(request)
 			}
-			t.isResponse(first, own, sample())
-			t.replays(own, sample())
+			t.checkResponse(first, own, newSample())
+			t.checkReplay(own, newSample())
 		},
 	})
 }
 
-func everyByte() []byte {
+// allBytes returns a slice with each value of a byte.
+func allBytes() []byte {
 	all := make([]byte, 256)
 	for i := range all {
 		all[i] = byte(i)
@@ -131,49 +132,51 @@ func everyByte() []byte {
 	return all
 }
 
-func noise(n int) []byte {
+// newNoise returns n pseudo-random bytes, the same in every call.
+func newNoise(n int) []byte {
 	all := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(all) // never fails
 	return all
 }
 
-// sample returns a new response, equal to all others that it returns.
-func sample() idempotency.Response {
+// newSample returns a response. All responses of newSample are equal, but share no memory.
+func newSample() idempotency.Response {
 	return idempotency.Response{
 		Status:  200,
 		Header:  idempotency.NewFields(http.Header{"X-Values": {"1", "2"}, "X-Gone": nil}),
 		Trailer: idempotency.NewFields(http.Header{"X-Sum": {"3"}}),
-		Body:    noise(4096),
+		Body:    newNoise(4096),
 	}
 }
 
-// scribble changes every byte.
-func scribble(b []byte) {
+// invertBytes changes every byte.
+func invertBytes(b []byte) {
 	for i := range b {
 		b[i] ^= 0xff
 	}
 }
 
-// difference says how two responses differ. What has no bytes or values is equal, be it nil or not.
-func difference(got, want idempotency.Response) string {
+// describeDifference describes the first difference between two responses, or returns an empty string. A nil body
+// equals an empty body.
+func describeDifference(got, want idempotency.Response) string {
 	switch {
 	case got.Status != want.Status:
-		return fmt.Sprintf("status %d, not %d", got.Status, want.Status)
+		return fmt.Sprintf("status %d, want %d", got.Status, want.Status)
 	case got.Omitted != want.Omitted:
-		return fmt.Sprintf("omitted is %t, not %t", got.Omitted, want.Omitted)
+		return fmt.Sprintf("Omitted is %t, want %t", got.Omitted, want.Omitted)
 	case len(got.Body) != len(want.Body):
-		return fmt.Sprintf("a body of %d bytes, not %d", len(got.Body), len(want.Body))
+		return fmt.Sprintf("a body of %d bytes, want %d", len(got.Body), len(want.Body))
 	case !bytes.Equal(got.Body, want.Body):
 		return "another body of the same length"
 	}
 	if got.Header != want.Header {
-		return fmt.Sprintf("header %q, not %q", got.Header, want.Header)
+		return fmt.Sprintf("header %q, want %q", got.Header, want.Header)
 	}
 	if got.Note != want.Note {
-		return fmt.Sprintf("note %q, not %q", got.Note, want.Note)
+		return fmt.Sprintf("note %q, want %q", got.Note, want.Note)
 	}
 	if got.Trailer != want.Trailer {
-		return fmt.Sprintf("trailer %q, not %q", got.Trailer, want.Trailer)
+		return fmt.Sprintf("trailer %q, want %q", got.Trailer, want.Trailer)
 	}
 	return ""
 }

@@ -10,424 +10,427 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// RunResolver tests stores that implement [idempotency.Resolver]. NewStore returns the stores. Each rule has a subtest,
-// which has its own store, as in [Run]. RunResolver does not repeat the rules of Run and [RunInspector], which the stores
-// must keep, too. A store needs what it needs for Run.
+// RunResolver tests stores that implement [idempotency.Resolver]. As [Run] does, RunResolver calls newStore for each
+// rule, and tests the rule in a subtest. The stores must also pass Run and [RunInspector], whose rules RunResolver does
+// not repeat, and need the same room as for Run.
 //
 // The stores may share a database, because every subtest uses its own keys.
 func RunResolver(t *testing.T, newStore func(*testing.T) idempotency.Store) {
 	store := newStore(t)
 	if _, ok := store.(idempotency.Resolver); !ok {
-		t.Fatalf("a %T is no idempotency.Resolver", store)
+		t.Fatalf("a %T does not implement idempotency.Resolver", store)
 	}
-	if err := probe(t.Context(), store); err != nil {
+	if err := checkTwoClaims(t.Context(), store); err != nil {
 		t.Fatal(err)
 	}
-	runAll(t, "resolver", resolverCases(), func(t *testing.T) subject { return subject{store: newStore(t)} })
+	runCases(t, "resolver", resolverCases(), func(t *testing.T) subject { return subject{store: newStore(t)} })
 }
 
 func resolverCases() []testCase { return slices.Concat(resolveCases, resolveRaceCases) }
 
-// found is the answer of an operator, with a note that is not about who has resolved the operation.
-func found() idempotency.Response {
-	resp := sample()
+// operatorResponse returns the response that an operator has found, with a note that says nothing about the resolution.
+func operatorResponse() idempotency.Response {
+	resp := newSample()
 	resp.Note = "charge ch_17"
 	return resp
 }
 
-// happened is the resolution of an operator who has found the answer.
-func happened(resp idempotency.Response) idempotency.Resolution {
-	return idempotency.Resolution{Response: &resp, Operator: "alice", Reason: "found at the provider", At: someTime, TTL: long}
+// asHappened returns the resolution of an operation that has happened, with its response.
+func asHappened(resp idempotency.Response) idempotency.Resolution {
+	return idempotency.Resolution{Response: &resp, Operator: "alice", Reason: "found at the provider", At: resolvedAt, TTL: long}
 }
 
-func notHappened(operator, reason string) idempotency.Resolution {
-	return idempotency.Resolution{Operator: operator, Reason: reason, At: someTime, TTL: long}
+// asNotHappened returns the resolution of an operation that has not happened.
+func asNotHappened(operator, reason string) idempotency.Resolution {
+	return idempotency.Resolution{Operator: operator, Reason: reason, At: resolvedAt, TTL: long}
 }
 
-// someTime is one in the microseconds that a store keeps.
-var someTime = time.Date(2026, 11, 21, 10, 5, 29, 123456000, time.UTC)
+// resolvedAt is a time in whole microseconds, because stores keep no more.
+var resolvedAt = time.Date(2026, 11, 21, 10, 5, 29, 123456000, time.UTC)
 
 var resolveCases = []testCase{{
 	name: "resolve/happened",
-	rule: "An operation that has happened is completed: its answer is replayed, and the request is told apart from others.",
-	check: func(t *trial) {
-		own := t.lapsed()
-		t.resolve(t.abandoned(own), happened(found()))
-		t.replays(own, found())
-		seen := t.inspectAs(idempotency.StateCompleted, own)
-		t.hasAnswer(seen, found())
-		t.isKeptFor(seen, long, own.asked, seen.asked)
-		t.isResolved(seen, own, happened(found()))
+	rule: "After Resolve as happened, the response is replayed, and other requests are still recognised by their " +
+		"fingerprint.",
+	checkRule: func(t *trial) {
+		own := t.claimUntilLapsed()
+		t.resolveEntry(t.inspectAbandoned(own), asHappened(operatorResponse()))
+		t.checkReplay(own, operatorResponse())
+		seen := t.inspectState(idempotency.StateCompleted, own)
+		t.checkEntryResponse(seen, operatorResponse())
+		t.checkRemaining(seen, long, own.calledAt, seen.calledAt)
+		t.checkResolved(seen, own, asHappened(operatorResponse()))
 	},
 }, {
 	name: "resolve/happened, without the answer",
-	rule: "An operation that has happened may have an answer of which only the status is known.",
-	check: func(t *trial) {
-		own := t.lapsed()
+	rule: "An operation that has happened can be resolved with a response of which only the status is known.",
+	checkRule: func(t *trial) {
+		own := t.claimUntilLapsed()
 		resp := idempotency.Response{Status: 201, Omitted: true, Note: "charge ch_17"}
-		t.resolve(t.abandoned(own), happened(resp))
-		t.replays(own, resp)
+		t.resolveEntry(t.inspectAbandoned(own), asHappened(resp))
+		t.checkReplay(own, resp)
 	},
 }, {
 	name: "resolve/not happened",
-	rule: "An operation that has not happened is released: the same request runs it as the next attempt, another is refused.",
-	check: func(t *trial) {
-		own := t.lapsed()
-		t.resolve(t.abandoned(own), notHappened("bob", "no charge"))
-		seen := t.inspectAs(idempotency.StateReleased, own)
-		t.isResolved(seen, own, notHappened("bob", "no charge"))
-		t.isKeptFor(seen, long, own.asked, seen.asked)
-		t.isAbandoned(t.refused(another), own)
-		next := t.next(own, request)
-		t.runs(next)
-		t.complete(next, receipt("after all"))
-		t.replays(next, receipt("after all"))
+	rule: "After Resolve as not happened, the operation is released: only the same request can claim the next attempt.",
+	checkRule: func(t *trial) {
+		own := t.claimUntilLapsed()
+		t.resolveEntry(t.inspectAbandoned(own), asNotHappened("bob", "no charge"))
+		seen := t.inspectState(idempotency.StateReleased, own)
+		t.checkResolved(seen, own, asNotHappened("bob", "no charge"))
+		t.checkRemaining(seen, long, own.calledAt, seen.calledAt)
+		t.checkEndedWithoutResponse(t.readHeldRecord(otherRequest), own)
+		next := t.claimNextAttempt(own, request)
+		t.checkRunning(next)
+		t.completeClaim(next, newReceipt("after all"))
+		t.checkReplay(next, newReceipt("after all"))
 	},
 }, {
 	name: "resolve/who and why",
-	rule: "Who has resolved an operation, and why, stays in the record while later attempts run, fail and complete. A note " +
-		"of a handler is something else.",
-	check: func(t *trial) {
-		own, verdict := t.lapsed(), notHappened("bob", "no charge")
-		t.resolve(t.abandoned(own), verdict)
-		own2 := t.next(own, request)
-		t.isResolved(t.inspectAs(idempotency.StateRunning, own2), own, verdict)
-		t.release(own2)
-		t.isResolved(t.inspectAs(idempotency.StateReleased, own2), own, verdict)
-		own3 := t.nextLapsed(own2, request)
-		t.isResolved(t.inspectAs(idempotency.StateAbandoned, own3), own, verdict)
-		own4 := t.extend(t.next(own3, takingOver(request)), long)
-		resp := noted("bob: it is all right")
-		t.complete(own4, resp)
-		seen := t.inspectAs(idempotency.StateCompleted, own4)
-		t.hasAnswer(seen, resp)
-		t.isResolved(seen, own, verdict)
-		t.replays(own4, resp)
+	rule: "The record keeps operator and reason of a resolution while later attempts run, fail and complete. The note " +
+		"of a handler does not replace the reason.",
+	checkRule: func(t *trial) {
+		own, resolution := t.claimUntilLapsed(), asNotHappened("bob", "no charge")
+		t.resolveEntry(t.inspectAbandoned(own), resolution)
+		own2 := t.claimNextAttempt(own, request)
+		t.checkResolved(t.inspectState(idempotency.StateRunning, own2), own, resolution)
+		t.releaseClaim(own2)
+		t.checkResolved(t.inspectState(idempotency.StateReleased, own2), own, resolution)
+		own3 := t.claimNextUntilLapsed(own2, request)
+		t.checkResolved(t.inspectState(idempotency.StateAbandoned, own3), own, resolution)
+		own4 := t.extendLease(t.claimNextAttempt(own3, withTakeOver(request)), long)
+		resp := newSampleWithNote("bob: it is all right")
+		t.completeClaim(own4, resp)
+		seen := t.inspectState(idempotency.StateCompleted, own4)
+		t.checkEntryResponse(seen, resp)
+		t.checkResolved(seen, own, resolution)
+		t.checkReplay(own4, resp)
 	},
 }, {
 	name: "resolve/who and why, visible text",
-	rule: "Operator and reason are kept byte for byte. Neither need be there.",
-	check: func(t *trial) {
-		for _, verdict := range []idempotency.Resolution{
-			notHappened("", ""), notHappened("Zoë", `"日本語" \ 'a'`), notHappened(strings.Repeat("x", 255), strings.Repeat("é", 500)),
+	rule: "The store keeps every byte of operator and reason. Both may be empty.",
+	checkRule: func(t *trial) {
+		for _, resolution := range []idempotency.Resolution{
+			asNotHappened("", ""), asNotHappened("Zoë", `"日本語" \ 'a'`), asNotHappened(strings.Repeat("x", 255), strings.Repeat("é", 500)),
 		} {
-			t := t.at(freshKey())
-			own := t.lapsed()
-			t.resolve(t.abandoned(own), verdict)
-			t.isResolved(t.inspectAs(idempotency.StateReleased, own), own, verdict)
+			t := t.withKey(newKey())
+			own := t.claimUntilLapsed()
+			t.resolveEntry(t.inspectAbandoned(own), resolution)
+			t.checkResolved(t.inspectState(idempotency.StateReleased, own), own, resolution)
 		}
 	},
 }, {
 	name: "resolve/steps",
-	rule: "Checkpoints stay if the operation has not happened. The answer removes them.",
-	check: func(t *trial) {
-		own := t.lapsed()
+	rule: "Resolve as not happened keeps the checkpoints. Resolve as happened removes the checkpoints.",
+	checkRule: func(t *trial) {
+		own := t.claimUntilLapsed()
 		if _, ok := own.claim.(idempotency.Checkpointer); !ok {
 			return
 		}
-		t.stores(own, "charge", "17", "17")
-		t.resolve(t.abandoned(own), notHappened("bob", "the first"))
-		t.isResolved(t.inspectAs(idempotency.StateReleased, own), own, notHappened("bob", "the first"))
-		next := t.nextLapsed(own, request)
-		t.shows("charge")
-		last := t.nextLapsed(next, takingOver(request))
-		t.has(last, map[string]string{"charge": "17"})
-		t.resolve(t.abandoned(last), happened(found()))
-		t.shows()
-		t.isResolved(t.inspectAs(idempotency.StateCompleted, last), last, happened(found()))
+		t.storeCheckpoint(own, "charge", "17", "17")
+		t.resolveEntry(t.inspectAbandoned(own), asNotHappened("bob", "the first"))
+		t.checkResolved(t.inspectState(idempotency.StateReleased, own), own, asNotHappened("bob", "the first"))
+		next := t.claimNextUntilLapsed(own, request)
+		t.checkShownSteps("charge")
+		last := t.claimNextUntilLapsed(next, withTakeOver(request))
+		t.checkCheckpoints(last, map[string]string{"charge": "17"})
+		t.resolveEntry(t.inspectAbandoned(last), asHappened(operatorResponse()))
+		t.checkShownSteps()
+		t.checkResolved(t.inspectState(idempotency.StateCompleted, last), last, asHappened(operatorResponse()))
 	},
 }, {
 	name: "resolve/steps that were begun",
-	rule: "Of an operation that has not happened, the marks are removed that the entry names and that have no result. A mark " +
-		"stays which the owner has stored since.",
-	check: func(t *trial) {
-		own := t.lapsed()
+	rule: "Resolve as not happened removes each mark of a begun step that the entry lists, unless the step has a " +
+		"result. A mark that the owner has stored since the entry was read stays.",
+	checkRule: func(t *trial) {
+		own := t.claimUntilLapsed()
 		if _, ok := own.claim.(idempotency.Checkpointer); !ok || !t.canInspect() {
 			return
 		}
 		for _, name := range []string{"charge?", "charge", "mail?", "reserve"} {
-			t.stores(own, name, "of "+name, "of "+name)
+			t.storeCheckpoint(own, name, "of "+name, "of "+name)
 		}
-		entry := t.abandoned(own)
-		t.stores(own, "ship?", "of ship?", "of ship?")
-		t.resolve(entry, notHappened("bob", "no mail"))
-		t.shows("charge", "charge?", "reserve", "ship?")
-		t.has(t.next(own, request), map[string]string{
+		entry := t.inspectAbandoned(own)
+		t.storeCheckpoint(own, "ship?", "of ship?", "of ship?")
+		t.resolveEntry(entry, asNotHappened("bob", "no mail"))
+		t.checkShownSteps("charge", "charge?", "reserve", "ship?")
+		t.checkCheckpoints(t.claimNextAttempt(own, request), map[string]string{
 			"charge": "of charge", "charge?": "of charge?", "reserve": "of reserve", "ship?": "of ship?",
 		})
 
-		t = t.at(freshKey())
-		own = t.lapsed()
-		t.stores(own, "mail?", "of mail?", "of mail?")
-		t.resolve(t.abandoned(own), notHappened("bob", "no mail"))
-		t.shows()
-		own = t.next(own, request)
-		t.has(own, nil)
-		t.stores(own, "mail?", "again", "again")
+		t = t.withKey(newKey())
+		own = t.claimUntilLapsed()
+		t.storeCheckpoint(own, "mail?", "of mail?", "of mail?")
+		t.resolveEntry(t.inspectAbandoned(own), asNotHappened("bob", "no mail"))
+		t.checkShownSteps()
+		own = t.claimNextAttempt(own, request)
+		t.checkCheckpoints(own, nil)
+		t.storeCheckpoint(own, "mail?", "again", "again")
 	},
 }, {
 	name: "resolve/again",
-	rule: "An operation that is uncertain again is resolved again: the last resolution counts.",
-	check: func(t *trial) {
-		own := t.lapsed()
-		t.resolve(t.abandoned(own), notHappened("bob", "the first"))
-		own = t.nextLapsed(own, request)
-		second := notHappened("carol", "the second, which is longer")
-		t.resolve(t.abandoned(own), second)
-		t.isResolved(t.inspectAs(idempotency.StateReleased, own), own, second)
-		own = t.nextLapsed(own, request)
-		t.resolve(t.abandoned(own), happened(found()))
-		seen := t.inspectAs(idempotency.StateCompleted, own)
-		t.hasAnswer(seen, found())
-		t.isResolved(seen, own, happened(found()))
+	rule: "An operation that is abandoned again can be resolved again. The last resolution counts.",
+	checkRule: func(t *trial) {
+		own := t.claimUntilLapsed()
+		t.resolveEntry(t.inspectAbandoned(own), asNotHappened("bob", "the first"))
+		own = t.claimNextUntilLapsed(own, request)
+		second := asNotHappened("carol", "the second, which is longer")
+		t.resolveEntry(t.inspectAbandoned(own), second)
+		t.checkResolved(t.inspectState(idempotency.StateReleased, own), own, second)
+		own = t.claimNextUntilLapsed(own, request)
+		t.resolveEntry(t.inspectAbandoned(own), asHappened(operatorResponse()))
+		seen := t.inspectState(idempotency.StateCompleted, own)
+		t.checkEntryResponse(seen, operatorResponse())
+		t.checkResolved(seen, own, asHappened(operatorResponse()))
 	},
 }, {
 	name: "resolve/another operation",
-	rule: "A new operation with the key was resolved by nobody.",
-	check: func(t *trial) {
-		own, brief := t.lapsed(), notHappened("bob", "no charge")
-		brief.TTL = short
-		t.resolve(t.abandoned(own), brief)
-		t.until("the record expires", func() bool {
-			_, err := t.inspector().Inspect(t.ctx, t.key)
+	rule: "A new operation with the same key has no resolution.",
+	checkRule: func(t *trial) {
+		own, shortResolution := t.claimUntilLapsed(), asNotHappened("bob", "no charge")
+		shortResolution.TTL = short
+		t.resolveEntry(t.inspectAbandoned(own), shortResolution)
+		t.waitUntil("the record expires", func() bool {
+			_, err := t.asInspector().Inspect(t.ctx, t.key)
 			return errors.Is(err, idempotency.ErrNoRecord)
 		})
-		own = t.claim(request)
-		t.isUnresolved(t.inspectAs(idempotency.StateRunning, own))
-		t.complete(own, receipt("of another operation"))
-		t.isUnresolved(t.inspectAs(idempotency.StateCompleted, own))
+		own = t.claimKey(request)
+		t.checkUnresolved(t.inspectState(idempotency.StateRunning, own))
+		t.completeClaim(own, newReceipt("of another operation"))
+		t.checkUnresolved(t.inspectState(idempotency.StateCompleted, own))
 
-		t = t.at(freshKey())
-		own = t.lapsed()
-		t.resolve(t.abandoned(own), happened(found()))
-		t.forget(t.inspect().Entry)
-		t.later()
-		own = t.claim(request)
-		t.isUnresolved(t.inspectAs(idempotency.StateRunning, own))
+		t = t.withKey(newKey())
+		own = t.claimUntilLapsed()
+		t.resolveEntry(t.inspectAbandoned(own), asHappened(operatorResponse()))
+		t.forgetRecord(t.inspectKey().Entry)
+		t.waitForClock()
+		own = t.claimKey(request)
+		t.checkUnresolved(t.inspectState(idempotency.StateRunning, own))
 	},
 }, {
 	name: "resolve/late owner",
-	rule: "The owner of an operation that was resolved has lost its claim. It changes nothing any more.",
-	check: func(t *trial) {
-		old := t.lapsed()
-		t.resolve(t.abandoned(old), happened(found()))
-		t.loses(old)
-		t.replays(old, found())
+	rule: "The owner of a resolved operation has lost its claim, and changes nothing.",
+	checkRule: func(t *trial) {
+		old := t.claimUntilLapsed()
+		t.resolveEntry(t.inspectAbandoned(old), asHappened(operatorResponse()))
+		t.checkClaimLost(old)
+		t.checkReplay(old, operatorResponse())
 
-		t = t.at(freshKey())
-		old = t.lapsed()
-		t.resolve(t.abandoned(old), notHappened("bob", "no charge"))
-		t.loses(old)
+		t = t.withKey(newKey())
+		old = t.claimUntilLapsed()
+		t.resolveEntry(t.inspectAbandoned(old), asNotHappened("bob", "no charge"))
+		t.checkClaimLost(old)
 		if _, ok := old.claim.(idempotency.Checkpointer); ok {
-			t.isFenced(old)
+			t.checkFenced(old)
 		}
-		t.isResolved(t.inspectAs(idempotency.StateReleased, old), old, notHappened("bob", "no charge"))
-		t.runs(t.next(old, request))
+		t.checkResolved(t.inspectState(idempotency.StateReleased, old), old, asNotHappened("bob", "no charge"))
+		t.checkRunning(t.claimNextAttempt(old, request))
 	},
 }, {
 	name: "resolve/by digest",
-	rule: "Whoever knows only the digest of the key finds the operation, and resolves it.",
-	check: func(t *trial) {
-		_, err := t.resolver().InspectDigest(t.ctx, t.key.Digest())
-		t.says("InspectDigest", err, idempotency.ErrNoRecord)
-		own := t.lapsed()
-		t.resolve(t.byDigest(idempotency.StateAbandoned, own), happened(found()))
-		seen := t.byDigest(idempotency.StateCompleted, own)
-		if diff := difference(*seen.Response, found()); diff != "" {
-			t.failf("the response is not that of the operator: %s", diff)
+	rule: "InspectDigest finds an operation by the digest of its key. The entry can be resolved.",
+	checkRule: func(t *trial) {
+		_, err := t.asResolver().InspectDigest(t.ctx, t.key.Digest())
+		t.checkError("InspectDigest", err, idempotency.ErrNoRecord)
+		own := t.claimUntilLapsed()
+		t.resolveEntry(t.inspectByDigest(idempotency.StateAbandoned, own), asHappened(operatorResponse()))
+		seen := t.inspectByDigest(idempotency.StateCompleted, own)
+		if diff := describeDifference(*seen.Response, operatorResponse()); diff != "" {
+			t.failf("the response differs from the response of the operator: %s", diff)
 		}
-		t.isResolved(inspected{Entry: seen}, own, happened(found()))
+		t.checkResolved(inspectedEntry{Entry: seen}, own, asHappened(operatorResponse()))
 	},
 }, {
 	name: "resolve/running",
-	rule: "An operation that runs is never resolved, whatever the entry says: ErrInProgress.",
-	check: func(t *trial) {
-		own := t.lapsed()
-		entry := t.abandoned(own)
-		own = t.extend(own, long)
-		t.refuses(entry, idempotency.ErrInProgress)
-		t.runs(own)
-		t.complete(own, receipt("kept"))
-		t.replays(own, receipt("kept"))
+	rule: "A running operation is never resolved, even if the entry says abandoned: Resolve returns ErrInProgress.",
+	checkRule: func(t *trial) {
+		own := t.claimUntilLapsed()
+		entry := t.inspectAbandoned(own)
+		own = t.extendLease(own, long)
+		t.checkResolveRefused(entry, idempotency.ErrInProgress)
+		t.checkRunning(own)
+		t.completeClaim(own, newReceipt("kept"))
+		t.checkReplay(own, newReceipt("kept"))
 	},
 }, {
 	name: "resolve/taken over",
-	rule: "ErrEntryChanged says that the operation was tried again since, although that attempt was abandoned, too.",
-	check: func(t *trial) {
-		own := t.lapsed()
-		entry := t.abandoned(own)
-		own = t.nextLapsed(own, takingOver(request))
-		t.refuses(entry, idempotency.ErrEntryChanged)
-		t.isUnresolved(inspected{Entry: t.abandoned(own)})
+	rule: "If a further attempt was abandoned since the entry was read, Resolve returns ErrEntryChanged.",
+	checkRule: func(t *trial) {
+		own := t.claimUntilLapsed()
+		entry := t.inspectAbandoned(own)
+		own = t.claimNextUntilLapsed(own, withTakeOver(request))
+		t.checkResolveRefused(entry, idempotency.ErrEntryChanged)
+		t.checkUnresolved(inspectedEntry{Entry: t.inspectAbandoned(own)})
 	},
 }, {
 	name: "resolve/decided",
-	rule: "What was completed, released or resolved is not resolved: ErrEntryChanged.",
-	check: func(t *trial) {
-		own := t.claim(request)
-		t.complete(own, receipt("kept"))
-		t.refuses(t.inspectAs(idempotency.StateCompleted, own).Entry, idempotency.ErrEntryChanged)
-		t.replays(own, receipt("kept"))
-		t = t.at(freshKey())
-		own = t.claim(request)
-		t.release(own)
-		t.refuses(t.inspectAs(idempotency.StateReleased, own).Entry, idempotency.ErrEntryChanged)
+	rule: "If the operation was completed, released or resolved, Resolve returns ErrEntryChanged.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
+		t.completeClaim(own, newReceipt("kept"))
+		t.checkResolveRefused(t.inspectState(idempotency.StateCompleted, own).Entry, idempotency.ErrEntryChanged)
+		t.checkReplay(own, newReceipt("kept"))
+		t = t.withKey(newKey())
+		own = t.claimKey(request)
+		t.releaseClaim(own)
+		t.checkResolveRefused(t.inspectState(idempotency.StateReleased, own).Entry, idempotency.ErrEntryChanged)
 
-		t = t.at(freshKey())
-		own = t.lapsed()
-		entry := t.abandoned(own)
-		t.resolve(entry, notHappened("carol", "no charge"))
-		t.refuses(entry, idempotency.ErrEntryChanged)
-		t.isResolved(t.inspectAs(idempotency.StateReleased, own), own, notHappened("carol", "no charge"))
+		t = t.withKey(newKey())
+		own = t.claimUntilLapsed()
+		entry := t.inspectAbandoned(own)
+		t.resolveEntry(entry, asNotHappened("carol", "no charge"))
+		t.checkResolveRefused(entry, idempotency.ErrEntryChanged)
+		t.checkResolved(t.inspectState(idempotency.StateReleased, own), own, asNotHappened("carol", "no charge"))
 	},
 }, {
 	name: "resolve/no record",
-	rule: "ErrNoRecord says that there is nothing to resolve.",
-	check: func(t *trial) {
-		own := t.claim(request)
-		t.complete(own, sample())
-		entry := t.inspect().Entry
-		t.forget(entry)
-		t.refuses(entry, idempotency.ErrNoRecord)
-		t.isFree()
+	rule: "If the key has no record, Resolve returns ErrNoRecord.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
+		t.completeClaim(own, newSample())
+		entry := t.inspectKey().Entry
+		t.forgetRecord(entry)
+		t.checkResolveRefused(entry, idempotency.ErrNoRecord)
+		t.checkNoRecord()
 	},
 }, {
 	name: "resolve/new operation",
-	rule: "ErrEntryChanged says that another operation has the key since.",
-	check: func(t *trial) {
-		entry := t.abandoned(t.lapsed())
-		t.forget(entry)
-		t.later()
-		own := t.lapsed()
-		t.refuses(entry, idempotency.ErrEntryChanged)
-		t.abandoned(own)
+	rule: "If the key belongs to a new operation since the entry was read, Resolve returns ErrEntryChanged.",
+	checkRule: func(t *trial) {
+		entry := t.inspectAbandoned(t.claimUntilLapsed())
+		t.forgetRecord(entry)
+		t.waitForClock()
+		own := t.claimUntilLapsed()
+		t.checkResolveRefused(entry, idempotency.ErrEntryChanged)
+		t.inspectAbandoned(own)
 	},
 }}
 
 var resolveRaceCases = []testCase{{
 	name: "resolve/during Begin",
-	rule: "When an operation is resolved while a request takes it over, one of the two has it.",
-	check: func(t *trial) {
+	rule: "If an operation is resolved while a request takes it over, exactly one of the two succeeds.",
+	checkRule: func(t *trial) {
 		for round := range 8 {
-			t := t.at(freshKey())
-			own := t.lapsed()
-			entry := t.abandoned(own)
-			var resolved, failed error
-			var got answer
-			atOnce(round, func() { resolved = t.resolver().Resolve(t.ctx, entry, happened(found())) }, func() {
-				got, failed = t.ask(t.ctx, takingOver(request))
+			t := t.withKey(newKey())
+			own := t.claimUntilLapsed()
+			entry := t.inspectAbandoned(own)
+			var resolveErr, beginErr error
+			var got beginResult
+			runBothAtOnce(round, func() { resolveErr = t.asResolver().Resolve(t.ctx, entry, asHappened(operatorResponse())) }, func() {
+				got, beginErr = t.callBegin(t.ctx, withTakeOver(request))
 			})
-			t.keep(got)
-			t.succeeds("Begin", failed)
+			t.rememberClaim(got)
+			t.checkSuccess("Begin", beginErr)
 			if got.claim == nil {
-				t.succeeds("Resolve", resolved)
-				t.replays(own, found())
+				t.checkSuccess("Resolve", resolveErr)
+				t.checkReplay(own, operatorResponse())
 				continue
 			}
-			t.isRefusedFor(resolved)
+			t.checkChangedOrInProgress(resolveErr)
 			own.Attempt++
-			t.describes(got, own)
-			t.complete(got, receipt("of the claim"))
-			t.replays(own, receipt("of the claim"))
+			t.checkAttempt(got, own)
+			t.completeClaim(got, newReceipt("of the claim"))
+			t.checkReplay(own, newReceipt("of the claim"))
 		}
 	},
 }, {
 	name: "resolve/during Complete",
-	rule: "When an operation is resolved while its owner completes it, one of the two answers counts, and both know which.",
-	check: func(t *trial) {
+	rule: "If an operation is resolved while its owner completes it, exactly one of the two calls succeeds.",
+	checkRule: func(t *trial) {
 		for round := range 8 {
-			t := t.at(freshKey())
-			own := t.lapsed()
-			entry := t.abandoned(own)
-			var resolved, completed error
-			atOnce(round, func() { resolved = t.resolver().Resolve(t.ctx, entry, happened(found())) }, func() {
-				completed = own.claim.Complete(t.ctx, receipt("of a late owner"), long)
+			t := t.withKey(newKey())
+			own := t.claimUntilLapsed()
+			entry := t.inspectAbandoned(own)
+			var resolveErr, completeErr error
+			runBothAtOnce(round, func() { resolveErr = t.asResolver().Resolve(t.ctx, entry, asHappened(operatorResponse())) }, func() {
+				completeErr = own.claim.Complete(t.ctx, newReceipt("of a late owner"), long)
 			})
-			if resolved == nil {
-				t.says("Complete", completed, idempotency.ErrClaimLost)
-				t.replays(own, found())
+			if resolveErr == nil {
+				t.checkError("Complete", completeErr, idempotency.ErrClaimLost)
+				t.checkReplay(own, operatorResponse())
 				continue
 			}
-			t.says("Resolve", resolved, idempotency.ErrEntryChanged)
-			t.succeeds("Complete", completed)
-			t.replays(own, receipt("of a late owner"))
+			t.checkError("Resolve", resolveErr, idempotency.ErrEntryChanged)
+			t.checkSuccess("Complete", completeErr)
+			t.checkReplay(own, newReceipt("of a late owner"))
 		}
 	},
 }, {
 	name: "resolve/twice at once",
-	rule: "Of two operators who decide otherwise at once, one decides.",
-	check: func(t *trial) {
+	rule: "If two operators resolve an operation differently at the same time, exactly one of them succeeds.",
+	checkRule: func(t *trial) {
 		for round := range 8 {
-			t := t.at(freshKey())
-			own := t.lapsed()
-			entry := t.abandoned(own)
-			var one, other error
-			atOnce(round, func() { one = t.resolver().Resolve(t.ctx, entry, happened(found())) }, func() {
-				other = t.resolver().Resolve(t.ctx, entry, notHappened("bob", "no charge"))
+			t := t.withKey(newKey())
+			own := t.claimUntilLapsed()
+			entry := t.inspectAbandoned(own)
+			var happenedErr, notHappenedErr error
+			runBothAtOnce(round, func() { happenedErr = t.asResolver().Resolve(t.ctx, entry, asHappened(operatorResponse())) }, func() {
+				notHappenedErr = t.asResolver().Resolve(t.ctx, entry, asNotHappened("bob", "no charge"))
 			})
-			if one == nil {
-				t.says("Resolve", other, idempotency.ErrEntryChanged)
-				t.replays(own, found())
+			if happenedErr == nil {
+				t.checkError("Resolve", notHappenedErr, idempotency.ErrEntryChanged)
+				t.checkReplay(own, operatorResponse())
 				continue
 			}
-			t.says("Resolve", one, idempotency.ErrEntryChanged)
-			t.succeeds("Resolve", other)
-			t.isResolved(t.inspectAs(idempotency.StateReleased, own), own, notHappened("bob", "no charge"))
+			t.checkError("Resolve", happenedErr, idempotency.ErrEntryChanged)
+			t.checkSuccess("Resolve", notHappenedErr)
+			t.checkResolved(t.inspectState(idempotency.StateReleased, own), own, asNotHappened("bob", "no charge"))
 		}
 	},
 }}
 
-// The steps of a Resolver.
+// asResolver returns the store as a Resolver.
+func (t *trial) asResolver() idempotency.Resolver { return t.store.(idempotency.Resolver) }
 
-func (t *trial) resolver() idempotency.Resolver { return t.store.(idempotency.Resolver) }
-
-func (t *trial) resolve(entry idempotency.Entry, resolution idempotency.Resolution) {
-	t.succeeds("Resolve", t.resolver().Resolve(t.ctx, entry, resolution))
+// resolveEntry calls Resolve, which must succeed.
+func (t *trial) resolveEntry(entry idempotency.Entry, resolution idempotency.Resolution) {
+	t.checkSuccess("Resolve", t.asResolver().Resolve(t.ctx, entry, resolution))
 }
 
-// abandoned returns the entry of an operation, which must be abandoned.
-func (t *trial) abandoned(own answer) idempotency.Entry {
-	return t.inspectAs(idempotency.StateAbandoned, own).Entry
+// inspectAbandoned returns the entry of own, which must be abandoned.
+func (t *trial) inspectAbandoned(own beginResult) idempotency.Entry {
+	return t.inspectState(idempotency.StateAbandoned, own).Entry
 }
 
-// byDigest returns the entry that is found by the digest of the key alone.
-func (t *trial) byDigest(state idempotency.State, own answer) idempotency.Entry {
-	entry, err := t.resolver().InspectDigest(t.ctx, t.key.Digest())
-	t.succeeds("InspectDigest", err)
-	t.isEntry(entry, state, own)
+// inspectByDigest calls InspectDigest, which must return the entry of own in the given state.
+func (t *trial) inspectByDigest(state idempotency.State, own beginResult) idempotency.Entry {
+	entry, err := t.asResolver().InspectDigest(t.ctx, t.key.Digest())
+	t.checkSuccess("InspectDigest", err)
+	t.checkEntry(entry, state, own)
 	return entry
 }
 
-// refuses checks the error of both kinds of resolution.
-func (t *trial) refuses(entry idempotency.Entry, want error) {
-	t.says("Resolve", t.resolver().Resolve(t.ctx, entry, happened(found())), want)
-	t.says("Resolve", t.resolver().Resolve(t.ctx, entry, notHappened("bob", "no charge")), want)
+// checkResolveRefused checks that Resolve returns want for both kinds of resolution.
+func (t *trial) checkResolveRefused(entry idempotency.Entry, want error) {
+	t.checkError("Resolve", t.asResolver().Resolve(t.ctx, entry, asHappened(operatorResponse())), want)
+	t.checkError("Resolve", t.asResolver().Resolve(t.ctx, entry, asNotHappened("bob", "no charge")), want)
 }
 
-// isResolved checks what an entry says of the resolution that ended the attempt of own.
-func (t *trial) isResolved(seen inspected, own answer, r idempotency.Resolution) {
+// checkResolved checks that the entry has the resolution r, which ended the attempt of own.
+func (t *trial) checkResolved(seen inspectedEntry, own beginResult, r idempotency.Resolution) {
 	want := idempotency.Resolved{
 		Happened: r.Response != nil, Attempt: own.Attempt, At: r.At, Operator: r.Operator, Reason: r.Reason,
 	}
 	switch got := seen.Resolved; {
 	case got == nil:
-		t.failf("the entry does not say that %q has resolved the operation", r.Operator)
+		t.failf("the entry has no resolution, although %q has resolved the operation", r.Operator)
 	case !got.At.Equal(want.At):
-		t.failf("the operation was resolved at %v, not at %v", got.At, want.At)
+		t.failf("the entry says that the operation was resolved at %v, want %v", got.At, want.At)
 	case got.Happened != want.Happened, got.Attempt != want.Attempt, got.Operator != want.Operator, got.Reason != want.Reason:
-		t.failf("of the resolution %+v, the entry says %+v", want, *got)
+		t.failf("the entry has the resolution %+v, want %+v", *got, want)
 	}
 }
 
-func (t *trial) isUnresolved(seen inspected) {
+// checkUnresolved checks that the entry has no resolution.
+func (t *trial) checkUnresolved(seen inspectedEntry) {
 	if seen.Resolved != nil {
-		t.failf("the entry says that the operation was resolved: %+v", *seen.Resolved)
+		t.failf("the entry has the resolution %+v, want none", *seen.Resolved)
 	}
 }
 
-// nextLapsed claims the next attempt at the operation of own, and returns when its lease has run out.
-func (t *trial) nextLapsed(own answer, a idempotency.ClaimRequest) answer {
-	next := t.next(own, lasting(a, short, long))
-	t.until("the lease lapses", func() bool { return t.inspect().State == idempotency.StateAbandoned })
+// claimNextUntilLapsed claims the next attempt at the operation of own, and returns when its lease has lapsed.
+func (t *trial) claimNextUntilLapsed(own beginResult, req idempotency.ClaimRequest) beginResult {
+	next := t.claimNextAttempt(own, withDurations(req, short, long))
+	t.waitUntil("the lease lapses", func() bool { return t.inspectKey().State == idempotency.StateAbandoned })
 	return next
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// resolverBugs names the faults in the resolver of the reference store, by a case that must fail for them.
+// resolverBugs maps the name of a case to the bugs of referenceStore, or of stepBugs, that the case must find.
 var resolverBugs = map[string][]string{
 	"resolve/happened": {
 		"resolving does nothing", "resolved answer has no note", "resolving keeps the lifetime", "resolution is another one",
@@ -20,7 +20,7 @@ var resolverBugs = map[string][]string{
 	},
 	"resolve/who and why, visible text": {"reason is cut"},
 	"resolve/steps":                     {"answer leaves the steps"},
-	"resolve/steps that were begun":     {"marks stay", "marks are removed that nobody has seen"},
+	"resolve/steps that were begun":     {"marks stay", "marks beyond the entry are removed"},
 	"resolve/again":                     {"first resolution counts"},
 	"resolve/another operation":         {"resolution outlives the record"},
 	"resolve/late owner":                {"resolving leaves the claim"},
@@ -35,66 +35,66 @@ var resolverBugs = map[string][]string{
 	"resolve/twice at once":             {"resolving checks, then writes"},
 }
 
-// stepBugs are faults of a store that keeps checkpoints, which the reference store does not.
+// stepBugs returns stores with checkpoints by the name of their bug, because referenceStore has no checkpoints.
 var stepBugs = map[string]func() idempotency.Store{
-	"answer leaves the steps":                func() idempotency.Store { return leavesSteps{newMemory()} },
-	"marks stay":                             func() idempotency.Store { return leavesMarks{newMemory()} },
-	"marks are removed that nobody has seen": func() idempotency.Store { return seesMarks{newMemory()} },
+	"answer leaves the steps":            func() idempotency.Store { return stepKeepingStore{newPlainMemoryStore()} },
+	"marks stay":                         func() idempotency.Store { return markKeepingStore{newPlainMemoryStore()} },
+	"marks beyond the entry are removed": func() idempotency.Store { return markRemovingStore{newPlainMemoryStore()} },
 }
 
-// TestResolverBugs shows that each of the seeded bugs is caught by the case that is meant for it, and that each case has one.
+// TestResolverBugs checks that each case finds its seeded bugs, and that each case has a bug.
 func TestResolverBugs(t *testing.T) {
-	unproven := names(resolverCases())
+	withoutBug := caseNames(resolverCases())
 	for caughtBy, bugs := range resolverBugs {
-		delete(unproven, caughtBy)
+		delete(withoutBug, caughtBy)
 		for _, bug := range bugs {
 			t.Run(caughtBy+" "+bug, func(t *testing.T) {
 				t.Parallel()
-				newStore := func() idempotency.Store { return newReference(bug) }
-				if buggy, ok := stepBugs[bug]; ok {
-					newStore = buggy
+				newStore := func() idempotency.Store { return newReferenceStore(bug) }
+				if newStepStore, ok := stepBugs[bug]; ok {
+					newStore = newStepStore
 				}
-				err := resolverViolations(t, newStore, caughtBy)[caughtBy]
-				if err == nil {
-					t.Errorf("not caught by %q", caughtBy)
+				violation := findResolverViolations(t, newStore, caughtBy)[caughtBy]
+				if violation == nil {
+					t.Errorf("the case %q has not found the bug", caughtBy)
 				}
-				t.Log(err)
+				t.Log(violation)
 			})
 		}
 	}
-	for name := range unproven {
-		t.Errorf("there is no bug for %q to catch", name)
+	for name := range withoutBug {
+		t.Errorf("the case %q has no bug to find", name)
 	}
 }
 
-// TestNoFalseAlarmsOfResolvers shows that correct resolvers pass.
+// TestNoFalseAlarmsOfResolvers checks that correct resolvers pass.
 func TestNoFalseAlarmsOfResolvers(t *testing.T) {
 	for name, newStore := range map[string]func() idempotency.Store{
-		"memory":    func() idempotency.Store { return newMemory() },
-		"reference": func() idempotency.Store { return newReference("") },
-		"sealed":    func() idempotency.Store { return mustSeal(t, newMemory()) },
+		"memory":    func() idempotency.Store { return newPlainMemoryStore() },
+		"reference": func() idempotency.Store { return newReferenceStore("") },
+		"sealed":    func() idempotency.Store { return mustSeal(t, newPlainMemoryStore()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for name, err := range resolverViolations(t, newStore) {
+			for name, err := range findResolverViolations(t, newStore) {
 				t.Errorf("%s: %v", name, err)
 			}
 		})
 	}
 }
 
-func resolverViolations(t *testing.T, newStore func() idempotency.Store, names ...string) map[string]error {
-	return failures(t, resolverCases(), func() subject { return subject{store: newStore()} }, names)
+func findResolverViolations(t *testing.T, newStore func() idempotency.Store, names ...string) map[string]error {
+	return findFailures(t, resolverCases(), func() subject { return subject{store: newStore()} }, names)
 }
 
-func newMemory() *idempotency.MemoryStore {
+func newPlainMemoryStore() *idempotency.MemoryStore {
 	return idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 }
 
-// leavesSteps shows a step of an operation that has its answer.
-type leavesSteps struct{ *idempotency.MemoryStore }
+// stepKeepingStore shows a step of a completed operation.
+type stepKeepingStore struct{ *idempotency.MemoryStore }
 
-func (s leavesSteps) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
+func (s stepKeepingStore) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
 	entry, err := s.MemoryStore.Inspect(ctx, key)
 	if entry.State == idempotency.StateCompleted {
 		entry.Steps = []idempotency.StepSize{{Name: "charge"}}
@@ -102,32 +102,33 @@ func (s leavesSteps) Inspect(ctx context.Context, key idempotency.Key) (idempote
 	return entry, err
 }
 
-// leavesMarks removes no mark.
-type leavesMarks struct{ *idempotency.MemoryStore }
+// markKeepingStore removes no marks of begun steps when an operation is resolved.
+type markKeepingStore struct{ *idempotency.MemoryStore }
 
-func (s leavesMarks) Resolve(ctx context.Context, entry idempotency.Entry, r idempotency.Resolution) error {
+func (s markKeepingStore) Resolve(ctx context.Context, entry idempotency.Entry, r idempotency.Resolution) error {
 	entry.Steps = nil
 	return s.MemoryStore.Resolve(ctx, entry, r)
 }
 
-// seesMarks removes every mark that is there when an operation is resolved.
-type seesMarks struct{ *idempotency.MemoryStore }
+// markRemovingStore removes all marks of begun steps when an operation is resolved, also marks that the entry does not
+// list.
+type markRemovingStore struct{ *idempotency.MemoryStore }
 
-func (s seesMarks) Resolve(ctx context.Context, entry idempotency.Entry, r idempotency.Resolution) error {
+func (s markRemovingStore) Resolve(ctx context.Context, entry idempotency.Entry, r idempotency.Resolution) error {
 	if now, err := s.Inspect(ctx, entry.Key); err == nil {
 		entry.Steps = now.Steps
 	}
 	return s.MemoryStore.Resolve(ctx, entry, r)
 }
 
-var _ idempotency.Resolver = (*reference)(nil)
+var _ idempotency.Resolver = (*referenceStore)(nil)
 
 // InspectDigest implements [idempotency.Resolver].
-func (r *reference) InspectDigest(ctx context.Context, digest [32]byte) (idempotency.Entry, error) {
+func (r *referenceStore) InspectDigest(ctx context.Context, digest [32]byte) (idempotency.Entry, error) {
 	r.mu.Lock()
 	var found idempotency.Key
 	for key := range r.entries {
-		if key.Digest() == digest && !r.has("digests are not found") {
+		if key.Digest() == digest && !r.hasBug("digests are not found") {
 			found = key
 		}
 	}
@@ -136,82 +137,83 @@ func (r *reference) InspectDigest(ctx context.Context, digest [32]byte) (idempot
 }
 
 // Resolve implements [idempotency.Resolver].
-func (r *reference) Resolve(_ context.Context, asked idempotency.Entry, resolution idempotency.Resolution) error {
+func (r *referenceStore) Resolve(_ context.Context, asked idempotency.Entry, resolution idempotency.Resolution) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	e := r.find(asked.Key, now)
+	e := r.findEntry(asked.Key, now)
 	if e == nil {
-		if r.has("resolving nothing succeeds") {
+		if r.hasBug("resolving nothing succeeds") {
 			return nil
 		}
 		return idempotency.ErrNoRecord
 	}
-	if err := r.unresolvable(r.entry(asked.Key, e, now), asked); err != nil {
+	if err := r.checkResolvable(r.describeEntry(asked.Key, e, now), asked); err != nil {
 		return err
 	}
-	if r.has("resolving checks, then writes") {
-		r.pause()
+	if r.hasBug("resolving checks, then writes") {
+		r.yieldLock()
 	}
 	switch {
-	case r.has("resolving does nothing"):
+	case r.hasBug("resolving does nothing"):
 		return nil
-	case r.has("resolving forgets"):
+	case r.hasBug("resolving forgets"):
 		delete(r.entries, asked.Key)
 		return nil
-	case !r.has("resolving leaves the claim"):
+	case !r.hasBug("resolving leaves the claim"):
 		e.owner = &referenceClaim{store: r, key: asked.Key, claimed: e.owner.claimed}
 	}
-	if r.has("resolving frees the key") {
-		e.Fingerprint = another.Fingerprint
+	if r.hasBug("resolving frees the key") {
+		e.Fingerprint = otherRequest.Fingerprint
 	}
-	if !r.has("resolving keeps the lifetime") {
-		e.ttl = now.Add(resolution.TTL)
+	if !r.hasBug("resolving keeps the lifetime") {
+		e.expiresAt = now.Add(resolution.TTL)
 	} else {
-		e.ttl = now.Add(2 * resolution.TTL)
+		e.expiresAt = now.Add(2 * resolution.TTL)
 	}
-	e.lease = now
-	r.keep(e, resolution.Resolved(asked))
+	e.leaseEnd = now
+	r.keepResolution(e, resolution.Resolved(asked))
 	if resolution.Response == nil {
-		e.released = true
+		e.isReleased = true
 		return nil
 	}
 	resp := resolution.Response.Clone()
 	switch {
-	case r.has("resolved answer has no note"):
+	case r.hasBug("resolved answer has no note"):
 		resp.Note = ""
-	case r.has("resolved answer is not omitted"):
+	case r.hasBug("resolved answer is not omitted"):
 		resp.Omitted = false
 	}
-	e.Response, e.released = &resp, false
+	e.Response, e.isReleased = &resp, false
 	return nil
 }
 
-// keep keeps who has resolved an operation, and why.
-func (r *reference) keep(e *entry, resolved idempotency.Resolved) {
+// keepResolution stores the resolution of e.
+func (r *referenceStore) keepResolution(e *entry, resolved idempotency.Resolved) {
 	switch {
-	case r.has("resolution is lost"), e.resolved != nil && r.has("first resolution counts"):
+	case r.hasBug("resolution is lost"), e.resolved != nil && r.hasBug("first resolution counts"):
 		return
-	case r.has("resolution is another one"):
+	case r.hasBug("resolution is another one"):
 		resolved.Happened = false
-	case r.has("reason is cut"):
+	case r.hasBug("reason is cut"):
 		resolved.Reason = resolved.Reason[:min(255, len(resolved.Reason))]
 	}
 	e.resolved, r.resolved = &resolved, &resolved
 }
 
-// unresolvable returns why an entry is not resolved.
-func (r *reference) unresolvable(have, asked idempotency.Entry) error {
+// checkResolvable returns the error of Resolve: nil if the record have may be resolved by a caller who has the entry
+// asked.
+func (r *referenceStore) checkResolvable(have, asked idempotency.Entry) error {
 	switch {
-	case have.State == idempotency.StateRunning && !r.has("running is resolved"):
+	case have.State == idempotency.StateRunning && !r.hasBug("running is resolved"):
 		return idempotency.ErrInProgress
-	case have.State == idempotency.StateReleased && r.has("released is resolved"),
-		have.State == idempotency.StateCompleted && r.has("completed is resolved"),
+	case have.State == idempotency.StateReleased && r.hasBug("released is resolved"),
+		have.State == idempotency.StateCompleted && r.hasBug("completed is resolved"),
 		have.State == idempotency.StateRunning:
 		return nil
 	case have.State != idempotency.StateAbandoned,
-		have.Attempt != asked.Attempt && !r.has("attempt is not compared"),
-		!have.Created.Equal(asked.Created) && !r.has("time of creation is not compared"):
+		have.Attempt != asked.Attempt && !r.hasBug("attempt is not compared"),
+		!have.Created.Equal(asked.Created) && !r.hasBug("time of creation is not compared"):
 		return idempotency.ErrEntryChanged
 	}
 	return nil

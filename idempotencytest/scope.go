@@ -10,29 +10,29 @@ import (
 
 var scopeCases = []testCase{{
 	name: "distinct keys",
-	rule: "Keys that differ in any part name different operations, whatever their characters and however long.",
-	check: func(t *trial) {
-		keys := confusableKeys(uuid.NewString())
-		owns := make([]answer, len(keys))
+	rule: "Keys that differ in any part belong to different operations, for all characters and all lengths.",
+	checkRule: func(t *trial) {
+		keys := makeConfusableKeys(uuid.NewString())
+		owns := make([]beginResult, len(keys))
 		for i, key := range keys {
-			owns[i] = t.at(key).claim(request)
-			t.complete(owns[i], receipt(key.String()))
+			owns[i] = t.withKey(key).claimKey(request)
+			t.completeClaim(owns[i], newReceipt(key.String()))
 		}
 		for i, key := range keys {
-			t.isResponse(t.at(key).refused(request), owns[i], receipt(key.String()))
+			t.checkResponse(t.withKey(key).readHeldRecord(request), owns[i], newReceipt(key.String()))
 		}
 	},
 }}
 
-// confusableKeys returns keys that are all different, and that no other call returns.
-func confusableKeys(nonce string) []idempotency.Key {
+// makeConfusableKeys returns keys that are all different, but similar. Each nonce gives other keys.
+func makeConfusableKeys(nonce string) []idempotency.Key {
 	const user, endpoint, id = "user", "POST /", "id"
 	var keys []idempotency.Key
 	add := func(user, endpoint, id string) {
 		keys = append(keys, idempotency.Key{User: nonce + user, Endpoint: endpoint, ID: id})
 	}
 
-	// One part differs, by little.
+	// One part differs slightly.
 	for _, part := range []string{
 		"", "a", "A", "a ", " a", "a\x00", "\x00a", "a\n", "a\r\n", "0", "00", "*", "?", "%", "_", "%61", `\`, `\\`, "'", `"`,
 		"{a}", "{b}", "\u00e9", "e\u0301", "\u00c5", "\u212b", "\ufffd", "\xff", "\xfe",
@@ -49,7 +49,7 @@ func confusableKeys(nonce string) []idempotency.Key {
 	add(user, endpoint, strings.Repeat("x", 254)+"a")
 	add(user, endpoint, strings.Repeat("x", 254)+"b")
 
-	// The parts run into one another, with every delimiter that a store may put between them.
+	// The parts contain delimiters at their ends, so that the joined parts would be equal.
 	for _, d := range []string{"", ":", "/", "|", ",", ";", "-", "_", ".", "#", "\x00", "\x1f", "\n", "\r\n", "{", "}"} {
 		add(d+"ab", "c"+d+"d", "e"+d)
 		add(d+"a", "b"+d+"c"+d+"d", "e"+d)

@@ -15,44 +15,44 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// RunSteps tests stores each of whose claims is an [idempotency.Checkpointer]. NewStore returns the stores. Each rule has a
-// subtest, which has its own store, as in [Run]. RunSteps does not repeat the rules of Run, which the stores must keep, too.
+// RunSteps tests stores whose claims implement [idempotency.Checkpointer]. As [Run] does, RunSteps calls newStore for
+// each rule, and tests the rule in a subtest. The stores must also pass Run, whose rules RunSteps does not repeat.
 //
 // The stores may share a database, because every subtest uses its own keys.
 func RunSteps(t *testing.T, newStore func(*testing.T) idempotency.Store) {
 	store := newStore(t)
-	_, claim, err := tryClaim(t.Context(), store)
+	_, claim, err := claimNewKey(t.Context(), store)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, ok := claim.(idempotency.Checkpointer)
-	release(t.Context(), claim)
+	cleanUpClaim(t.Context(), claim)
 	if !ok {
-		t.Fatalf("the claim, a %T, is no idempotency.Checkpointer", claim)
+		t.Fatalf("a claim, a %T, does not implement idempotency.Checkpointer", claim)
 	}
-	if err := probe(t.Context(), store); err != nil {
+	if err := checkTwoClaims(t.Context(), store); err != nil {
 		t.Fatal(err)
 	}
-	runAll(t, "steps", stepCases, func(t *testing.T) subject { return subject{store: newStore(t)} })
+	runCases(t, "steps", stepCases, func(t *testing.T) subject { return subject{store: newStore(t)} })
 }
 
 var stepCases = []testCase{{
 	name: "first result",
-	rule: "The first checkpoint of a name counts: a second one is not stored, and gets the first.",
-	check: func(t *trial) {
-		own := t.claim(request)
-		t.has(own, nil)
-		t.stores(own, "charge", "first", "first")
-		t.stores(own, "charge", "second", "first")
-		t.stores(own, "charge", "first", "first")
-		t.stores(own, "ship", "third", "third")
-		t.has(own, map[string]string{"charge": "first", "ship": "third"})
+	rule: "The first checkpoint of a name stays. A second one is not stored, and Checkpoint returns the first data.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
+		t.checkCheckpoints(own, nil)
+		t.storeCheckpoint(own, "charge", "first", "first")
+		t.storeCheckpoint(own, "charge", "second", "first")
+		t.storeCheckpoint(own, "charge", "first", "first")
+		t.storeCheckpoint(own, "ship", "third", "third")
+		t.checkCheckpoints(own, map[string]string{"charge": "first", "ship": "third"})
 	},
 }, {
 	name: "any bytes",
-	rule: "Data of any bytes comes back as it was stored, also none and 64 KiB; and names of all characters are distinct.",
-	check: func(t *trial) {
-		own := t.claim(request)
+	rule: "Checkpoints returns all stored bytes, also for empty data and 64 KiB, and keeps different names apart.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
 		every := make([]byte, 256)
 		for i := range every {
 			every[i] = byte(i)
@@ -62,161 +62,159 @@ var stepCases = []testCase{{
 			"A": "upper", "a": "lower", "a%": "percent", "a_": "underscore", `"\'` + "`": "quotes",
 			"{x}:[y]": "brackets", "a?": "mark", strings.Repeat("n", 101): "long",
 		}
-		delete(want, "every byte") // which has a space
+		delete(want, "every byte") // because a name has no spaces
 		want["every-byte"] = string(every)
 		for name, data := range want {
-			t.stores(own, name, data, data)
+			t.storeCheckpoint(own, name, data, data)
 		}
-		t.has(own, want)
+		t.checkCheckpoints(own, want)
 	},
 }, {
 	name: "next attempt",
-	rule: "A later attempt has the checkpoints of the attempts before, and adds its own.",
-	check: func(t *trial) {
-		own := t.claim(request)
-		t.stores(own, "charge", "1", "1")
-		t.release(own)
-		own = t.claim(request)
-		t.has(own, map[string]string{"charge": "1"})
-		t.stores(own, "charge", "2", "1")
-		t.stores(own, "ship", "2", "2")
-		t.release(own)
-		own = t.claim(request)
-		t.release(own) // an attempt without steps
-		t.has(t.claim(request), map[string]string{"charge": "1", "ship": "2"})
+	rule: "A later attempt has the checkpoints of the earlier attempts, and can add more.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
+		t.storeCheckpoint(own, "charge", "1", "1")
+		t.releaseClaim(own)
+		own = t.claimKey(request)
+		t.checkCheckpoints(own, map[string]string{"charge": "1"})
+		t.storeCheckpoint(own, "charge", "2", "1")
+		t.storeCheckpoint(own, "ship", "2", "2")
+		t.releaseClaim(own)
+		own = t.claimKey(request)
+		t.releaseClaim(own) // an attempt without steps
+		t.checkCheckpoints(t.claimKey(request), map[string]string{"charge": "1", "ship": "2"})
 	},
 }, {
 	name: "takeover",
-	rule: "Whoever takes over a lapsed claim has its checkpoints. The overtaken owner gets ErrClaimLost, and stores nothing.",
-	check: func(t *trial) {
-		old := t.lapsed()
-		t.stores(old, "charge", "old", "old")
-		own := t.next(old, takingOver(request))
-		t.isFenced(old)
-		t.has(own, map[string]string{"charge": "old"})
-		t.stores(own, "ship", "new", "new")
-		t.isFenced(old)
-		t.release(own)
-		t.isFenced(old)
-		t.isFenced(own)
-		t.has(t.next(own, request), map[string]string{"charge": "old", "ship": "new"})
+	rule: "After a takeover, the new owner has the checkpoints. The old owner gets ErrClaimLost, and stores nothing.",
+	checkRule: func(t *trial) {
+		old := t.claimUntilLapsed()
+		t.storeCheckpoint(old, "charge", "old", "old")
+		own := t.claimNextAttempt(old, withTakeOver(request))
+		t.checkFenced(old)
+		t.checkCheckpoints(own, map[string]string{"charge": "old"})
+		t.storeCheckpoint(own, "ship", "new", "new")
+		t.checkFenced(old)
+		t.releaseClaim(own)
+		t.checkFenced(old)
+		t.checkFenced(own)
+		t.checkCheckpoints(t.claimNextAttempt(own, request), map[string]string{"charge": "old", "ship": "new"})
 	},
 }, {
 	name: "after the end",
-	rule: "A claim that was settled stores no checkpoints, and shows none.",
-	check: func(t *trial) {
-		own := t.claim(request)
-		t.stores(own, "charge", "1", "1")
-		t.complete(own, receipt("done"))
-		t.isFenced(own)
-		t.replays(own, receipt("done"))
+	rule: "After Complete or Release, Checkpoint and Checkpoints return ErrClaimLost.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
+		t.storeCheckpoint(own, "charge", "1", "1")
+		t.completeClaim(own, newReceipt("done"))
+		t.checkFenced(own)
+		t.checkReplay(own, newReceipt("done"))
 
-		t = t.at(freshKey())
-		own = t.claim(request)
-		t.release(own)
-		t.isFenced(own)
+		t = t.withKey(newKey())
+		own = t.claimKey(request)
+		t.releaseClaim(own)
+		t.checkFenced(own)
 	},
 }, {
 	name: "other keys",
-	rule: "Each operation has its own checkpoints.",
-	check: func(t *trial) {
-		one, other := t.claim(request), t.at(freshKey()).claim(request)
-		t.stores(one, "charge", "one", "one")
-		t.stores(other, "charge", "other", "other")
-		t.has(one, map[string]string{"charge": "one"})
-		t.has(other, map[string]string{"charge": "other"})
+	rule: "Each operation has separate checkpoints.",
+	checkRule: func(t *trial) {
+		one, other := t.claimKey(request), t.withKey(newKey()).claimKey(request)
+		t.storeCheckpoint(one, "charge", "one", "one")
+		t.storeCheckpoint(other, "charge", "other", "other")
+		t.checkCheckpoints(one, map[string]string{"charge": "one"})
+		t.checkCheckpoints(other, map[string]string{"charge": "other"})
 	},
 }, {
 	name: "new operation",
-	rule: "A new operation with the key of one that has expired has no checkpoints.",
-	check: func(t *trial) {
-		own := t.claim(lasting(request, short, short))
+	rule: "After a record has expired, a new operation with the same key has no checkpoints.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(withDurations(request, short, short))
 		steps := own.claim.(idempotency.Checkpointer)
-		if _, err := steps.Checkpoint(t.ctx, "charge", []byte("old")); !errors.Is(err, idempotency.ErrRestored) {
-			t.succeeds("Checkpoint", err)
-		}
-		released := own.claim.Release(t.ctx, short)
-		if !errors.Is(released, idempotency.ErrClaimLost) {
-			t.succeeds("Release", released)
-		}
-		var next answer
-		t.until("the released record expires", func() bool {
-			next = t.begin(another)
+		_, err := steps.Checkpoint(t.ctx, "charge", []byte("old"))
+		t.checkSuccessOrRestored("Checkpoint", err)
+		t.checkSuccessOrLost("Release", own.claim.Release(t.ctx, short))
+		var next beginResult
+		t.waitUntil("the released record expires", func() bool {
+			next = t.beginAttempt(otherRequest)
 			return next.claim != nil
 		})
-		t.has(next, nil)
-		t.stores(next, "charge", "new", "new")
+		t.checkCheckpoints(next, nil)
+		t.storeCheckpoint(next, "charge", "new", "new")
 	},
 }, {
 	name: "completed operation",
-	rule: "When a completed operation has expired, its checkpoints are gone with it.",
-	check: func(t *trial) {
-		own := t.claim(request)
-		t.stores(own, "charge", "old", "old")
-		// A store that keeps steps in a record of their own gives that one half of the time. A second is left to a slow machine.
-		t.succeeds("Complete", own.claim.Complete(t.ctx, receipt("done"), 2*time.Second))
-		var next answer
-		t.until("the completed record expires", func() bool {
-			next = t.begin(request)
+	rule: "After a completed record has expired, its checkpoints are gone as well.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
+		t.storeCheckpoint(own, "charge", "old", "old")
+		// Stores that keep steps in a separate record may halve the TTL for it. The remaining second suffices for slow
+		// machines.
+		t.checkSuccess("Complete", own.claim.Complete(t.ctx, newReceipt("done"), 2*time.Second))
+		var next beginResult
+		t.waitUntil("the completed record expires", func() bool {
+			next = t.beginAttempt(request)
 			return next.claim != nil
 		})
-		t.has(next, nil)
+		t.checkCheckpoints(next, nil)
 	},
 }, {
 	name: "forgotten record",
-	rule: "A checkpoint of a claim whose record the store has forgotten is stored with ErrRestored and RecordLost.",
-	check: func(t *trial) {
-		own := t.forgotten()
+	rule: "If the record has expired, Checkpoint stores its data together with RecordLost, and returns ErrRestored.",
+	checkRule: func(t *trial) {
+		own := t.claimUntilExpired()
 		lost := map[string]string{idempotency.RecordLost: ""}
-		t.has(own, lost)
+		t.checkCheckpoints(own, lost)
 		stored, err := own.claim.(idempotency.Checkpointer).Checkpoint(t.ctx, "charge", []byte("1"))
-		t.says("Checkpoint", err, idempotency.ErrRestored)
+		t.checkError("Checkpoint", err, idempotency.ErrRestored)
 		if string(stored) != "1" {
-			t.failf("Checkpoint returned %q", stored)
+			t.failf("Checkpoint returned %q, want \"1\"", stored)
 		}
-		extended := own.claim.Extend(t.ctx, long)
-		if errors.Is(extended, idempotency.ErrRestored) {
-			t.has(own, lost) // it came too late: the record had expired again
+		extendErr := own.claim.Extend(t.ctx, long)
+		if errors.Is(extendErr, idempotency.ErrRestored) {
+			t.checkCheckpoints(own, lost) // the record had expired again before Extend
 			return
 		}
-		t.succeeds("Extend", extended)
+		t.checkSuccess("Extend", extendErr)
 		lost["charge"] = "1"
-		t.has(own, lost)
-		t.refused(another)
-		t.complete(own, receipt("after all"))
-		t.replays(own, receipt("after all"))
+		t.checkCheckpoints(own, lost)
+		t.readHeldRecord(otherRequest)
+		t.completeClaim(own, newReceipt("after all"))
+		t.checkReplay(own, newReceipt("after all"))
 	},
 }, {
 	name: "lost steps",
-	rule: "When Extend makes a record again that has had steps, the record has RecordLost, also for the next attempt.",
-	check: func(t *trial) {
-		own := t.claim(lasting(request, short, short))
+	rule: "If Extend creates an expired record with steps again, the record has RecordLost, also for the next attempt.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(withDurations(request, short, short))
 		_, err := own.claim.(idempotency.Checkpointer).Checkpoint(t.ctx, "charge", []byte("1"))
 		if errors.Is(err, idempotency.ErrRestored) {
-			return // it came too late
+			return // the record had expired before Checkpoint
 		}
-		t.succeeds("Checkpoint", err)
-		t.at(freshKey()).forgotten() // was claimed later, so the record has expired, too
+		t.checkSuccess("Checkpoint", err)
+		t.withKey(newKey()).claimUntilExpired() // claimed later, so the record of own has expired as well
 		lost := map[string]string{idempotency.RecordLost: ""}
-		t.has(own, lost)
-		t.says("Extend", own.claim.Extend(t.ctx, long), idempotency.ErrRestored)
-		t.has(own, lost)
-		t.release(own)
-		own = t.claim(request)
-		t.has(own, lost)
-		t.stores(own, "charge", "2", "2")
-		t.complete(own, receipt("after all"))
-		t.replays(own, receipt("after all"))
+		t.checkCheckpoints(own, lost)
+		t.checkError("Extend", own.claim.Extend(t.ctx, long), idempotency.ErrRestored)
+		t.checkCheckpoints(own, lost)
+		t.releaseClaim(own)
+		own = t.claimKey(request)
+		t.checkCheckpoints(own, lost)
+		t.storeCheckpoint(own, "charge", "2", "2")
+		t.completeClaim(own, newReceipt("after all"))
+		t.checkReplay(own, newReceipt("after all"))
 	},
 }, {
 	name: "concurrent steps",
-	rule: "Checkpoints may be stored at the same time, also of one name: the first counts for all; and beside Extend.",
-	check: func(t *trial) {
-		own := t.claim(request)
+	rule: "Checkpoint, Checkpoints and Extend may run concurrently. The first checkpoint of a name counts for all " +
+		"callers.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
 		steps, want := own.claim.(idempotency.Checkpointer), map[string]string{}
 		var running sync.WaitGroup
 		errs := make(chan error, 100)
-		same := make([][]byte, 8)
+		sameName := make([][]byte, 8)
 		for i := range 8 {
 			name := fmt.Sprint("step-", i)
 			want[name] = name
@@ -226,7 +224,7 @@ var stepCases = []testCase{{
 			})
 			running.Go(func() {
 				var err error
-				same[i], err = steps.Checkpoint(t.ctx, "same", fmt.Append(nil, i))
+				sameName[i], err = steps.Checkpoint(t.ctx, "same", fmt.Append(nil, i))
 				errs <- err
 			})
 			running.Go(func() {
@@ -240,122 +238,121 @@ var stepCases = []testCase{{
 		running.Wait()
 		close(errs)
 		for err := range errs {
-			t.succeeds("a step", err)
+			t.checkSuccess("a concurrent call", err)
 		}
-		for _, got := range same {
-			if len(got) != 1 || !bytes.Equal(got, same[0]) {
-				t.failf("concurrent checkpoints of one name returned %q", same)
+		for _, got := range sameName {
+			if len(got) != 1 || !bytes.Equal(got, sameName[0]) {
+				t.failf("concurrent checkpoints of one name returned different data: %q", sameName)
 			}
 		}
-		want["same"] = string(same[0])
-		t.has(own, want)
+		want["same"] = string(sameName[0])
+		t.checkCheckpoints(own, want)
 	},
 }, {
 	name: "steps beside the end",
-	rule: "A checkpoint that is stored while the claim ends is stored before, or gets ErrClaimLost.",
-	check: func(t *trial) {
+	rule: "A Checkpoint during Complete or Release is either stored before the end of the claim, or returns ErrClaimLost.",
+	checkRule: func(t *trial) {
 		for round := range 8 {
-			t := t.at(freshKey())
-			own := t.claim(request)
-			var stored error
+			t := t.withKey(newKey())
+			own := t.claimKey(request)
+			var checkpointErr error
 			var running sync.WaitGroup
-			running.Go(func() { _, stored = own.claim.(idempotency.Checkpointer).Checkpoint(t.ctx, "charge", nil) })
+			running.Go(func() { _, checkpointErr = own.claim.(idempotency.Checkpointer).Checkpoint(t.ctx, "charge", nil) })
 			if round%2 == 0 {
-				t.release(own)
+				t.releaseClaim(own)
 				running.Wait()
-				own = t.claim(request)
-				if stored == nil {
-					t.has(own, map[string]string{"charge": ""})
+				own = t.claimKey(request)
+				if checkpointErr == nil {
+					t.checkCheckpoints(own, map[string]string{"charge": ""})
 				} else {
-					t.has(own, nil)
+					t.checkCheckpoints(own, nil)
 				}
 			} else {
-				t.complete(own, receipt("done"))
+				t.completeClaim(own, newReceipt("done"))
 				running.Wait()
 			}
-			if stored != nil {
-				t.says("Checkpoint", stored, idempotency.ErrClaimLost)
+			if checkpointErr != nil {
+				t.checkError("Checkpoint", checkpointErr, idempotency.ErrClaimLost)
 			}
 			if round%2 == 1 {
-				t.replays(own, receipt("done"))
+				t.checkReplay(own, newReceipt("done"))
 			}
 		}
 	},
 }, {
 	name: "ended context",
-	rule: "A checkpoint whose context has ended is stored, or there is an error: never neither.",
-	check: func(t *trial) {
-		own := t.claim(request)
+	rule: "If the context has ended, Checkpoint either stores the data or returns an error.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
 		ctx, cancel := context.WithCancel(t.ctx)
 		cancel()
 		_, err := own.claim.(idempotency.Checkpointer).Checkpoint(ctx, "charge", []byte("1"))
 		if err == nil {
-			t.has(own, map[string]string{"charge": "1"})
+			t.checkCheckpoints(own, map[string]string{"charge": "1"})
 			return
 		}
-		t.stores(own, "charge", "1", "1")
+		t.storeCheckpoint(own, "charge", "1", "1")
 	},
 }, {
 	name: "inspected steps",
-	rule: "Inspect shows the checkpoints by name and size until the operation is completed. They count, and Forget removes them.",
-	check: func(t *trial) {
+	rule: "Inspect lists the checkpoints of an unfinished operation. Size includes their bytes, and Forget removes them.",
+	checkRule: func(t *trial) {
 		if !t.canInspect() {
 			return
 		}
-		own := t.claim(request)
-		before := t.inspect().Size
-		t.stores(own, "charge", strings.Repeat("c", 1000), strings.Repeat("c", 1000))
-		t.stores(own, "a", "", "")
-		t.shows("a", "charge")
-		t.release(own)
-		seen := t.inspect()
+		own := t.claimKey(request)
+		before := t.inspectKey().Size
+		t.storeCheckpoint(own, "charge", strings.Repeat("c", 1000), strings.Repeat("c", 1000))
+		t.storeCheckpoint(own, "a", "", "")
+		t.checkShownSteps("a", "charge")
+		t.releaseClaim(own)
+		seen := t.inspectKey()
 		if grown := seen.Size - before; grown < 1000 {
-			t.failf("1000 bytes of steps count as %d", grown)
+			t.failf("a checkpoint of 1000 bytes has increased Size only by %d", grown)
 		}
-		t.shows("a", "charge")
-		t.forget(seen.Entry)
-		t.isFree()
-		own = t.claim(request)
-		t.has(own, nil)
-		t.stores(own, "charge", "again", "again")
-		t.complete(own, receipt("done"))
-		t.shows()
+		t.checkShownSteps("a", "charge")
+		t.forgetRecord(seen.Entry)
+		t.checkNoRecord()
+		own = t.claimKey(request)
+		t.checkCheckpoints(own, nil)
+		t.storeCheckpoint(own, "charge", "again", "again")
+		t.completeClaim(own, newReceipt("done"))
+		t.checkShownSteps()
 	},
 }}
 
-// stores stores a checkpoint, of which want must be stored then.
-func (t *trial) stores(own answer, name, data, want string) {
-	given := []byte(data)
-	stored, err := own.claim.(idempotency.Checkpointer).Checkpoint(t.ctx, name, given)
-	t.succeedsLate("Checkpoint", err)
+// storeCheckpoint calls Checkpoint with data, which must return want. The record may have expired before the call.
+func (t *trial) storeCheckpoint(own beginResult, name, data, want string) {
+	stored, err := own.claim.(idempotency.Checkpointer).Checkpoint(t.ctx, name, []byte(data))
+	t.checkSuccessOrRestored("Checkpoint", err)
 	if string(stored) != want {
-		t.failf("of %q, %.99q is stored, not %.99q", name, stored, want)
+		t.failf("the checkpoint %q has the data %.99q, want %.99q", name, stored, want)
 	}
 }
 
-// has checks which checkpoints the operation has.
-func (t *trial) has(own answer, want map[string]string) {
+// checkCheckpoints checks that Checkpoints returns want, which has the data by name.
+func (t *trial) checkCheckpoints(own beginResult, want map[string]string) {
 	found, err := own.claim.(idempotency.Checkpointer).Checkpoints(t.ctx)
-	t.succeeds("Checkpoints", err)
+	t.checkSuccess("Checkpoints", err)
 	got := make(map[string]string)
 	for name, data := range found {
 		got[name] = string(data)
 	}
 	if !maps.Equal(got, want) {
-		t.failf("the operation has the steps %.999q, not %.999q", got, want)
+		t.failf("the operation has the checkpoints %.999q, want %.999q", got, want)
 	}
 }
 
-// isFenced checks that a claim which has ended stores nothing.
-func (t *trial) isFenced(own answer) {
+// checkFenced checks that Checkpoint and Checkpoints of an ended claim return ErrClaimLost.
+func (t *trial) checkFenced(own beginResult) {
 	steps := own.claim.(idempotency.Checkpointer)
 	_, err := steps.Checkpoint(t.ctx, "fenced", []byte("off"))
-	t.says("Checkpoint", err, idempotency.ErrClaimLost)
+	t.checkError("Checkpoint", err, idempotency.ErrClaimLost)
 	_, err = steps.Checkpoints(t.ctx)
-	t.says("Checkpoints", err, idempotency.ErrClaimLost)
+	t.checkError("Checkpoints", err, idempotency.ErrClaimLost)
 }
 
-// canInspect reports whether the store is an Inspector. One whose methods are not supported is none.
+// canInspect reports whether the store is an Inspector whose methods are supported.
 func (t *trial) canInspect() bool {
 	inspector, ok := t.store.(idempotency.Inspector)
 	if !ok {
@@ -365,14 +362,14 @@ func (t *trial) canInspect() bool {
 	return !errors.Is(err, errors.ErrUnsupported)
 }
 
-// shows checks that Inspect shows steps of these names.
-func (t *trial) shows(want ...string) {
-	seen := t.inspect()
+// checkShownSteps checks that Inspect lists the checkpoints with the names in want, in this order.
+func (t *trial) checkShownSteps(want ...string) {
+	seen := t.inspectKey()
 	var names []string
 	for _, step := range seen.Steps {
 		names = append(names, step.Name)
 	}
 	if !slices.Equal(names, want) {
-		t.failf("Inspect shows the steps %q, not %q", names, want)
+		t.failf("Inspect returned the steps %q, want %q", names, want)
 	}
 }

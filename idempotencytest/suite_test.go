@@ -21,7 +21,7 @@ func TestMemoryStore(t *testing.T) {
 	Run(t, newMemoryStore)
 }
 
-// mustSeal returns a store that tells nobody the fingerprint of another request.
+// mustSeal returns store behind package seal. Sealed records do not disclose the fingerprint of another request.
 func mustSeal(t *testing.T, store idempotency.Store) idempotency.Store {
 	sealed, err := seal.New(store, seal.Options{
 		Keys: []seal.Key{{ID: "1", Secret: make([]byte, 32)}},
@@ -36,36 +36,36 @@ func newMemoryStore(*testing.T) idempotency.Store {
 	return idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 }
 
-// TestBugs shows that each of the seeded bugs is caught by the case that is meant for it, and that each case has one.
+// TestBugs checks that each case finds its seeded bugs, and that each case has a bug.
 func TestBugs(t *testing.T) {
-	unproven := names(storeCases())
-	try := func(bug, caughtBy string, newStore func() idempotency.Store) {
-		delete(unproven, caughtBy)
+	withoutBug := caseNames(storeCases())
+	tryBug := func(bug, caughtBy string, newStore func() idempotency.Store) {
+		delete(withoutBug, caughtBy)
 		t.Run(bug, func(t *testing.T) {
 			t.Parallel()
-			err := violations(t, newStore, caughtBy)[caughtBy]
-			if err == nil {
-				t.Errorf("not caught by %q", caughtBy)
+			violation := findViolations(t, newStore, caughtBy)[caughtBy]
+			if violation == nil {
+				t.Errorf("the case %q has not found the bug", caughtBy)
 			}
-			t.Log(err)
+			t.Log(violation)
 		})
 	}
 	for caughtBy, bugs := range referenceBugs {
 		for _, bug := range bugs {
-			try(bug, caughtBy, func() idempotency.Store { return newReference(bug) })
+			tryBug(bug, caughtBy, func() idempotency.Store { return newReferenceStore(bug) })
 		}
 	}
 	for _, a := range alterations {
-		try(a.name, a.caughtBy, func() idempotency.Store {
-			return &altered{store: newReference(""), alteration: a.alteration}
+		tryBug(a.name, a.caughtBy, func() idempotency.Store {
+			return &alteredStore{store: newReferenceStore(""), alteration: a.alteration}
 		})
 	}
-	for name := range unproven {
-		t.Errorf("there is no bug for %q to catch", name)
+	for name := range withoutBug {
+		t.Errorf("the case %q has no bug to find", name)
 	}
 }
 
-func names(cases []testCase) map[string]bool {
+func caseNames(cases []testCase) map[string]bool {
 	all := make(map[string]bool)
 	for _, c := range cases {
 		all[c.name] = true
@@ -73,19 +73,19 @@ func names(cases []testCase) map[string]bool {
 	return all
 }
 
-// TestNoFalseAlarms shows that correct stores pass although they answer late, be it before or after they have acted.
+// TestNoFalseAlarms checks that correct stores pass with network delays, before and after each call.
 func TestNoFalseAlarms(t *testing.T) {
 	for name, newStore := range map[string]func() idempotency.Store{
 		"memory":       func() idempotency.Store { return newMemoryStore(t) },
-		"reference":    func() idempotency.Store { return newReference("") },
-		"unsure":       func() idempotency.Store { return unsure{newReference("")} },
-		"sealed":       func() idempotency.Store { return mustSeal(t, newReference("")) },
-		"sealed twice": func() idempotency.Store { return mustSeal(t, mustSeal(t, newReference(""))) },
+		"reference":    func() idempotency.Store { return newReferenceStore("") },
+		"unsure":       func() idempotency.Store { return lossyStore{newReferenceStore("")} },
+		"sealed":       func() idempotency.Store { return mustSeal(t, newReferenceStore("")) },
+		"sealed twice": func() idempotency.Store { return mustSeal(t, mustSeal(t, newReferenceStore(""))) },
 	} {
 		for _, delay := range []time.Duration{0, short / 4, short, 2 * short} {
 			t.Run(name+" "+delay.String(), func(t *testing.T) {
 				t.Parallel()
-				for name, err := range violations(t, func() idempotency.Store { return slow{newStore(), delay} }) {
+				for name, err := range findViolations(t, func() idempotency.Store { return slowStore{newStore(), delay} }) {
 					t.Errorf("%s: %v", name, err)
 				}
 			})
@@ -93,68 +93,69 @@ func TestNoFalseAlarms(t *testing.T) {
 	}
 }
 
-// TestHangingStore shows that a check ends although the store does not, whatever its context says.
+// TestHangingStore checks that a case ends even if the store ignores the end of its context.
 func TestHangingStore(t *testing.T) {
-	err := inBubble(t, func(ctx context.Context) error {
-		store := hanging{make(chan struct{})}
+	err := runInBubble(t, func(ctx context.Context) error {
+		store := hangingStore{make(chan struct{})}
 		defer close(store.end)
-		return claimCases[0].run(ctx, subject{store: store})
+		return claimCases[0].runCheck(ctx, subject{store: store})
 	})
 	if err == nil || !strings.Contains(err.Error(), "has not returned") {
-		t.Errorf("the check of a store that hangs returned %v", err)
+		t.Errorf("the case returned %v for a store that hangs", err)
 	}
 }
 
-type hanging struct{ end chan struct{} }
+type hangingStore struct{ end chan struct{} }
 
-func (s hanging) Begin(
+func (s hangingStore) Begin(
 	context.Context, idempotency.Key, idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	<-s.end
 	return idempotency.Record{}, nil, context.DeadlineExceeded
 }
 
-// TestOneClaimAtATime shows that a store that holds one claim at a time fails soon, and for what it says itself.
+// TestOneClaimAtATime checks that a store that can hold only one claim at a time fails soon, with the error of the
+// store.
 func TestOneClaimAtATime(t *testing.T) {
-	newStore := func() idempotency.Store { return exclusive{newReference(""), make(chan struct{}, 1)} }
+	newStore := func() idempotency.Store { return exclusiveStore{newReferenceStore(""), make(chan struct{}, 1)} }
 	for name, try := range map[string]struct {
-		names string
-		check func(context.Context) error
+		wantErr  string
+		runCheck func(context.Context) error
 	}{
 		"Run": {"claim of a second key while the first is held: database is locked", func(ctx context.Context) error {
-			return probe(ctx, newStore())
+			return checkTwoClaims(ctx, newStore())
 		}},
 		"case": {"Begin: database is locked", func(ctx context.Context) error {
-			return named(claimCases, "concurrent claims").run(ctx, subject{store: newStore()})
+			return findCase(claimCases, "concurrent claims").runCheck(ctx, subject{store: newStore()})
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := inBubble(t, func(ctx context.Context) error {
+			err := runInBubble(t, func(ctx context.Context) error {
 				began := time.Now()
-				err := try.check(ctx)
-				if took := time.Since(began); took > patience {
-					t.Errorf("it took %v", took)
+				err := try.runCheck(ctx)
+				if took := time.Since(began); took > waitLimit {
+					t.Errorf("the check took %v, want at most %v", took, waitLimit)
 				}
 				return err
 			})
-			if err == nil || err.Error() != try.names {
-				t.Errorf("the error is %v, not %q", err, try.names)
+			if err == nil || err.Error() != try.wantErr {
+				t.Errorf("the error is %v, want %q", err, try.wantErr)
 			}
 		})
 	}
 }
 
-func named(cases []testCase, name string) testCase {
+func findCase(cases []testCase, name string) testCase {
 	return cases[slices.IndexFunc(cases, func(c testCase) bool { return c.name == name })]
 }
 
-// exclusive is a store that holds one claim at a time. Whoever else begins waits until its context ends.
-type exclusive struct {
+// exclusiveStore can hold only one claim at a time. A further Begin waits for the end of the claim or of its context.
+type exclusiveStore struct {
 	idempotency.Store
 	lock chan struct{}
 }
 
-func (s exclusive) Begin(
+func (s exclusiveStore) Begin(
 	ctx context.Context, key idempotency.Key, a idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	select {
@@ -172,34 +173,34 @@ func (s exclusive) Begin(
 
 type exclusiveClaim struct {
 	idempotency.Claim
-	store exclusive
+	store exclusiveStore
 	once  sync.Once
 }
 
-func (c *exclusiveClaim) end() { c.once.Do(func() { <-c.store.lock }) }
+func (c *exclusiveClaim) unlockStore() { c.once.Do(func() { <-c.store.lock }) }
 
 func (c *exclusiveClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	defer c.end()
+	defer c.unlockStore()
 	return c.Claim.Complete(ctx, resp, ttl)
 }
 
 func (c *exclusiveClaim) Release(ctx context.Context, ttl time.Duration) error {
-	defer c.end()
+	defer c.unlockStore()
 	return c.Claim.Release(ctx, ttl)
 }
 
-// TestRunFails shows that Run fails the test of a broken store, and says which rule it breaks.
+// TestRunFails checks that Run fails for a store with a bug, and prints the violated rule.
 func TestRunFails(t *testing.T) {
 	cmd := exec.Command(os.Args[0], "-test.run=^TestBrokenStore$")
 	cmd.Env = append(os.Environ(), "IDEMPOTENCYTEST_BROKEN=1")
 	out, err := cmd.CombinedOutput()
 	if err == nil {
-		t.Error("the test of a broken store has passed")
+		t.Error("the test of a store with a bug has passed")
 	}
 	for _, want := range []string{
 		"FAIL: TestBrokenStore/store/second_response",
-		"the response is not what was completed",
-		"rule: A response that was completed stays, even if its owner completes with another one.",
+		"the response differs from the completed response",
+		"rule: A completed response stays, even if the owner calls Complete again with another response.",
 	} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the output lacks %q:\n%s", want, out)
@@ -207,46 +208,49 @@ func TestRunFails(t *testing.T) {
 	}
 }
 
-// TestBrokenStore is what TestRunFails runs.
+// TestBrokenStore is the failing test that TestRunFails runs in a process of its own.
 func TestBrokenStore(t *testing.T) {
 	if os.Getenv("IDEMPOTENCYTEST_BROKEN") != "" {
-		Run(t, func(*testing.T) idempotency.Store { return newReference("last response wins") })
+		Run(t, func(*testing.T) idempotency.Store { return newReferenceStore("last response wins") })
 	}
 }
 
-// violations returns by their names the cases that a store fails, of those that are named or of all.
-func violations(t *testing.T, newStore func() idempotency.Store, names ...string) map[string]error {
-	if err := inBubble(t, func(ctx context.Context) error { return probe(ctx, newStore()) }); err != nil {
+// findViolations returns the violations of the named cases, or of all cases if names is empty, by the names of the
+// cases.
+func findViolations(t *testing.T, newStore func() idempotency.Store, names ...string) map[string]error {
+	if err := runInBubble(t, func(ctx context.Context) error { return checkTwoClaims(ctx, newStore()) }); err != nil {
 		return map[string]error{"first claim": err}
 	}
-	return failures(t, storeCases(), func() subject { return subject{store: newStore()} }, names)
+	return findFailures(t, storeCases(), func() subject { return subject{store: newStore()} }, names)
 }
 
-// failures runs the cases that are named, or all. Each runs in a bubble, where waiting takes no time.
-func failures(t *testing.T, cases []testCase, newSubject func() subject, names []string) map[string]error {
+// findFailures runs the named cases, or all cases if names is empty, and returns the violations by the names of the
+// cases. Each case runs in a bubble of package synctest, where waiting takes no time.
+func findFailures(t *testing.T, cases []testCase, newSubject func() subject, names []string) map[string]error {
 	failed := make(map[string]error)
 	for _, c := range cases {
 		if len(names) > 0 && !slices.Contains(names, c.name) {
 			continue
 		}
-		if err := inBubble(t, func(ctx context.Context) error { return c.run(ctx, newSubject()) }); err != nil {
+		if err := runInBubble(t, func(ctx context.Context) error { return c.runCheck(ctx, newSubject()) }); err != nil {
 			failed[c.name] = err
 		}
 	}
 	return failed
 }
 
-func inBubble(t *testing.T, f func(context.Context) error) (err error) {
+// runInBubble returns the result of f, which runs in a bubble of package synctest.
+func runInBubble(t *testing.T, f func(context.Context) error) (err error) {
 	synctest.Test(t, func(t *testing.T) { err = f(t.Context()) })
 	return err
 }
 
-// unsure is a store whose reply to a Begin is lost when its context has ended.
-type unsure struct{ idempotency.Store }
+// lossyStore is a store whose reply to Begin is lost if the context has ended.
+type lossyStore struct{ idempotency.Store }
 
-func (s unsure) Unwrap() idempotency.Store { return s.Store }
+func (s lossyStore) Unwrap() idempotency.Store { return s.Store }
 
-func (s unsure) Begin(
+func (s lossyStore) Begin(
 	ctx context.Context, key idempotency.Key, a idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	record, claim, err := s.Store.Begin(ctx, key, a)
@@ -256,26 +260,26 @@ func (s unsure) Begin(
 	return record, claim, err
 }
 
-// slow is a store that is far away: each way takes up to delay.
-type slow struct {
+// slowStore is a store behind a slow network: each direction takes up to delay.
+type slowStore struct {
 	idempotency.Store
 	delay time.Duration
 }
 
-func (s slow) Unwrap() idempotency.Store { return s.Store }
+func (s slowStore) Unwrap() idempotency.Store { return s.Store }
 
-func (s slow) wait() {
+func (s slowStore) sleepRandomly() {
 	if s.delay > 0 {
 		time.Sleep(rand.N(s.delay))
 	}
 }
 
-func (s slow) Begin(
+func (s slowStore) Begin(
 	ctx context.Context, key idempotency.Key, a idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	s.wait()
+	s.sleepRandomly()
 	record, claim, err := s.Store.Begin(ctx, key, a)
-	s.wait()
+	s.sleepRandomly()
 	if claim != nil {
 		claim = slowClaim{claim, s}
 	}
@@ -284,23 +288,23 @@ func (s slow) Begin(
 
 type slowClaim struct {
 	idempotency.Claim
-	slow
+	slowStore
 }
 
 func (c slowClaim) Extend(ctx context.Context, lease time.Duration) error {
-	c.wait()
-	defer c.wait()
+	c.sleepRandomly()
+	defer c.sleepRandomly()
 	return c.Claim.Extend(ctx, lease)
 }
 
 func (c slowClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	c.wait()
-	defer c.wait()
+	c.sleepRandomly()
+	defer c.sleepRandomly()
 	return c.Claim.Complete(ctx, resp, ttl)
 }
 
 func (c slowClaim) Release(ctx context.Context, ttl time.Duration) error {
-	c.wait()
-	defer c.wait()
+	c.sleepRandomly()
+	defer c.sleepRandomly()
 	return c.Claim.Release(ctx, ttl)
 }

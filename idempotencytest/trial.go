@@ -15,94 +15,103 @@ import (
 )
 
 const (
-	short    = 80 * time.Millisecond // ends while a check waits for it
-	long     = 10 * time.Minute      // outlives every check
-	timeout  = 2 * time.Minute       // for a check
-	patience = 30 * time.Second      // for what must happen after short, or while claims are held
-	grace    = 5 * time.Second       // for settling the claims of a check
-	rounds   = 32                    // of two steps at once, for them to meet in every order
+	short        = 80 * time.Millisecond // a lease or TTL whose end a case waits for
+	long         = 10 * time.Minute      // a lease or TTL that outlives every case
+	caseTimeout  = 2 * time.Minute       // bounds one case
+	waitLimit    = 30 * time.Second      // bounds the wait for an event, such as the end of a lease, and concurrent calls
+	cleanUpLimit = 5 * time.Second       // bounds the release of the claims after a case
+	raceRounds   = 32                    // repetitions of two concurrent calls, to see them in every order
 
-	// resolution is by how much the clocks of the store and of the suite may round.
-	resolution = 10 * time.Millisecond
+	// clockResolution is the rounding error that the cases allow in the times of the store and of the suite.
+	clockResolution = 10 * time.Millisecond
 )
 
-// Two requests, asked with attempts that outlive the check.
+// Two different requests. Their claims outlive every case.
 var (
-	request = idempotency.ClaimRequest{Fingerprint: sha256.Sum256([]byte("request")), Lease: long, TTL: long}
-	another = idempotency.ClaimRequest{Fingerprint: sha256.Sum256([]byte("another")), Lease: long, TTL: long}
+	request      = idempotency.ClaimRequest{Fingerprint: sha256.Sum256([]byte("request")), Lease: long, TTL: long}
+	otherRequest = idempotency.ClaimRequest{Fingerprint: sha256.Sum256([]byte("another")), Lease: long, TTL: long}
 )
 
-func takingOver(a idempotency.ClaimRequest) idempotency.ClaimRequest {
-	a.TakeOver = true
-	return a
+// withTakeOver returns req with TakeOver set.
+func withTakeOver(req idempotency.ClaimRequest) idempotency.ClaimRequest {
+	req.TakeOver = true
+	return req
 }
 
-func lasting(a idempotency.ClaimRequest, lease, ttl time.Duration) idempotency.ClaimRequest {
-	a.Lease, a.TTL = lease, ttl
-	return a
+// withDurations returns req with another lease and TTL.
+func withDurations(req idempotency.ClaimRequest, lease, ttl time.Duration) idempotency.ClaimRequest {
+	req.Lease, req.TTL = lease, ttl
+	return req
 }
 
-func freshKey() idempotency.Key {
+// newKey returns a key that no other case uses.
+func newKey() idempotency.Key {
 	return idempotency.Key{User: "user " + uuid.NewString(), Endpoint: "POST /payments", ID: uuid.NewString()}
 }
 
-// session is a check under way.
+// session is one run of a case.
 type session struct {
 	subject
-	ctx    context.Context
-	claims []idempotency.Claim // all that were granted
-	err    error               // what broke the rule
+	ctx           context.Context
+	grantedClaims []idempotency.Claim // all claims of the case, to be released at the end
+	violation     error               // why the store has failed the case
 }
 
-// trial is what a check works with: the store under test and a fresh key. Its methods end the check when the store
-// does not do as they say.
+// trial gives a case its store and a new key. Each method that checks or needs a result of the store ends the case if
+// the store returns another result.
+//
+// In the parameters of these methods, own is the beginResult with the claim of an attempt, and seen is a later result
+// for the same key.
 type trial struct {
 	*session
 	key idempotency.Key
 }
 
-func (t *trial) at(key idempotency.Key) *trial { return &trial{t.session, key} }
+// withKey returns a trial of the same session with another key.
+func (t *trial) withKey(key idempotency.Key) *trial { return &trial{t.session, key} }
 
-// failf ends the check, which runs in a goroutine of its own, as FailNow of package testing ends a test.
+// failf stores the violation, and ends the goroutine of the case, as FailNow of package testing does.
 func (t *trial) failf(format string, args ...any) {
-	t.err = fmt.Errorf(format, args...)
+	t.violation = fmt.Errorf(format, args...)
 	runtime.Goexit()
 }
 
-// settle gives back what the store holds for claims that are still open.
-func (t *trial) settle() {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), grace)
+// cleanUpClaims releases all claims of the case. Errors are ignored, because the case has ended most of the claims
+// itself.
+func (t *trial) cleanUpClaims() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), cleanUpLimit)
 	defer cancel()
-	for _, claim := range t.claims {
-		_ = claim.Release(ctx, long) // of most the check itself has seen the end
+	for _, claim := range t.grantedClaims {
+		_ = claim.Release(ctx, long)
 	}
 }
 
-// answer is what Begin returned, to which request and when.
-type answer struct {
+// beginResult is the result of a call to Begin.
+type beginResult struct {
 	idempotency.Record
-	claim           idempotency.Claim
-	asker           idempotency.Fingerprint
-	lease           time.Duration
-	asked, answered time.Time
+	claim                idempotency.Claim
+	requestFingerprint   idempotency.Fingerprint
+	leaseDuration        time.Duration
+	calledAt, returnedAt time.Time
 }
 
-func (t *trial) ask(ctx context.Context, a idempotency.ClaimRequest) (answer, error) {
-	asked := time.Now()
-	record, claim, err := t.store.Begin(ctx, t.key, a)
+// callBegin calls Begin, and returns its error to the caller. callBegin releases a claim in doubt.
+func (t *trial) callBegin(ctx context.Context, req idempotency.ClaimRequest) (beginResult, error) {
+	calledAt := time.Now()
+	record, claim, err := t.store.Begin(ctx, t.key, req)
 	if err != nil && claim != nil {
-		t.failf("Begin returned a claim together with the error %v", err)
+		t.failf("Begin returned both a claim and the error %v", err)
 	}
-	if inDoubt := t.claimInDoubt(err); inDoubt != nil {
-		ctx, cancel := context.WithTimeout(t.ctx, time.Second) // a transaction that the check has open may have the record locked
+	if inDoubt := t.unwrapClaimInDoubt(err); inDoubt != nil {
+		ctx, cancel := context.WithTimeout(t.ctx, time.Second) // an open transaction of the case may lock the record
 		defer cancel()
 		_ = inDoubt.Release(ctx, long)
 	}
-	return answer{record, claim, a.Fingerprint, a.Lease, asked, time.Now()}, err
+	return beginResult{record, claim, req.Fingerprint, req.Lease, calledAt, time.Now()}, err
 }
 
-// claimInDoubt returns the claim of a ClaimInDoubtError, or nil for another error.
-func (t *trial) claimInDoubt(err error) idempotency.Claim {
+// unwrapClaimInDoubt returns the claim of a ClaimInDoubtError, and nil for any other error.
+func (t *trial) unwrapClaimInDoubt(err error) idempotency.Claim {
 	inDoubt, ok := errors.AsType[*idempotency.ClaimInDoubtError](err)
 	if !ok {
 		return nil
@@ -113,229 +122,232 @@ func (t *trial) claimInDoubt(err error) idempotency.Claim {
 	return inDoubt.Claim
 }
 
-func (t *trial) begin(a idempotency.ClaimRequest) answer {
-	got, err := t.ask(t.ctx, a)
-	t.succeeds("Begin", err)
-	t.keep(got)
+// beginAttempt calls Begin, which may grant the claim, but must not fail.
+func (t *trial) beginAttempt(req idempotency.ClaimRequest) beginResult {
+	got, err := t.callBegin(t.ctx, req)
+	t.checkSuccess("Begin", err)
+	t.rememberClaim(got)
 	return got
 }
 
-// keep notes a claim, to be given back at the end of the check.
-func (t *trial) keep(got answer) {
+// rememberClaim makes cleanUpClaims release the claim of got, if got has a claim.
+func (t *trial) rememberClaim(got beginResult) {
 	if got.claim != nil {
-		t.claims = append(t.claims, got.claim)
+		t.grantedClaims = append(t.grantedClaims, got.claim)
 	}
 }
 
-// claim begins an attempt that must be granted.
-func (t *trial) claim(a idempotency.ClaimRequest) answer {
-	own := t.begin(a)
+// claimKey calls Begin, which must grant the claim with a valid record.
+func (t *trial) claimKey(req idempotency.ClaimRequest) beginResult {
+	own := t.beginAttempt(req)
 	switch {
 	case own.claim == nil:
-		t.failf("the key was not claimed: %s", show(own))
+		t.failf("the key was not claimed: %s", describeResult(own))
 	case own.Attempt < 1:
 		t.failf("the record of the claim has attempt number %d", own.Attempt)
-	case own.Fingerprint != a.Fingerprint:
-		t.failf("the record of the claim has fingerprint %v, not that of its request, %v", own.Fingerprint, a.Fingerprint)
+	case own.Fingerprint != req.Fingerprint:
+		t.failf("the record of the claim has fingerprint %v, want the fingerprint of the request, %v",
+			own.Fingerprint, req.Fingerprint)
 	case own.Response != nil:
 		t.failf("the record of the claim has a response")
 	}
-	t.leaseRuns(own, own)
+	t.checkLease(own, own)
 	return own
 }
 
-// refused begins an attempt that must not be granted.
-func (t *trial) refused(a idempotency.ClaimRequest) answer {
-	seen := t.begin(a)
+// readHeldRecord calls Begin, which must grant no claim, and returns the record that holds the key.
+func (t *trial) readHeldRecord(req idempotency.ClaimRequest) beginResult {
+	seen := t.beginAttempt(req)
 	if seen.claim != nil {
-		t.failf("the key was claimed: %s", show(seen))
+		t.failf("the key was claimed, although a record holds the key: %s", describeResult(seen))
 	}
 	return seen
 }
 
-// next claims the next attempt at the operation of own.
-func (t *trial) next(own answer, a idempotency.ClaimRequest) answer {
-	next := t.claim(a)
+// claimNextAttempt claims the next attempt at the operation of own.
+func (t *trial) claimNextAttempt(own beginResult, req idempotency.ClaimRequest) beginResult {
+	next := t.claimKey(req)
 	own.Attempt++
-	t.describes(next, own)
+	t.checkAttempt(next, own)
 	return next
 }
 
-// callers is how many ask for a key at once.
-const callers = 32
+// callerCount is the number of concurrent calls for each key.
+const callerCount = 32
 
-// crowd lets callers begin at once on each of the keys. The answer at i is for the key at i modulo the number of keys.
-func (t *trial) crowd(a idempotency.ClaimRequest, keys ...idempotency.Key) []answer {
-	ctx, cancel := context.WithTimeout(t.ctx, patience)
+// beginConcurrently makes callerCount concurrent calls to Begin for each of the keys. The result with index i belongs
+// to the key with index i modulo the number of keys.
+func (t *trial) beginConcurrently(req idempotency.ClaimRequest, keys ...idempotency.Key) []beginResult {
+	ctx, cancel := context.WithTimeout(t.ctx, waitLimit)
 	defer cancel()
-	answers, errs := make([]answer, callers*len(keys)), make([]error, callers*len(keys))
+	results, errs := make([]beginResult, callerCount*len(keys)), make([]error, callerCount*len(keys))
 	start := make(chan struct{})
-	var crowd sync.WaitGroup
-	for i := range answers {
-		crowd.Go(func() {
+	var calls sync.WaitGroup
+	for i := range results {
+		calls.Go(func() {
 			<-start
-			answers[i], errs[i] = t.at(keys[i%len(keys)]).ask(ctx, a)
+			results[i], errs[i] = t.withKey(keys[i%len(keys)]).callBegin(ctx, req)
 		})
 	}
 	close(start)
-	crowd.Wait()
-	for _, got := range answers {
-		t.keep(got)
+	calls.Wait()
+	for _, got := range results {
+		t.rememberClaim(got)
 	}
 	for _, err := range errs {
-		t.succeeds("Begin", err)
+		t.checkSuccess("Begin", err)
 	}
-	return answers
+	return results
 }
 
-// race lets a crowd begin, one caller of which must be granted the claim to each of the keys.
-func (t *trial) race(a idempotency.ClaimRequest, keys ...idempotency.Key) []answer {
-	answers := t.crowd(a, keys...)
-	winners, granted := make([]answer, len(keys)), make([]int, len(keys))
-	for i, got := range answers {
+// raceForClaims makes concurrent calls to Begin, exactly one of which must be granted the claim of each key, and
+// returns the results with the claims.
+func (t *trial) raceForClaims(req idempotency.ClaimRequest, keys ...idempotency.Key) []beginResult {
+	results := t.beginConcurrently(req, keys...)
+	winners, granted := make([]beginResult, len(keys)), make([]int, len(keys))
+	for i, got := range results {
 		if got.claim != nil {
 			winners[i%len(keys)] = got
 			granted[i%len(keys)]++
 		}
 	}
-	for i, got := range answers {
+	for i, got := range results {
 		if n := granted[i%len(keys)]; n != 1 {
-			t.failf("%d of %d concurrent calls were granted the claim", n, callers)
+			t.failf("%d of %d concurrent calls were granted the claim, want 1", n, callerCount)
 		}
 		if got.claim == nil {
-			t.runsAs(got, winners[i%len(keys)])
+			t.checkRunningRecord(got, winners[i%len(keys)])
 		}
 	}
 	return winners
 }
 
-// together runs do n times at once, each with a fresh key. If one of them fails, it ends the check.
-func (t *trial) together(n int, do func(t *trial, i int)) {
+// runConcurrently makes n concurrent calls to do, each with a new key. If a call fails, the case fails with its
+// violation.
+func (t *trial) runConcurrently(n int, do func(t *trial, i int)) {
 	all := make([]*trial, n)
 	start := make(chan struct{})
-	var crowd sync.WaitGroup
+	var calls sync.WaitGroup
 	for i := range all {
-		all[i] = &trial{&session{subject: t.subject, ctx: t.ctx}, freshKey()}
-		crowd.Go(func() {
-			defer all[i].settle()
+		all[i] = &trial{&session{subject: t.subject, ctx: t.ctx}, newKey()}
+		calls.Go(func() {
+			defer all[i].cleanUpClaims()
 			<-start
 			do(all[i], i)
 		})
 	}
 	close(start)
-	crowd.Wait()
+	calls.Wait()
 	for _, each := range all {
-		if each.err != nil {
-			t.failf("%w", each.err)
+		if each.violation != nil {
+			t.failf("%w", each.violation)
 		}
 	}
 }
 
-func (t *trial) complete(own answer, resp idempotency.Response) {
-	t.succeeds("Complete", own.claim.Complete(t.ctx, resp, long))
+// completeClaim completes the claim of own with resp, for a long TTL.
+func (t *trial) completeClaim(own beginResult, resp idempotency.Response) {
+	t.checkSuccess("Complete", own.claim.Complete(t.ctx, resp, long))
 }
 
-func (t *trial) release(own answer) {
-	t.succeeds("Release", own.claim.Release(t.ctx, long))
+// releaseClaim releases the claim of own, for a long TTL.
+func (t *trial) releaseClaim(own beginResult) {
+	t.checkSuccess("Release", own.claim.Release(t.ctx, long))
 }
 
-// extend returns own with its new lease.
-func (t *trial) extend(own answer, lease time.Duration) answer {
-	own.lease, own.asked = lease, time.Now()
-	t.succeeds("Extend", own.claim.Extend(t.ctx, lease))
-	own.answered = time.Now()
+// extendLease extends the claim of own, and returns own with the new lease.
+func (t *trial) extendLease(own beginResult, lease time.Duration) beginResult {
+	own.leaseDuration, own.calledAt = lease, time.Now()
+	t.checkSuccess("Extend", own.claim.Extend(t.ctx, lease))
+	own.returnedAt = time.Now()
 	return own
 }
 
-// lapsed claims the key, and returns when the lease has run out.
-func (t *trial) lapsed() answer {
-	own := t.claim(lasting(request, short, long))
-	t.until("the lease lapses", func() bool {
-		seen := t.refused(request)
+// claimUntilLapsed claims the key, and returns when the lease has lapsed.
+func (t *trial) claimUntilLapsed() beginResult {
+	own := t.claimKey(withDurations(request, short, long))
+	t.waitUntil("the lease lapses", func() bool {
+		seen := t.readHeldRecord(request)
 		if seen.LeaseLeft > 0 {
 			return false
 		}
-		t.notEarly("the lease lapsed", own.asked, short, seen)
+		t.checkNotEarly("the lease lapsed", own.calledAt, short, seen)
 		return true
 	})
 	return own
 }
 
-// overtaken returns an attempt and the one that took its claim over.
-func (t *trial) overtaken() (old, successor answer) {
-	old = t.lapsed()
-	return old, t.next(old, takingOver(request))
+// claimAndTakeOver claims the key, takes the claim over when the lease has lapsed, and returns both attempts.
+func (t *trial) claimAndTakeOver() (old, successor beginResult) {
+	old = t.claimUntilLapsed()
+	return old, t.claimNextAttempt(old, withTakeOver(request))
 }
 
-// forgotten claims the key, and returns when the record has expired although nobody has asked for it since.
-func (t *trial) forgotten() answer {
-	fleeting := lasting(request, short, short)
-	own := t.claim(fleeting)
-	later := t.at(freshKey()) // what was claimed later expires later
-	canary := later.claim(fleeting)
-	t.until("the record of an unfinished attempt expires", func() bool {
-		seen := later.begin(request)
+// claimUntilExpired claims the key, and returns when the record has expired, without a further call for the key. A
+// second key, claimed later with the same TTL, shows when the record has expired.
+func (t *trial) claimUntilExpired() beginResult {
+	shortLived := withDurations(request, short, short)
+	own := t.claimKey(shortLived)
+	later := t.withKey(newKey())
+	laterClaim := later.claimKey(shortLived)
+	t.waitUntil("the record of an unfinished attempt expires", func() bool {
+		seen := later.beginAttempt(request)
 		if seen.claim == nil {
 			return false
 		}
-		t.notEarly("the record expired", canary.asked, short, seen)
+		t.checkNotEarly("the record expired", laterClaim.calledAt, short, seen)
 		return true
 	})
 	return own
 }
 
-// forgottenClaim is a claim whose record has expired.
-type forgottenClaim struct {
+// expiredClaim is a claim whose record has expired.
+type expiredClaim struct {
 	*trial
-	own answer
+	own beginResult
 }
 
-// allForgotten claims n keys, and returns when their records have expired although nobody has asked for them since.
-func (t *trial) allForgotten(n int) []forgottenClaim {
-	all := make([]forgottenClaim, n)
+// claimAllUntilExpired claims n keys, and returns when all records have expired, without a call for these keys
+// meanwhile.
+func (t *trial) claimAllUntilExpired(n int) []expiredClaim {
+	all := make([]expiredClaim, n)
 	for i := range all {
-		all[i].trial = t.at(freshKey())
-		all[i].own = all[i].claim(lasting(request, short, short))
+		all[i].trial = t.withKey(newKey())
+		all[i].own = all[i].claimKey(withDurations(request, short, short))
 	}
-	t.at(freshKey()).forgotten() // was claimed last
+	t.withKey(newKey()).claimUntilExpired() // claimed last, so this record is the last to expire
 	return all
 }
 
-// whileExtending ends a claim while it is extended. The two change places from round to round, since that of this
-// goroutine mostly begins first.
-func (t *trial) whileExtending(own answer, round int, end func() error) (extended, ended error) {
-	steps := [2]func(){
-		func() { extended = own.claim.Extend(t.ctx, long) },
-		func() { ended = end() },
-	}
-	var other sync.WaitGroup
-	other.Go(steps[round%2])
-	steps[1-round%2]()
-	other.Wait()
-	return extended, ended
+// endWhileExtending calls end, which ends the claim of own, during a call to Extend. For round see runBothAtOnce.
+func (t *trial) endWhileExtending(own beginResult, round int, end func() error) (extendErr, endErr error) {
+	runBothAtOnce(round, func() { extendErr = own.claim.Extend(t.ctx, long) }, func() { endErr = end() })
+	return extendErr, endErr
 }
 
-// until waits for an event.
-func (t *trial) until(event string, happened func() bool) {
-	for start := time.Now(); !happened(); t.pause() {
-		if time.Since(start) > patience {
-			t.failf("%s: not within %v", event, patience)
+// waitUntil calls hasHappened repeatedly until the result is true. After waitLimit, waitUntil fails, and names the
+// event.
+func (t *trial) waitUntil(event string, hasHappened func() bool) {
+	for start := time.Now(); !hasHappened(); t.waitBriefly() {
+		if time.Since(start) > waitLimit {
+			t.failf("timeout after %v, waiting until %s", waitLimit, event)
 		}
 	}
 }
 
-// throughout repeats check until it has passed with a start after end.
-func (t *trial) throughout(end time.Time, check func()) {
-	for over := false; !over; t.pause() {
-		over = time.Now().After(end)
+// checkUntil calls check repeatedly. The last call starts after end.
+func (t *trial) checkUntil(end time.Time, check func()) {
+	for isOver := false; !isOver; t.waitBriefly() {
+		isOver = time.Now().After(end)
 		check()
 	}
 }
 
-func (t *trial) pause() {
+// waitBriefly waits for 5 milliseconds, and fails if the time for the case is over.
+func (t *trial) waitBriefly() {
 	select {
 	case <-time.After(5 * time.Millisecond):
 	case <-t.ctx.Done():
-		t.failf("the check has run out of time: %w", t.ctx.Err())
+		t.failf("the case took longer than %v: %w", caseTimeout, t.ctx.Err())
 	}
 }

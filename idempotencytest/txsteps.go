@@ -16,145 +16,151 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Transactions tell [RunTxSteps] what a handler does with transactions of the type Tx, which is pgx.Tx or *sql.Tx, for example.
+// Transactions gives [RunTxSteps] the functions of a handler for transactions of the type Tx, for example pgx.Tx or
+// *sql.Tx.
 type Transactions[Tx any] struct {
-	// Write writes a row with a name in a transaction. The name has 36 characters. There may be several rows of one name.
+	// Write inserts a row with the given name in the transaction. The name has 36 characters. Several rows may have the
+	// same name.
 	Write func(ctx context.Context, tx Tx, name string) error
 
-	// Count returns how many rows of a name are committed. It asks outside of any transaction, and does not wait for
-	// transactions that are open.
+	// Count returns the number of committed rows with the given name. Count reads outside of any transaction, and must not
+	// wait for open transactions.
 	Count func(ctx context.Context, name string) (int, error)
 
-	// Begin begins a transaction as a handler does before it calls DoInTx.
+	// Begin begins a transaction, as a handler does before calling DoInTx of package step.
 	Begin func(ctx context.Context) (Tx, error)
 
-	// Commit and Rollback end a transaction. Some subtests call them with the transaction of a step, which only the store may end.
+	// Commit and Rollback end a transaction. Some subtests wrongly call them with the transaction of a step, although only
+	// the store may end this transaction.
 	Commit   func(ctx context.Context, tx Tx) error
 	Rollback func(ctx context.Context, tx Tx) error
 }
 
-// RunTxSteps tests stores each of whose claims is an [idempotency.TxCheckpointer]. NewStore returns the stores. Each rule has a
-// subtest, which has its own store, as in [Run]. The stores must pass Run and [RunSteps], too: RunTxSteps does not repeat their
-// rules.
+// RunTxSteps tests stores whose claims implement [idempotency.TxCheckpointer]. The functions in transactions act as a
+// handler. As [Run] does, RunTxSteps calls newStore for each rule, and tests the rule in a subtest. The stores must
+// also pass Run and [RunSteps], whose rules RunTxSteps does not repeat.
 //
-// The stores may share a database, which is also that of the rows. The database may let one transaction with rows wait for the end
-// of another, as SQLite does.
-func RunTxSteps[Tx any](t *testing.T, newStore func(*testing.T) idempotency.Store, of Transactions[Tx]) {
-	_, claim, err := tryClaim(t.Context(), newStore(t))
+// The stores may share a database, and must keep their records in the database of the rows. The database may allow only
+// a single transaction with writes at a time, as SQLite does.
+func RunTxSteps[Tx any](t *testing.T, newStore func(*testing.T) idempotency.Store, transactions Transactions[Tx]) {
+	_, claim, err := claimNewKey(t.Context(), newStore(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, ok := claim.(idempotency.TxCheckpointer)
-	release(t.Context(), claim)
+	cleanUpClaim(t.Context(), claim)
 	if !ok {
-		t.Fatalf("the claim, a %T, is no idempotency.TxCheckpointer", claim)
+		t.Fatalf("a claim, a %T, does not implement idempotency.TxCheckpointer", claim)
 	}
-	runAll(t, "transactions", txStepCases, func(t *testing.T) subject { return of.subject(newStore(t)) })
+	runCases(t, "transactions", txStepCases, func(t *testing.T) subject { return transactions.newSubject(newStore(t)) })
 }
 
-func (of Transactions[Tx]) subject(store idempotency.Store) subject {
-	return subject{store: store, txs: &anyTransactions{
-		count:  of.Count,
-		newVar: func() any { return new(Tx) },
-		value:  func(v any) any { return *v.(*Tx) },
-		write:  func(ctx context.Context, v any, name string) error { return of.Write(ctx, *v.(*Tx), name) },
-		begin: func(ctx context.Context) (any, error) {
-			tx, err := of.Begin(ctx)
+// newSubject returns the subject of a case of RunTxSteps.
+func (t Transactions[Tx]) newSubject(store idempotency.Store) subject {
+	return subject{store: store, transactions: &anyTransactions{
+		countRows:   t.Count,
+		newVariable: func() any { return new(Tx) },
+		loadValue:   func(v any) any { return *v.(*Tx) },
+		writeRow:    func(ctx context.Context, v any, name string) error { return t.Write(ctx, *v.(*Tx), name) },
+		beginTx: func(ctx context.Context) (any, error) {
+			tx, err := t.Begin(ctx)
 			return &tx, err
 		},
-		commit:   func(ctx context.Context, v any) error { return of.Commit(ctx, *v.(*Tx)) },
-		rollback: func(ctx context.Context, v any) error { return of.Rollback(ctx, *v.(*Tx)) },
+		commitTx:   func(ctx context.Context, v any) error { return t.Commit(ctx, *v.(*Tx)) },
+		rollbackTx: func(ctx context.Context, v any) error { return t.Rollback(ctx, *v.(*Tx)) },
 	}}
 }
 
-// anyTransactions are [Transactions] whose transactions are behind pointers to variables of their type.
+// anyTransactions is [Transactions] without the type parameter Tx. The parameters v, and the results of newVariable and
+// beginTx, are pointers to variables of type Tx.
 type anyTransactions struct {
-	newVar           func() any
-	value            func(v any) any
-	write            func(ctx context.Context, v any, name string) error
-	begin            func(ctx context.Context) (any, error)
-	commit, rollback func(ctx context.Context, v any) error
-	count            func(ctx context.Context, name string) (int, error)
+	newVariable          func() any
+	loadValue            func(v any) any // returns the transaction in the variable
+	writeRow             func(ctx context.Context, v any, name string) error
+	beginTx              func(ctx context.Context) (any, error)
+	commitTx, rollbackTx func(ctx context.Context, v any) error
+	countRows            func(ctx context.Context, name string) (int, error)
 }
 
-var errOfRun = errors.New("the step has failed")
+// errRun is the error of Run in a failed step.
+var errRun = errors.New("the step has failed")
 
 var txStepCases = []testCase{{
 	name: "rows and result",
-	rule: "Nobody sees the rows of a step before it ends. Then they are permanent, and so is the result.",
-	check: func(t *trial) {
-		own, row := t.claim(request), freshName()
-		t.books(own, "book", "1", func(tx any) {
-			t.writes(tx, row)
-			t.writes(tx, row)
-			t.counts(row, 0)
+	rule: "The rows of a step are invisible to others until the step ends. Then the rows and the result are permanent.",
+	checkRule: func(t *trial) {
+		own, row := t.claimKey(request), newRowName()
+		t.commitStep(own, "book", "1", func(tx any) {
+			t.writeRow(tx, row)
+			t.writeRow(tx, row)
+			t.checkRowCount(row, 0)
 		})
-		t.counts(row, 2)
-		t.has(own, map[string]string{"book": "1"})
+		t.checkRowCount(row, 2)
+		t.checkCheckpoints(own, map[string]string{"book": "1"})
 	},
 }, {
 	name: "next attempt",
-	rule: "A later attempt has the result of a step, and adds its own.",
-	check: func(t *trial) {
-		own, row := t.claim(request), freshName()
-		t.booksRow(own, "book", row)
-		t.release(own)
-		own = t.claim(request)
-		t.has(own, map[string]string{"book": row})
-		t.booksRow(own, "ship", freshName())
-		t.release(own)
-		t.release(t.claim(request))
-		if n := len(t.checkpoints(t.claim(request))); n != 2 {
-			t.failf("there are %d checkpoints, not 2", n)
+	rule: "A later attempt has the results of the earlier attempts, and can add more.",
+	checkRule: func(t *trial) {
+		own, row := t.claimKey(request), newRowName()
+		t.commitRowStep(own, "book", row)
+		t.releaseClaim(own)
+		own = t.claimKey(request)
+		t.checkCheckpoints(own, map[string]string{"book": row})
+		t.commitRowStep(own, "ship", newRowName())
+		t.releaseClaim(own)
+		t.releaseClaim(t.claimKey(request))
+		if n := len(t.listCheckpointNames(t.claimKey(request))); n != 2 {
+			t.failf("the operation has %d checkpoints, want 2", n)
 		}
-		t.counts(row, 1)
+		t.checkRowCount(row, 1)
 	},
 }, {
 	name: "first result",
-	rule: "The first result of a name counts: the rows of a second one are rolled back, and it gets the first.",
-	check: func(t *trial) {
-		own, first, second := t.claim(request), freshName(), freshName()
-		t.booksRow(own, "book", first)
-		stored, err := t.runTx(t.ctx, own, t.step("book", func(tx any) ([]byte, error) {
-			t.writes(tx, second)
+	rule: "The first result of a name stays. A second step with the name is rolled back, and returns the first result.",
+	checkRule: func(t *trial) {
+		own, first, second := t.claimKey(request), newRowName(), newRowName()
+		t.commitRowStep(own, "book", first)
+		stored, err := t.runTxStep(t.ctx, own, t.newStoreStep("book", func(tx any) ([]byte, error) {
+			t.writeRow(tx, second)
 			return []byte(second), nil
 		}))
-		t.succeeds("CheckpointTx", err)
+		t.checkSuccess("CheckpointTx", err)
 		if string(stored) != first {
-			t.failf("%.99q is stored, not %q", stored, first)
+			t.failf("CheckpointTx returned the result %.99q, want %q", stored, first)
 		}
-		t.counts(first, 1)
-		t.counts(second, 0)
+		t.checkRowCount(first, 1)
+		t.checkRowCount(second, 0)
 	},
 }, {
 	name: "failed step",
-	rule: "An error of Run comes back as it is. Rows and result are rolled back, and the step may run again.",
-	check: func(t *trial) {
-		own, row := t.claim(request), freshName()
-		_, err := t.runTx(t.ctx, own, t.step("book", func(tx any) ([]byte, error) {
-			t.writes(tx, row)
-			return []byte("1"), errOfRun
+	rule: "CheckpointTx returns the error of Run unchanged, and rolls rows and result back. The step may run again.",
+	checkRule: func(t *trial) {
+		own, row := t.claimKey(request), newRowName()
+		_, err := t.runTxStep(t.ctx, own, t.newStoreStep("book", func(tx any) ([]byte, error) {
+			t.writeRow(tx, row)
+			return []byte("1"), errRun
 		}))
-		if err != errOfRun {
-			t.failf("CheckpointTx returned %v, not the error of Run", err)
+		if err != errRun {
+			t.failf("CheckpointTx returned %v, want the error of Run, unchanged", err)
 		}
-		t.counts(row, 0)
-		t.has(own, nil)
-		t.booksRow(own, "book", row)
-		t.counts(row, 1)
+		t.checkRowCount(row, 0)
+		t.checkCheckpoints(own, nil)
+		t.commitRowStep(own, "book", row)
+		t.checkRowCount(row, 1)
 	},
 }, {
 	name: "interrupted step",
-	rule: "A panic of Run, and its Goexit, rolls back and leaves nothing behind, however often.",
-	check: func(t *trial) {
-		own, row := t.claim(request), freshName()
-		for i := range 24 { // more than there may be connections
+	rule: "After each panic or Goexit of Run, CheckpointTx rolls back, and frees the connection and all locks.",
+	checkRule: func(t *trial) {
+		own, row := t.claimKey(request), newRowName()
+		for i := range 24 { // more than the connections of a usual pool
 			var ended sync.WaitGroup
 			ended.Go(func() {
 				defer func() { _ = recover() }()
-				_, _ = t.runTx(t.ctx, own, t.step("book", func(tx any) ([]byte, error) {
-					if t.txs.write(t.ctx, tx, row) == nil && i%2 == 0 {
-						panic(errOfRun)
+				_, _ = t.runTxStep(t.ctx, own, t.newStoreStep("book", func(tx any) ([]byte, error) {
+					if t.transactions.writeRow(t.ctx, tx, row) == nil && i%2 == 0 {
+						panic(errRun)
 					}
 					runtime.Goexit()
 					return nil, nil
@@ -162,314 +168,317 @@ var txStepCases = []testCase{{
 			})
 			ended.Wait()
 		}
-		t.counts(row, 0)
-		t.has(own, nil)
-		t.booksRow(own, "book", row)
-		t.counts(row, 1)
+		t.checkRowCount(row, 0)
+		t.checkCheckpoints(own, nil)
+		t.commitRowStep(own, "book", row)
+		t.checkRowCount(row, 1)
 	},
 }, {
 	name: "any bytes",
-	rule: "A result of any bytes comes back as it was stored, also none and 64 KiB.",
-	check: func(t *trial) {
+	rule: "Checkpoints returns all stored bytes of a result, also for an empty result and 64 KiB.",
+	checkRule: func(t *trial) {
 		every := make([]byte, 256)
 		for i := range every {
 			every[i] = byte(i)
 		}
-		own := t.claim(request)
+		own := t.claimKey(request)
 		want := map[string]string{"none": "", "every": string(every), "large": strings.Repeat("x\x00", 32<<10)}
 		for name, data := range want {
-			t.books(own, name, data, func(any) {})
+			t.commitStep(own, name, data, func(any) {})
 		}
-		t.has(own, want)
+		t.checkCheckpoints(own, want)
 	},
 }, {
 	name: "overtaken owner",
-	rule: "Whose claim was taken over is told ErrClaimLost, and commits nothing.",
-	check: func(t *trial) {
-		old, successor := t.overtaken()
-		t.isFencedTx(old)
-		t.booksRow(successor, "book", freshName())
-		t.isFencedTx(old)
-		t.release(successor)
-		t.isFencedTx(old)
-		t.isFencedTx(successor)
+	rule: "An owner whose claim was taken over gets ErrClaimLost, and commits nothing.",
+	checkRule: func(t *trial) {
+		old, successor := t.claimAndTakeOver()
+		t.checkTxFenced(old)
+		t.commitRowStep(successor, "book", newRowName())
+		t.checkTxFenced(old)
+		t.releaseClaim(successor)
+		t.checkTxFenced(old)
+		t.checkTxFenced(successor)
 	},
 }, {
 	name: "takeover of a step that runs",
-	rule: "If another attempt takes over while a step runs, its rows are rolled back. If none can, they are committed.",
-	check: func(t *trial) {
-		old, row := t.lapsed(), freshName()
-		var successor answer
-		_, err := t.runTx(t.ctx, old, t.step("book", func(tx any) ([]byte, error) {
-			t.writes(tx, row)
-			// A store that locks the record, or has one writer at a time, lets others wait.
+	rule: "If another attempt takes over while a step runs, the rows are rolled back. Otherwise, they are committed.",
+	checkRule: func(t *trial) {
+		old, row := t.claimUntilLapsed(), newRowName()
+		var successor beginResult
+		_, err := t.runTxStep(t.ctx, old, t.newStoreStep("book", func(tx any) ([]byte, error) {
+			t.writeRow(tx, row)
+			// If the store locks the record, or allows only one writer at a time, Begin waits until the step ends.
 			ctx, cancel := context.WithTimeout(t.ctx, time.Second)
 			defer cancel()
-			successor, _ = t.ask(ctx, takingOver(request))
-			t.keep(successor)
+			successor, _ = t.callBegin(ctx, withTakeOver(request))
+			t.rememberClaim(successor)
 			return []byte("1"), nil
 		}))
 		if successor.claim == nil {
-			t.succeeds("CheckpointTx", err)
-			t.counts(row, 1)
+			t.checkSuccess("CheckpointTx", err)
+			t.checkRowCount(row, 1)
 			return
 		}
 		if err == nil {
-			t.failf("CheckpointTx succeeded for an attempt that had lost its key")
+			t.failf("CheckpointTx returned nil, although another attempt had claimed the key")
 		}
-		t.counts(row, 0)
-		t.has(successor, nil)
-		t.booksRow(successor, "book", freshName())
+		t.checkRowCount(row, 0)
+		t.checkCheckpoints(successor, nil)
+		t.commitRowStep(successor, "book", newRowName())
 	},
 }, {
 	name: "after the end",
-	rule: "A claim that was settled commits nothing.",
-	check: func(t *trial) {
-		own := t.claim(request)
-		t.complete(own, receipt("done"))
-		t.isFencedTx(own)
-		t.replays(own, receipt("done"))
+	rule: "After Complete or Release, CheckpointTx returns ErrClaimLost, and commits nothing.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
+		t.completeClaim(own, newReceipt("done"))
+		t.checkTxFenced(own)
+		t.checkReplay(own, newReceipt("done"))
 
-		t = t.at(freshKey())
-		own = t.claim(request)
-		t.release(own)
-		t.isFencedTx(own)
+		t = t.withKey(newKey())
+		own = t.claimKey(request)
+		t.releaseClaim(own)
+		t.checkTxFenced(own)
 	},
 }, {
 	name: "forgotten record",
-	rule: "A claim whose record the store has forgotten commits nothing, and does not make the record again.",
-	check: func(t *trial) {
-		t.isFencedTx(t.forgotten())
-		t.claim(another)
+	rule: "If the record has expired, CheckpointTx returns ErrClaimLost, commits nothing and creates no record.",
+	checkRule: func(t *trial) {
+		t.checkTxFenced(t.claimUntilExpired())
+		t.claimKey(otherRequest)
 	},
 }, {
 	name: "renewals",
-	rule: "While a step runs, for longer than the lease, Extend succeeds. It does not make the transaction fail.",
-	check: func(t *trial) {
-		own, row := t.claim(lasting(request, short, long)), freshName()
-		t.books(own, "book", "1", func(tx any) {
-			t.writes(tx, row)
+	rule: "Extend succeeds while a step runs longer than the lease, and does not make the transaction fail.",
+	checkRule: func(t *trial) {
+		own, row := t.claimKey(withDurations(request, short, long)), newRowName()
+		t.commitStep(own, "book", "1", func(tx any) {
+			t.writeRow(tx, row)
 			for range 6 {
 				time.Sleep(short / 2)
-				t.succeeds("Extend", own.claim.Extend(t.ctx, long))
+				t.checkSuccess("Extend", own.claim.Extend(t.ctx, long))
 			}
-			t.writes(tx, row)
+			t.writeRow(tx, row)
 		})
-		t.counts(row, 2)
-		t.extend(own, long)
-		t.complete(own, receipt("done"))
-		t.replays(own, receipt("done"))
+		t.checkRowCount(row, 2)
+		t.extendLease(own, long)
+		t.completeClaim(own, newReceipt("done"))
+		t.checkReplay(own, newReceipt("done"))
 	},
 }, {
 	name: "several steps",
-	rule: "An operation has steps in transactions and others, one after the other.",
-	check: func(t *trial) {
-		own, first, second := t.claim(request), freshName(), freshName()
-		t.stores(own, "charge", "1", "1")
-		t.booksRow(own, "book", first)
-		t.stores(own, "ship", "2", "2")
-		t.booksRow(own, "close", second)
-		t.has(own, map[string]string{"charge": "1", "book": first, "ship": "2", "close": second})
-		t.counts(first, 1)
-		t.counts(second, 1)
-		t.complete(own, receipt("done"))
-		t.replays(own, receipt("done"))
+	rule: "An operation can have both steps in transactions and other steps, one after the other.",
+	checkRule: func(t *trial) {
+		own, first, second := t.claimKey(request), newRowName(), newRowName()
+		t.storeCheckpoint(own, "charge", "1", "1")
+		t.commitRowStep(own, "book", first)
+		t.storeCheckpoint(own, "ship", "2", "2")
+		t.commitRowStep(own, "close", second)
+		t.checkCheckpoints(own, map[string]string{"charge": "1", "book": first, "ship": "2", "close": second})
+		t.checkRowCount(first, 1)
+		t.checkRowCount(second, 1)
+		t.completeClaim(own, newReceipt("done"))
+		t.checkReplay(own, newReceipt("done"))
 	},
 }, {
 	name: "ended context",
-	rule: "A step does not begin when its context has ended. If the context ends later, the step is committed.",
-	check: func(t *trial) {
-		own, row := t.claim(request), freshName()
+	rule: "If the context has ended, no step begins. If the context ends during a step, the step is still committed.",
+	checkRule: func(t *trial) {
+		own, row := t.claimKey(request), newRowName()
 		ctx, cancel := context.WithCancel(t.ctx)
-		stored, err := t.runTx(ctx, own, t.step("book", func(tx any) ([]byte, error) {
-			t.writes(tx, row)
+		stored, err := t.runTxStep(ctx, own, t.newStoreStep("book", func(tx any) ([]byte, error) {
+			t.writeRow(tx, row)
 			cancel()
 			return []byte("1"), nil
 		}))
-		t.succeeds("CheckpointTx", err)
+		t.checkSuccess("CheckpointTx", err)
 		if string(stored) != "1" {
-			t.failf("%.99q is stored", stored)
+			t.failf("CheckpointTx returned the result %.99q, want \"1\"", stored)
 		}
-		t.counts(row, 1)
-		_, err = t.runTx(ctx, own, t.step("late", func(tx any) ([]byte, error) {
-			return nil, t.txs.write(t.ctx, tx, row)
+		t.checkRowCount(row, 1)
+		_, err = t.runTxStep(ctx, own, t.newStoreStep("late", func(tx any) ([]byte, error) {
+			return nil, t.transactions.writeRow(t.ctx, tx, row)
 		}))
 		if err == nil {
-			t.failf("a step began although its context had ended")
+			t.failf("CheckpointTx returned nil, although its context had ended before the call")
 		}
-		t.counts(row, 1)
-		t.has(own, map[string]string{"book": "1"})
+		t.checkRowCount(row, 1)
+		t.checkCheckpoints(own, map[string]string{"book": "1"})
 	},
 }, {
 	name: "end by the step",
-	rule: "If Run commits or rolls back, CheckpointTx returns an error, or that of Run. What is permanent nevertheless has Escaped.",
-	check: func(t *trial) {
-		for name, end := range map[string]func(context.Context, any) error{"Commit": t.txs.commit, "Rollback": t.txs.rollback} {
-			for _, failure := range []error{nil, errOfRun} {
-				t := t.at(freshKey())
-				own, row := t.claim(request), freshName()
-				step := t.step("book", func(tx any) ([]byte, error) {
-					t.writes(tx, row)
+	rule: "If Run commits or rolls back, CheckpointTx fails, and sets Escaped if the rows may be permanent.",
+	checkRule: func(t *trial) {
+		for name, end := range map[string]func(context.Context, any) error{
+			"Commit": t.transactions.commitTx, "Rollback": t.transactions.rollbackTx,
+		} {
+			for _, runErr := range []error{nil, errRun} {
+				t := t.withKey(newKey())
+				own, row := t.claimKey(request), newRowName()
+				step := t.newStoreStep("book", func(tx any) ([]byte, error) {
+					t.writeRow(tx, row)
 					_ = end(t.ctx, tx)
-					return []byte("1"), failure
+					return []byte("1"), runErr
 				})
-				_, err := t.runTx(t.ctx, own, step)
-				if err == nil || failure != nil && err != failure && !step.Escaped {
-					t.failf("%s by a step that returned %v: the error is %v", name, failure, err)
+				_, err := t.runTxStep(t.ctx, own, step)
+				if err == nil || runErr != nil && err != runErr && !step.Escaped {
+					t.failf("CheckpointTx returned %v after a Run that called %s and returned %v", err, name, runErr)
 				}
 				if !step.Escaped {
-					t.counts(row, 0)
+					t.checkRowCount(row, 0)
 				}
-				t.has(own, nil)
-				t.booksRow(own, "other", freshName())
+				t.checkCheckpoints(own, nil)
+				t.commitRowStep(own, "other", newRowName())
 			}
 		}
 	},
 }, {
 	name: "left behind",
-	rule: "The transaction cannot be used when its step has ended.",
-	check: func(t *trial) {
-		for _, failure := range []error{nil, errOfRun} {
-			own, row := t.at(freshKey()).claim(request), freshName()
-			var left any
-			_, _ = t.runTx(t.ctx, own, t.step("book", func(tx any) ([]byte, error) {
-				left = tx
-				t.writes(tx, freshName())
-				return []byte("1"), failure
+	rule: "After the end of a step, its transaction cannot be used.",
+	checkRule: func(t *trial) {
+		for _, runErr := range []error{nil, errRun} {
+			own, row := t.withKey(newKey()).claimKey(request), newRowName()
+			var usedTx any
+			_, _ = t.runTxStep(t.ctx, own, t.newStoreStep("book", func(tx any) ([]byte, error) {
+				usedTx = tx
+				t.writeRow(tx, newRowName())
+				return []byte("1"), runErr
 			}))
-			if t.txs.write(t.ctx, left, row) == nil {
-				t.failf("a row was written after the end, behind an error %v", failure)
+			if t.transactions.writeRow(t.ctx, usedTx, row) == nil {
+				t.failf("the transaction of a step has accepted a row after the end of the step, whose Run returned %v", runErr)
 			}
-			t.counts(row, 0)
+			t.checkRowCount(row, 0)
 		}
 	},
 }, {
 	name: "other transactions",
-	rule: "A transaction of a type that the store has not is an error that wraps errors.ErrUnsupported, and Run is not called.",
-	check: func(t *trial) {
-		own := t.claim(request)
+	rule: "For transactions of another type, CheckpointTx returns errors.ErrUnsupported, and does not call Run.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
 		for _, step := range []*idempotency.TxStep{{Var: new(struct{})}, {Tx: struct{}{}}} {
-			step.Name, step.Timeout = "book", patience
+			step.Name, step.Timeout = "book", waitLimit
 			step.Run = func() ([]byte, error) {
-				t.failf("Run was called")
+				t.failf("CheckpointTx has called Run, although the type of the transaction is unknown")
 				return nil, nil
 			}
-			_, err := t.runTx(t.ctx, own, step)
-			t.says("CheckpointTx", err, errors.ErrUnsupported)
+			_, err := t.runTxStep(t.ctx, own, step)
+			t.checkError("CheckpointTx", err, errors.ErrUnsupported)
 		}
-		t.has(own, nil)
+		t.checkCheckpoints(own, nil)
 	},
 }, {
 	name: "concurrent operations",
-	rule: "Steps of several operations run at the same time, or one after the other. One that the database refuses may be repeated.",
-	check: func(t *trial) {
-		t.together(12, func(t *trial, _ int) {
-			own, row := t.claim(request), freshName()
-			t.until("the database accepts the step", func() bool {
-				_, err := t.runTx(t.ctx, own, t.step("book", func(tx any) ([]byte, error) {
-					return []byte(row), t.txs.write(t.ctx, tx, row)
+	rule: "Steps of different operations may run concurrently. A step that the database refuses can be repeated.",
+	checkRule: func(t *trial) {
+		t.runConcurrently(12, func(t *trial, _ int) {
+			own, row := t.claimKey(request), newRowName()
+			t.waitUntil("the database accepts the step", func() bool {
+				_, err := t.runTxStep(t.ctx, own, t.newStoreStep("book", func(tx any) ([]byte, error) {
+					return []byte(row), t.transactions.writeRow(t.ctx, tx, row)
 				}))
 				return err == nil
 			})
-			t.has(own, map[string]string{"book": row})
-			t.complete(own, receipt("done"))
-			t.replays(own, receipt("done"))
+			t.checkCheckpoints(own, map[string]string{"book": row})
+			t.completeClaim(own, newReceipt("done"))
+			t.checkReplay(own, newReceipt("done"))
 		})
 	},
 }, {
 	name: "transaction of the handler",
-	rule: "A result in a transaction of the handler becomes permanent when that is committed, with its rows.",
-	check: func(t *trial) {
-		own, before, row := t.claim(request), freshName(), freshName()
-		tx := t.beginsTx()
-		t.joins(own, tx, row)
-		t.writes(tx, before)
-		t.counts(row, 0)
-		t.has(own, nil)
-		t.succeeds("Commit", t.txs.commit(t.ctx, tx))
-		t.counts(before, 1)
-		t.counts(row, 1)
-		t.has(own, map[string]string{"book": row})
+	rule: "A result in a transaction of the handler becomes permanent, like the rows, when the handler commits.",
+	checkRule: func(t *trial) {
+		own, before, row := t.claimKey(request), newRowName(), newRowName()
+		tx := t.beginTx()
+		t.joinStep(own, tx, row)
+		t.writeRow(tx, before)
+		t.checkRowCount(row, 0)
+		t.checkCheckpoints(own, nil)
+		t.checkSuccess("Commit", t.transactions.commitTx(t.ctx, tx))
+		t.checkRowCount(before, 1)
+		t.checkRowCount(row, 1)
+		t.checkCheckpoints(own, map[string]string{"book": row})
 	},
 }, {
 	name: "rollback by the handler",
-	rule: "A result in a transaction that the handler rolls back is not stored. The handler may repeat the transaction.",
-	check: func(t *trial) {
-		own, undone, row := t.claim(request), freshName(), freshName()
-		tx := t.beginsTx()
-		t.joins(own, tx, undone)
-		t.succeeds("Rollback", t.txs.rollback(t.ctx, tx))
-		t.counts(undone, 0)
-		t.has(own, nil)
-		tx = t.beginsTx()
-		t.joins(own, tx, row)
-		t.succeeds("Commit", t.txs.commit(t.ctx, tx))
-		t.counts(row, 1)
-		t.has(own, map[string]string{"book": row})
+	rule: "If the handler rolls its transaction back, the result is not stored. The handler may repeat the transaction.",
+	checkRule: func(t *trial) {
+		own, undone, row := t.claimKey(request), newRowName(), newRowName()
+		tx := t.beginTx()
+		t.joinStep(own, tx, undone)
+		t.checkSuccess("Rollback", t.transactions.rollbackTx(t.ctx, tx))
+		t.checkRowCount(undone, 0)
+		t.checkCheckpoints(own, nil)
+		tx = t.beginTx()
+		t.joinStep(own, tx, row)
+		t.checkSuccess("Commit", t.transactions.commitTx(t.ctx, tx))
+		t.checkRowCount(row, 1)
+		t.checkCheckpoints(own, map[string]string{"book": row})
 	},
 }, {
 	name: "failed step of the handler",
-	rule: "An error of Run in a transaction of the handler comes back as it is, and no result is stored.",
-	check: func(t *trial) {
-		own, tx := t.claim(request), t.beginsTx()
-		step := t.joined("book", tx, func() ([]byte, error) { return []byte("1"), errOfRun })
-		_, err := t.runTx(t.ctx, own, step)
-		if err != errOfRun {
-			t.failf("CheckpointTx returned %v, not the error of Run", err)
+	rule: "In a transaction of the handler, CheckpointTx returns the error of Run unchanged, and no result is stored.",
+	checkRule: func(t *trial) {
+		own, tx := t.claimKey(request), t.beginTx()
+		step := t.newJoinedStep("book", tx, func() ([]byte, error) { return []byte("1"), errRun })
+		_, err := t.runTxStep(t.ctx, own, step)
+		if err != errRun {
+			t.failf("CheckpointTx returned %v, want the error of Run, unchanged", err)
 		}
-		t.succeeds("Rollback", t.txs.rollback(t.ctx, tx))
-		t.has(own, nil)
+		t.checkSuccess("Rollback", t.transactions.rollbackTx(t.ctx, tx))
+		t.checkCheckpoints(own, nil)
 	},
 }, {
 	name: "overtaken handler",
-	rule: "Whose claim was taken over gets ErrClaimLost in a transaction of its own, also if that happens while the step runs.",
-	check: func(t *trial) {
-		old, successor := t.overtaken()
-		tx := t.beginsTx()
-		_, err := t.runTx(t.ctx, old, t.joined("book", tx, func() ([]byte, error) { return []byte("1"), nil }))
-		t.says("CheckpointTx", err, idempotency.ErrClaimLost)
-		_ = t.txs.rollback(t.ctx, tx)
-		t.has(successor, nil)
+	rule: "In a transaction of the handler, CheckpointTx fails if another attempt takes over before or during the step.",
+	checkRule: func(t *trial) {
+		old, successor := t.claimAndTakeOver()
+		tx := t.beginTx()
+		_, err := t.runTxStep(t.ctx, old, t.newJoinedStep("book", tx, func() ([]byte, error) { return []byte("1"), nil }))
+		t.checkError("CheckpointTx", err, idempotency.ErrClaimLost)
+		_ = t.transactions.rollbackTx(t.ctx, tx)
+		t.checkCheckpoints(successor, nil)
 
-		t = t.at(freshKey())
-		old, tx = t.lapsed(), t.beginsTx()
-		_, err = t.runTx(t.ctx, old, t.joined("book", tx, func() ([]byte, error) {
+		t = t.withKey(newKey())
+		old, tx = t.claimUntilLapsed(), t.beginTx()
+		_, err = t.runTxStep(t.ctx, old, t.newJoinedStep("book", tx, func() ([]byte, error) {
 			ctx, cancel := context.WithTimeout(t.ctx, time.Second)
 			defer cancel()
-			successor, _ = t.ask(ctx, takingOver(request))
-			t.keep(successor)
+			successor, _ = t.callBegin(ctx, withTakeOver(request))
+			t.rememberClaim(successor)
 			return []byte("1"), nil
 		}))
 		if successor.claim == nil {
-			t.succeeds("CheckpointTx", err)
-			t.succeeds("Commit", t.txs.commit(t.ctx, tx))
+			t.checkSuccess("CheckpointTx", err)
+			t.checkSuccess("Commit", t.transactions.commitTx(t.ctx, tx))
 			return
 		}
 		if err == nil {
-			t.failf("CheckpointTx succeeded for an attempt that had lost its key")
+			t.failf("CheckpointTx returned nil, although another attempt had claimed the key")
 		}
-		_ = t.txs.rollback(t.ctx, tx)
-		t.has(successor, nil)
+		_ = t.transactions.rollbackTx(t.ctx, tx)
+		t.checkCheckpoints(successor, nil)
 	},
 }}
 
-func freshName() string { return uuid.NewString() }
+// newRowName returns a name for rows that no other case uses.
+func newRowName() string { return uuid.NewString() }
 
-// step returns a step in a transaction of the store.
-func (t *trial) step(name string, run func(tx any) ([]byte, error)) *idempotency.TxStep {
-	variable := t.txs.newVar()
+// newStoreStep returns a step in a transaction that the store begins.
+func (t *trial) newStoreStep(name string, run func(tx any) ([]byte, error)) *idempotency.TxStep {
+	variable := t.transactions.newVariable()
 	return &idempotency.TxStep{
-		Name: name, Var: variable, Timeout: patience, Run: func() ([]byte, error) { return run(variable) },
+		Name: name, Var: variable, Timeout: waitLimit, Run: func() ([]byte, error) { return run(variable) },
 	}
 }
 
-// joined returns a step in a transaction of the handler.
-func (t *trial) joined(name string, tx any, run func() ([]byte, error)) *idempotency.TxStep {
-	return &idempotency.TxStep{Name: name, Tx: t.txs.value(tx), Timeout: patience, Run: run}
+// newJoinedStep returns a step in the transaction tx, which the handler has begun.
+func (t *trial) newJoinedStep(name string, tx any, run func() ([]byte, error)) *idempotency.TxStep {
+	return &idempotency.TxStep{Name: name, Tx: t.transactions.loadValue(tx), Timeout: waitLimit, Run: run}
 }
 
-// runTx runs a step. Run is called once at most.
-func (t *trial) runTx(ctx context.Context, own answer, step *idempotency.TxStep) ([]byte, error) {
+// runTxStep calls CheckpointTx with step, and makes sure that a second call of Run fails.
+func (t *trial) runTxStep(ctx context.Context, own beginResult, step *idempotency.TxStep) ([]byte, error) {
 	run, calls := step.Run, 0
 	step.Run = func() ([]byte, error) {
 		if calls++; calls > 1 {
@@ -480,58 +489,63 @@ func (t *trial) runTx(ctx context.Context, own answer, step *idempotency.TxStep)
 	return own.claim.(idempotency.TxCheckpointer).CheckpointTx(ctx, step)
 }
 
-// books runs a step in a transaction of the store. Its result is data.
-func (t *trial) books(own answer, name, data string, run func(tx any)) {
-	stored, err := t.runTx(t.ctx, own, t.step(name, func(tx any) ([]byte, error) {
+// commitStep runs a step with the result data in a transaction of the store.
+func (t *trial) commitStep(own beginResult, name, data string, run func(tx any)) {
+	stored, err := t.runTxStep(t.ctx, own, t.newStoreStep(name, func(tx any) ([]byte, error) {
 		run(tx)
 		return []byte(data), nil
 	}))
-	t.succeeds("CheckpointTx", err)
+	t.checkSuccess("CheckpointTx", err)
 	if string(stored) != data {
-		t.failf("of %q, %.99q is stored, not %.99q", name, stored, data)
+		t.failf("CheckpointTx returned the result %.99q for the step %q, want %.99q", stored, name, data)
 	}
 }
 
-// booksRow runs a step that writes one row. Its result is the name of the row.
-func (t *trial) booksRow(own answer, name, row string) {
-	t.books(own, name, row, func(tx any) { t.writes(tx, row) })
-	t.counts(row, 1)
+// commitRowStep runs a step that writes one row, in a transaction of the store. The result is the name of the row.
+func (t *trial) commitRowStep(own beginResult, name, row string) {
+	t.commitStep(own, name, row, func(tx any) { t.writeRow(tx, row) })
+	t.checkRowCount(row, 1)
 }
 
-// joins runs the step "book" in a transaction of the handler. It writes one row, and its result is the name of that.
-func (t *trial) joins(own answer, tx any, row string) {
-	stored, err := t.runTx(t.ctx, own, t.joined("book", tx, func() ([]byte, error) {
-		t.writes(tx, row)
+// joinStep runs the step "book", which writes one row, in a transaction of the handler. The result is the name of the
+// row.
+func (t *trial) joinStep(own beginResult, tx any, row string) {
+	stored, err := t.runTxStep(t.ctx, own, t.newJoinedStep("book", tx, func() ([]byte, error) {
+		t.writeRow(tx, row)
 		return []byte(row), nil
 	}))
-	t.succeeds("CheckpointTx", err)
+	t.checkSuccess("CheckpointTx", err)
 	if string(stored) != row {
-		t.failf("%.99q is stored, not %.99q", stored, row)
+		t.failf("CheckpointTx returned the result %.99q, want %.99q", stored, row)
 	}
 }
 
-func (t *trial) writes(tx any, row string) { t.succeeds("Write", t.txs.write(t.ctx, tx, row)) }
+// writeRow writes a row in the transaction tx.
+func (t *trial) writeRow(tx any, row string) {
+	t.checkSuccess("Write", t.transactions.writeRow(t.ctx, tx, row))
+}
 
-func (t *trial) beginsTx() any {
-	tx, err := t.txs.begin(t.ctx)
-	t.succeeds("Begin of a transaction", err)
+// beginTx begins a transaction of the handler.
+func (t *trial) beginTx() any {
+	tx, err := t.transactions.beginTx(t.ctx)
+	t.checkSuccess("Begin of a transaction", err)
 	return tx
 }
 
-// isFencedTx checks that a claim which has ended commits nothing.
-func (t *trial) isFencedTx(own answer) {
-	row := freshName()
-	_, err := t.runTx(t.ctx, own, t.step("fenced", func(tx any) ([]byte, error) {
-		return []byte("off"), t.txs.write(t.ctx, tx, row)
+// checkTxFenced checks that CheckpointTx of an ended claim returns ErrClaimLost, and commits no row.
+func (t *trial) checkTxFenced(own beginResult) {
+	row := newRowName()
+	_, err := t.runTxStep(t.ctx, own, t.newStoreStep("fenced", func(tx any) ([]byte, error) {
+		return []byte("off"), t.transactions.writeRow(t.ctx, tx, row)
 	}))
-	t.says("CheckpointTx", err, idempotency.ErrClaimLost)
-	t.counts(row, 0)
+	t.checkError("CheckpointTx", err, idempotency.ErrClaimLost)
+	t.checkRowCount(row, 0)
 }
 
-// checkpoints returns the names of the checkpoints of an operation.
-func (t *trial) checkpoints(own answer) (names []string) {
+// listCheckpointNames returns the names of all checkpoints of the operation.
+func (t *trial) listCheckpointNames(own beginResult) (names []string) {
 	found, err := own.claim.(idempotency.Checkpointer).Checkpoints(t.ctx)
-	t.succeeds("Checkpoints", err)
+	t.checkSuccess("Checkpoints", err)
 	for name := range found {
 		names = append(names, name)
 	}
@@ -539,16 +553,11 @@ func (t *trial) checkpoints(own answer) (names []string) {
 	return names
 }
 
-// committed returns how many rows of a name are committed.
-func (t *trial) committed(name string) int {
-	n, err := t.txs.count(t.ctx, name)
-	t.succeeds("count", err)
-	return n
-}
-
-// counts checks how many rows of a name are committed.
-func (t *trial) counts(name string, want int) {
-	if n := t.committed(name); n != want {
-		t.failf("%d rows are committed, not %d", n, want)
+// checkRowCount checks the number of committed rows with the given name.
+func (t *trial) checkRowCount(name string, want int) {
+	n, err := t.transactions.countRows(t.ctx, name)
+	t.checkSuccess("Count", err)
+	if n != want {
+		t.failf("%d rows are committed, want %d", n, want)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/idempotency-go/idempotency/stores/cache"
 )
 
-// transactionsOf are those of a database in memory.
-func transactionsOf(rows *testservice.Rows) Transactions[*testservice.RowTx] {
+// newTransactions returns the functions for transactions of a database in memory.
+func newTransactions(rows *testservice.Rows) Transactions[*testservice.RowTx] {
 	return Transactions[*testservice.RowTx]{
 		Write:    func(ctx context.Context, tx *testservice.RowTx, name string) error { return tx.Write(ctx, name) },
 		Count:    rows.Count,
@@ -30,12 +30,12 @@ func TestTxSteps(t *testing.T) {
 			rows := testservice.NewRows()
 			newStore := func(*testing.T) idempotency.Store { return wrap(testservice.NewRowStore(rows, "")) }
 			RunSteps(t, newStore)
-			RunTxSteps(t, newStore, transactionsOf(rows))
+			RunTxSteps(t, newStore, newTransactions(rows))
 		})
 	}
 }
 
-// txStepBugs names the faults of the store in memory, by a case of RunTxSteps that must fail for them.
+// txStepBugs maps the name of a case of RunTxSteps to the bugs of testservice.RowStore that the case must find.
 var txStepBugs = map[string][]string{
 	"rows and result":              {"rows are lost", "rows are committed at once", "rows are committed alone"},
 	"next attempt":                 {"rows are committed alone"},
@@ -62,31 +62,32 @@ var txStepBugs = map[string][]string{
 	"overtaken handler":          {"joined transaction is not fenced"},
 }
 
-// TestTxStepBugs shows that each of the seeded bugs is caught by the case that is meant for it, and that each case has one.
+// TestTxStepBugs checks that each case finds its seeded bugs, and that each case has a bug.
 func TestTxStepBugs(t *testing.T) {
-	unproven := names(txStepCases)
+	withoutBug := caseNames(txStepCases)
 	for caughtBy, bugs := range txStepBugs {
-		delete(unproven, caughtBy)
+		delete(withoutBug, caughtBy)
 		for _, bug := range bugs {
 			t.Run(bug, func(t *testing.T) {
 				t.Parallel()
-				err := txStepViolations(t, bug, caughtBy)[caughtBy]
-				if err == nil {
-					t.Errorf("not caught by %q", caughtBy)
+				violation := findTxStepViolations(t, bug, caughtBy)[caughtBy]
+				if violation == nil {
+					t.Errorf("the case %q has not found the bug", caughtBy)
 				}
-				t.Log(err)
+				t.Log(violation)
 			})
 		}
 	}
-	for name := range unproven {
-		t.Errorf("there is no bug for %q to catch", name)
+	for name := range withoutBug {
+		t.Errorf("the case %q has no bug to find", name)
 	}
 }
 
-// txStepViolations returns the errors of the cases of RunTxSteps that a store with a bug fails, of those that are named.
-func txStepViolations(t *testing.T, bug string, names ...string) map[string]error {
-	return failures(t, txStepCases, func() subject {
+// findTxStepViolations returns the violations of the named cases of RunTxSteps by a store with the given bug, by the
+// names of the cases.
+func findTxStepViolations(t *testing.T, bug string, names ...string) map[string]error {
+	return findFailures(t, txStepCases, func() subject {
 		rows := testservice.NewRows()
-		return transactionsOf(rows).subject(testservice.NewRowStore(rows, bug))
+		return newTransactions(rows).newSubject(testservice.NewRowStore(rows, bug))
 	}, names)
 }
