@@ -45,7 +45,7 @@ func asNotHappened(operator, reason string) idempotency.Resolution {
 	return idempotency.Resolution{Operator: operator, Reason: reason, At: resolvedAt, TTL: long}
 }
 
-// resolvedAt is a time in whole microseconds, because stores keep no more.
+// resolvedAt is a time in whole microseconds, because a store may keep no smaller unit.
 var resolvedAt = time.Date(2026, 11, 21, 10, 5, 29, 123456000, time.UTC)
 
 var resolveCases = []testCase{{

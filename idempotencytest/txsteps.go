@@ -154,7 +154,7 @@ var txStepCases = []testCase{{
 	rule: "After each panic or Goexit of Run, CheckpointTx rolls back, and frees the connection and all locks.",
 	checkRule: func(t *trial) {
 		own, row := t.claimKey(request), newRowName()
-		for i := range 24 { // more than the connections of a usual pool
+		for i := range 24 { // more steps than the store may have connections
 			var ended sync.WaitGroup
 			ended.Go(func() {
 				defer func() { _ = recover() }()
@@ -202,7 +202,7 @@ var txStepCases = []testCase{{
 	},
 }, {
 	name: "takeover of a step that runs",
-	rule: "If another attempt takes over while a step runs, the rows are rolled back. Otherwise, they are committed.",
+	rule: "If another attempt takes over while a step runs, the rows are rolled back. Otherwise, the rows are committed.",
 	checkRule: func(t *trial) {
 		old, row := t.claimUntilLapsed(), newRowName()
 		var successor beginResult
@@ -308,7 +308,8 @@ var txStepCases = []testCase{{
 	},
 }, {
 	name: "end by the step",
-	rule: "If Run commits or rolls back, CheckpointTx fails, and sets Escaped if the rows may be permanent.",
+	rule: "If Run commits or rolls back, CheckpointTx fails, with the error of Run if Run has failed. If rows may be " +
+		"permanent, CheckpointTx sets Escaped, and may return another error.",
 	checkRule: func(t *trial) {
 		for name, end := range map[string]func(context.Context, any) error{
 			"Commit": t.transactions.commitTx, "Rollback": t.transactions.rollbackTx,
