@@ -232,7 +232,7 @@ var forgetRaceCases = []testCase{{
 			if forgetErr == nil {
 				t.checkError("Extend", extendErr, idempotency.ErrRestored)
 			} else {
-				t.checkChangedOrInProgress(forgetErr)
+				t.checkChangedOrInProgress("Forget", forgetErr)
 				t.checkSuccess("Extend", extendErr)
 			}
 			t.checkRunning(own)
@@ -283,7 +283,7 @@ func (t *trial) checkForgottenOrClaimed(own, got beginResult, forgetErr error) {
 	if forgetErr == nil {
 		t.checkFirstAttempt(got, own)
 	} else {
-		t.checkChangedOrInProgress(forgetErr)
+		t.checkChangedOrInProgress("Forget", forgetErr)
 		own.Attempt++
 		t.checkAttempt(got, own)
 	}
@@ -293,8 +293,8 @@ func (t *trial) checkForgottenOrClaimed(own, got beginResult, forgetErr error) {
 }
 
 // checkChangedOrInProgress checks the error of Forget or Resolve after an attempt has claimed the operation.
-func (t *trial) checkChangedOrInProgress(err error) {
+func (t *trial) checkChangedOrInProgress(method string, err error) {
 	if !errors.Is(err, idempotency.ErrEntryChanged) {
-		t.checkError("Forget", err, idempotency.ErrInProgress)
+		t.checkError(method, err, idempotency.ErrInProgress)
 	}
 }

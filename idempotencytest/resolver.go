@@ -326,7 +326,7 @@ var resolveRaceCases = []testCase{{
 				t.checkReplay(own, operatorResponse())
 				continue
 			}
-			t.checkChangedOrInProgress(resolveErr)
+			t.checkChangedOrInProgress("Resolve", resolveErr)
 			own.Attempt++
 			t.checkAttempt(got, own)
 			t.completeClaim(got, newReceipt("of the claim"))
