@@ -3,7 +3,8 @@
 //
 //	idempotency-proxy -upstream http://127.0.0.1:9000 -store sqlite:/var/lib/proxy/records.db -user-header X-User
 //
-// The README lists all flags, and describes the requests and answers that clients and the service see.
+// The README describes the requests and answers that clients and the service see, and flags.txt lists all flags. The page
+// docs/proxy.md of the repository leads to production.
 package main
 
 import "os"

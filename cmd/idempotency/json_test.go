@@ -12,10 +12,10 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// Each command prints one document, and the README has the names in it.
+// Each command prints one document, and the documentation of the command has the names in it.
 func TestJSON(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile("README.md")
+	documentation, err := os.ReadFile("main.go")
 	require.NoError(t, err)
 	forEachBackend(t, func(t *testing.T, b backend) {
 		store := b.open(t)
@@ -42,7 +42,7 @@ func TestJSON(t *testing.T) {
 			var document map[string]any
 			require.NoError(t, json.Unmarshal([]byte(got.stdout), &document), got.stdout)
 			require.Contains(t, document, "store")
-			requireNames(t, string(readme), document)
+			requireNames(t, string(documentation), document)
 			if args[0] != "inspect" || args[2] != keyOfAlice.User || got.status != 0 {
 				continue
 			}
@@ -56,19 +56,19 @@ func TestJSON(t *testing.T) {
 	})
 }
 
-// requireNames requires that a page has each name in a document.
-func requireNames(t testing.TB, page string, value any) {
+// requireNames requires that the documentation has each name in a document.
+func requireNames(t testing.TB, documentation string, value any) {
 	t.Helper()
 	switch value := value.(type) {
 	case []any:
 		for _, element := range value {
-			requireNames(t, page, element)
+			requireNames(t, documentation, element)
 		}
 	case map[string]any:
 		for name, member := range value {
-			require.Contains(t, page, "`"+name+"`")
+			require.Contains(t, documentation, "`"+name+"`")
 			if name != "header" && name != "trailer" {
-				requireNames(t, page, member)
+				requireNames(t, documentation, member)
 			}
 		}
 	}

@@ -6,6 +6,30 @@
 //
 // The README lists all commands. The page for support explains what to do about each result:
 // https://github.com/idempotency-go/idempotency/blob/main/docs/support.md
+//
+// # JSON
+//
+// With --json a command prints one document, or none if the command fails or refuses: the exit status tells. The names in
+// a document are stable, and new names may be added. Unknown values are left out. Times are RFC 3339 in UTC, durations
+// are milliseconds, and sizes are bytes. Documents by command:
+//
+//   - inspect: `store`, `found`, `story`, `entry`.
+//   - forget: the same, and `forgotten`.
+//   - resolve: the same as inspect, and `resolved` and `resolution`. The entry is as it was shown. The resolution has
+//     `happened`, `status`, `header`, `omitted`, `bodySize`, `operator`, `reason` and `remainingMs`.
+//   - list: `store`, `entries`, `next` (for --after, if there is another page), `totals` by state with `records` and `bytes`,
+//     `partial`, `unreadable`.
+//   - check: `store`, `findings` with `severity` (unsafe or broken) and `problem`.
+//   - stats: `store`, `totals`, `partial`, `unreadable`, `abandoned` (entries), `users` with `user`, `records` and `bytes`.
+//
+// An entry has `state` (`running`, `abandoned`, `released` or `completed`), `user`, `endpoint`, `key`, `digest`, `operation`,
+// `attempt`, `created`, `completed`, `leaseLeftMs`, `remainingMs`, `size`, `status`, `note`, `resolved` (with `happened`,
+// `attempt`, `at`, `operator` and `reason`, or `sealed`), and `damage` if the record is unreadable.
+//
+// The entry of inspect also has `response` with `header`, `trailer`, `omitted`, `sealed` and `bodySize`, and with --body
+// `body`, or `bodyBase64` if the body is no text. Until the operation is completed, it has `steps` with `name` and `size`. A name that ends in ? belongs to a step of step.AtMostOnce that was begun.
+//
+// Keys, headers, notes and bodies are the text of strangers. Unprintable characters are escaped in both forms of output.
 package main
 
 import (

@@ -35,7 +35,7 @@ func TestSharedStoreExecutesTwice(t *testing.T) {
 
 func TestPageShowsTheTable(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../README.md")
+	page, err := os.ReadFile("README.md")
 	require.NoError(t, err)
 	table := activeactive.Table()
 	require.True(t, strings.Contains(string(page), "\n\n"+table+"\n"), "the page does not have\n%s", table)

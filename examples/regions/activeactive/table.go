@@ -9,7 +9,7 @@ import (
 // operations are as many as each number of the table is of.
 const operations = 100_000
 
-// Table returns the table of ../README.md.
+// Table returns the table of README.md.
 func Table() string {
 	var table strings.Builder
 	table.WriteString("| replication takes | cut off | retry after 100 ms | and clocks differ by 2 s " +

@@ -14,5 +14,5 @@
 //	go test -v -run TestRedisFailsOver ./proof/guarantees/servers -times 8
 //	go test -v -run TestRedisClusterFailsOver ./proof/guarantees/servers -times 8
 //
-// [The table]: https://github.com/idempotency-go/idempotency/blob/main/docs/operating.md#failover-of-redis
+// [The table]: https://github.com/idempotency-go/idempotency/blob/main/proof/guarantees/servers/README.md
 package servers

@@ -14,11 +14,11 @@ import (
 )
 
 // The user of Redis whose rights the documentation lists can do all that the store does, and Check. It reads no other keys.
-func TestOperatingGivesRedisEnoughRights(t *testing.T) {
+func TestRedisPageGivesEnoughRights(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
 	admin := redisClient(t, &redis.Options{Addr: server.Addr(), Password: servertest.RedisPassword()})
-	shown := regexp.MustCompile("\nACL SETUSER service .*").FindString(read(t, "docs/operating.md"))
+	shown := regexp.MustCompile("\nACL SETUSER service .*").FindString(read(t, "docs/redis.md"))
 	require.NotEmpty(t, shown)
 	var words []any
 	for word := range strings.FieldsSeq(shown + " >secret") {
@@ -53,11 +53,11 @@ func redisClient(t *testing.T, opts *redis.Options) *redis.Client {
 }
 
 // The settings that the documentation gives to Redis leave nothing for Check to report.
-func TestOperatingGivesRedisSafeSettings(t *testing.T) {
+func TestRedisPageGivesSafeSettings(t *testing.T) {
 	t.Parallel()
-	_, settings, found := strings.Cut(read(t, "docs/operating.md"), "```\n# The room of above")
+	_, settings, found := strings.Cut(read(t, "docs/redis.md"), "```\n# Twice the room of all records")
 	require.True(t, found)
-	settings, _, _ = strings.Cut("#"+settings, "```")
+	settings, _, _ = strings.Cut("#"+settings, "```") // the rest of the comment, and the settings
 	var args []string
 	for line := range strings.Lines(settings) {
 		if name, value, found := strings.Cut(strings.TrimSpace(line), " "); found && name[0] != '#' {
