@@ -27,7 +27,8 @@
 // `attempt`, `at`, `operator` and `reason`, or `sealed`), and `damage` if the record is unreadable.
 //
 // The entry of inspect also has `response` with `header`, `trailer`, `omitted`, `sealed` and `bodySize`, and with --body
-// `body`, or `bodyBase64` if the body is no text. Until the operation is completed, it has `steps` with `name` and `size`. A name that ends in ? belongs to a step of step.AtMostOnce that was begun.
+// `body`, or `bodyBase64` if the body is no text. Until the operation is completed, it has `steps` with `name` and `size`. A
+// name that ends in ? belongs to a step of step.AtMostOnce that was begun.
 //
 // Keys, headers, notes and bodies are the text of strangers. Unprintable characters are escaped in both forms of output.
 package main

@@ -39,7 +39,8 @@ func TestServiceStopsInOrder(t *testing.T) {
 	require.Equal(t, "201 paid by charge 1", send(url, "order-1"))
 	require.NoError(t, <-ended)
 	require.Regexp(t, `level=WARN .*appendfsync is everysec`, written.String())
-	require.Regexp(t, `outcome=executed endpoint="POST /payments" operation=\S+ attempt=1 status=201 took=\S+ error=<nil>`, written.String())
+	require.Regexp(t, `outcome=executed endpoint="POST /payments" operation=\S+ attempt=1 status=201 took=\S+ error=<nil>`,
+		written.String())
 
 	url, stop, ended = start(t, server)
 	require.Equal(t, "201 paid by charge 1 replayed", send(url, "order-1"))

@@ -69,3 +69,14 @@ func TestRedisPageGivesSafeSettings(t *testing.T) {
 	client := redisClient(t, &redis.Options{Addr: server.Addr(), Password: servertest.RedisPassword()})
 	require.NoError(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{}).Check(t.Context()))
 }
+
+// What the page says of failovers was measured: the whole table has each figure.
+func TestRedisPageHasMeasuredFailovers(t *testing.T) {
+	t.Parallel()
+	measured := read(t, "proof/guarantees/servers/README.md")
+	figures := regexp.MustCompile(`\| ([\d,]+) of ([\d,]+) `).FindAllStringSubmatch(read(t, "docs/redis.md"), -1)
+	require.Len(t, figures, 6)
+	for _, figure := range figures {
+		require.Regexp(t, `\| `+figure[1]+`( \+ \d+)? of `+figure[2]+` \|`, measured)
+	}
+}
