@@ -1,6 +1,7 @@
 package documents_test
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"

@@ -1,8 +1,6 @@
 package documents_test
 
 import (
-	"io/fs"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -14,16 +12,7 @@ import (
 // names the tests of the protection, each of which exists.
 func TestAttacksAreTested(t *testing.T) {
 	t.Parallel()
-	tests := map[string]bool{}
-	err := filepath.WalkDir(".", func(file string, _ fs.DirEntry, err error) error {
-		if err == nil && strings.HasSuffix(file, "_test.go") {
-			for _, name := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w+)\(`).FindAllStringSubmatch(read(t, file), -1) {
-				tests[name[1]] = true
-			}
-		}
-		return err
-	})
-	require.NoError(t, err)
+	tests := testFunctions(t)
 	var tested []string
 	for line := range strings.Lines(read(t, "proof/guarantees/attacks.tsv")) {
 		attack, names, found := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
