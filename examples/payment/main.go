@@ -1,7 +1,8 @@
-// Payment is a service whose handler charges a card at a payment provider, and then writes a row. Both are steps: the
-// provider gets the same key from all attempts, and the row is committed together with its result. The database is the
-// PostgreSQL at DATABASE_URL or else a private one. The service is killed at each point of an order, and then at random,
-// and the clients try again: the next attempt goes on where the one before has stopped. It ends with the line
+// Payment is a service whose handler charges a card at a payment provider, and then writes a row: service.go has all of it.
+// Charge and row are steps. The provider gets the same key from all attempts, and the row is committed together with its
+// result. The database is the PostgreSQL at DATABASE_URL or else a private one. The service is killed at each point of an
+// order, and then at random, and the clients try again: the next attempt goes on where the one before has stopped. It
+// ends with the line
 //
 //	81 orders, 13 deaths: 81 charges, 81 rows with 81 charges, 81 answers replayed
 package main
@@ -10,23 +11,27 @@ import (
 	"context"
 	"fmt"
 	"log"
-	"net/http"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/examples/internal/database"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 	"github.com/idempotency-go/idempotency/examples/internal/orders"
 	"github.com/idempotency-go/idempotency/examples/internal/process"
 	"github.com/idempotency-go/idempotency/examples/internal/provider"
 	"github.com/idempotency-go/idempotency/step"
-	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
+// createPayments makes the table of the service. It has no unique constraint, which would hide what the store does.
+const createPayments = "CREATE TABLE payments (id bigint GENERATED ALWAYS AS IDENTITY, pieces int, charge text)"
+
 func main() {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	if process.IsService() {
 		serve(ctx)
@@ -34,9 +39,7 @@ func main() {
 	}
 	pool, drop := database.Create(ctx)
 	defer drop()
-	demo.Check(pgxstore.Migrate(ctx, pool, pgxstore.Options{}))
-	// There is no unique constraint: it would hide what the store does.
-	_, err := pool.Exec(ctx, "CREATE TABLE payments (id bigint GENERATED ALWAYS AS IDENTITY, pieces int, charge text)")
+	_, err := pool.Exec(ctx, createPayments)
 	demo.Check(err)
 	bank, stop := provider.Start()
 	defer stop()
@@ -59,47 +62,40 @@ func main() {
 	}
 }
 
+// serve runs the service until this process is killed. The service halts where a step begins or ends, and in a transaction.
 func serve(ctx context.Context) {
-	store := pgxstore.New(database.Connect(ctx), pgxstore.Options{})
-	idem, err := idempotency.New(store, idempotency.SingleUser, process.WithShortLease(idempotency.Options{Required: true}))
+	slog.SetLogLoggerLevel(slog.LevelWarn) // its log has a line for each request
+	demo.Check(os.Setenv("DEVELOPMENT", "a private server has no fsync"))
+	config := database.Config()
+	config.ConnConfig.Tracer = haltAfterInsert{}
+	pool, err := newPool(ctx, config)
 	demo.Check(err)
-	process.Serve(idem.Handler(http.HandlerFunc(order)))
+	s, err := newService(ctx, pool, process.WithShortLease(options))
+	demo.Check(err)
+	s.server.BaseContext = func(net.Listener) context.Context { return step.WithTracer(ctx, haltAtStep) }
+	demo.Check(s.run(ctx, process.Listen()))
 }
 
-func order(w http.ResponseWriter, r *http.Request) {
-	process.HaltAt("claimed")
-	pieces, err := demo.Pieces(r)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest) // what may be refused is looked at before the charge
-		return
-	}
-	ctx := step.WithTracer(r.Context(), tell)
-	op, _ := idempotency.FromContext(ctx)
-	charge, err := step.Do(ctx, "charge", func(ctx context.Context) (string, error) {
-		return provider.Call(ctx, provider.Request{Key: op.DownstreamKey("charge")})
-	})
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadGateway) // not stored: a retry asks the provider again
-		return
-	}
-	process.HaltAt("charged")
-	id, err := pgxstore.DoTx(ctx, "book", func(tx pgx.Tx) (id int64, err error) {
-		const insert = "INSERT INTO payments (pieces, charge) VALUES ($1, $2) RETURNING id"
-		err = tx.QueryRow(ctx, insert, pieces, charge).Scan(&id)
+// haltAfterInsert is a tracer of the database.
+type haltAfterInsert struct{}
+
+type insertKey struct{}
+
+func (haltAfterInsert) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	return context.WithValue(ctx, insertKey{}, strings.HasPrefix(data.SQL, "INSERT INTO payments"))
+}
+
+func (haltAfterInsert) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
+	if isInsert, _ := ctx.Value(insertKey{}).(bool); isInsert {
 		process.HaltAt("written, not committed")
-		return id, err
-	})
-	if err != nil {
-		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored: a retry goes on with the row
-		return
 	}
-	process.HaltAt("committed")
-	w.WriteHeader(http.StatusCreated)
-	fmt.Fprintf(w, "payment %d, paid by charge %s", id, charge)
 }
 
-// tell prints what becomes of a step.
-func tell(ctx context.Context, name string) (context.Context, func(found bool, err error)) {
+// haltAtStep prints what becomes of a step.
+func haltAtStep(ctx context.Context, name string) (context.Context, func(found bool, err error)) {
+	if name == "charge" {
+		process.HaltAt("claimed")
+	}
 	return ctx, func(found bool, err error) {
 		switch {
 		case err != nil:
@@ -109,5 +105,6 @@ func tell(ctx context.Context, name string) (context.Context, func(found bool, e
 		default:
 			process.Tell(name + " is done now")
 		}
+		process.HaltAt(map[string]string{"charge": "charged", "book": "committed"}[name])
 	}
 }

@@ -137,6 +137,7 @@ func TestPagesShowTheCode(t *testing.T) {
 		{"docs/mounting.md", "go", true},
 		{"docs/users.md", "go", true},
 		{"docs/migrating.md", "go|sql", true},
+		{"docs/postgres.md", "go|sql", true},
 		{"docs/redis.md", "go", false},
 		{"docs/steps.md", "go", false},
 		{"docs/store.md", "go|sql", true},

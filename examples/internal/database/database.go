@@ -45,10 +45,15 @@ func Create(ctx context.Context) (pool *pgxpool.Pool, drop func()) {
 
 // Connect returns a pool of connections to the schema.
 func Connect(ctx context.Context) *pgxpool.Pool {
+	pool, err := pgxpool.NewWithConfig(ctx, Config())
+	demo.Check(err)
+	return pool
+}
+
+// Config returns the configuration of a pool of connections to the schema.
+func Config() *pgxpool.Config {
 	config, err := pgxpool.ParseConfig(os.Getenv("DATABASE_URL"))
 	demo.Check(err)
 	config.ConnConfig.RuntimeParams["search_path"] = pgx.Identifier{os.Getenv("DATABASE_SCHEMA")}.Sanitize()
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	demo.Check(err)
-	return pool
+	return config
 }

@@ -151,6 +151,7 @@ func (o *Orders) Send(ctx context.Context, key string, pieces int) Answer {
 		req, err := http.NewRequestWithContext(client.WithKey(ctx, key), http.MethodPost, o.service.URL+"/orders",
 			strings.NewReader(strconv.Itoa(pieces)))
 		demo.Check(err)
+		req.SetBasicAuth("alice", "secret")
 		resp, err := o.client.Do(req)
 		demo.Check(err)
 		body, err := io.ReadAll(resp.Body)

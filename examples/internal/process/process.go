@@ -113,29 +113,35 @@ func WithShortLease(opts idempotency.Options) idempotency.Options {
 // Stored is the place where an answer is stored, and nobody has got it yet.
 const Stored = "the answer is stored"
 
-// Serve serves a guarded handler until this process is killed. It halts where an answer is [Stored].
-func Serve(guarded http.Handler) {
+// Serve serves a guarded handler at [Listen] until this process is killed.
+func Serve(guarded http.Handler) { demo.Check(http.Serve(Listen(), guarded)) }
+
+// Listen returns the listener of this process, which ends together with the process that has started it. It halts where an
+// answer is [Stored].
+func Listen() net.Listener {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(1) // who started this process has ended
 	}()
 	listener, err := net.FileListener(os.NewFile(3, "socket"))
 	demo.Check(err)
-	demo.Check(http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		guarded.ServeHTTP(mortal{w}, r)
-	})))
+	return mortalListener{listener}
 }
 
-// mortal writes answers that are stored already.
-type mortal struct{ http.ResponseWriter }
+type mortalListener struct{ net.Listener }
 
-func (m mortal) WriteHeader(status int) {
+func (l mortalListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return mortalConn{conn}, err
+}
+
+// mortalConn sends answers that are stored already.
+type mortalConn struct{ net.Conn }
+
+func (c mortalConn) Write(answer []byte) (int, error) {
 	HaltAt(Stored)
-	m.ResponseWriter.WriteHeader(status)
+	return c.Conn.Write(answer)
 }
-
-// Unwrap is for [http.ResponseController].
-func (m mortal) Unwrap() http.ResponseWriter { return m.ResponseWriter }
 
 // HaltAt waits to be killed if this is the place where the process is to halt.
 func HaltAt(place string) {

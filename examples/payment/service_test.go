@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency/examples/internal/demo"
+	"github.com/idempotency-go/idempotency/examples/internal/provider"
+	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/proof/servertest"
+)
+
+// newTestPool connects to a server of the test, which is for development: it runs without fsync.
+func newTestPool(t *testing.T) *pgxpool.Pool {
+	config, err := pgxpool.ParseConfig(servertest.Postgres(t).URL())
+	require.NoError(t, err)
+	pool, err := newPool(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	_, err = pool.Exec(t.Context(), createPayments)
+	require.NoError(t, err)
+	t.Setenv("DEVELOPMENT", "yes")
+	return pool
+}
+
+// A route without the middleware fails this test.
+func TestRoutesAreGuarded(t *testing.T) {
+	s, err := newService(t.Context(), newTestPool(t), options)
+	require.NoError(t, err)
+	var requests []*http.Request
+	for pattern := range s.routes() {
+		method, path, _ := strings.Cut(pattern, " ")
+		r := httptest.NewRequest(method, path, nil)
+		r.SetBasicAuth("alice", "secret")
+		requests = append(requests, r)
+	}
+	idempotencytest.Guarded(t, s.server.Handler, idempotencytest.GuardedOptions{}, requests...)
+}
+
+// Two requests with a key make one charge and one row, and a line of the log each. A service that is told to stop answers the
+// request that is under way.
+func TestServiceStopsInOrder(t *testing.T) {
+	bank, stopBank := provider.Start()
+	defer stopBank()
+	pool := newTestPool(t)
+	s, err := newService(t.Context(), pool, options)
+	require.NoError(t, err)
+	var written bytes.Buffer
+	before := slog.Default()
+	defer slog.SetDefault(before)
+	slog.SetDefault(slog.New(slog.NewTextHandler(&written, nil)))
+	listener := demo.Listen()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- s.run(ctx, listener) }()
+	send := func() (status int, body string) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+listener.Addr().String()+"/orders",
+			strings.NewReader("2"))
+		require.NoError(t, err)
+		r.SetBasicAuth("alice", "secret")
+		r.Header.Set("Idempotency-Key", "order-1")
+		resp, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		return resp.StatusCode, string(text)
+	}
+
+	come, release := bank.Hold()
+	go func() {
+		<-come
+		stop()
+		time.Sleep(10 * time.Millisecond) // so that the service has begun to stop
+		release()
+	}()
+	status, body := send()
+	require.Equal(t, http.StatusCreated, status)
+	require.Equal(t, "payment 1, paid by charge 1", body)
+	require.NoError(t, <-ended)
+	require.Regexp(t, `outcome=executed endpoint="POST /orders" operation=\S+ attempt=1 status=201 took=\S+ error=<nil>`, written.String())
+
+	s, err = newService(t.Context(), pool, options) // the next one has the answer
+	require.NoError(t, err)
+	listener = demo.Listen()
+	ctx, stop = context.WithCancel(t.Context())
+	go func() { ended <- s.run(ctx, listener) }()
+	status, body = send()
+	require.Equal(t, http.StatusCreated, status)
+	require.Equal(t, "payment 1, paid by charge 1", body)
+	stop()
+	require.NoError(t, <-ended)
+	require.Contains(t, written.String(), "outcome=replayed")
+	require.Equal(t, 1, bank.Calls())
+}
+
+// Outside of development, a server that may forget what it has acknowledged is refused.
+func TestServiceChecksItsServer(t *testing.T) {
+	pool := newTestPool(t)
+	t.Setenv("DEVELOPMENT", "")
+	_, err := newService(t.Context(), pool, options)
+	require.ErrorContains(t, err, "fsync is off")
+}
