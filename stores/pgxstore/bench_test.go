@@ -79,7 +79,7 @@ func benchPool(b *testing.B, changes ...func(*pgxpool.Config)) *pgxpool.Pool {
 	servertest.Require(b, err)
 	changes = append(changes, func(c *pgxpool.Config) {
 		c.MaxConns, c.MinConns = workers, workers
-		c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "1min" // as README.md advises
+		c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "1min" // as docs/postgres.md advises
 	})
 	pool := newPool(b, db.URL(), changes...)
 	execute(b, pool, "CREATE TABLE IF NOT EXISTS payments (id bigserial PRIMARY KEY, amount bigint NOT NULL)")

@@ -373,7 +373,7 @@ var features = []sqlstore.Feature{
 		},
 	},
 	{
-		Name: "transactions of which the ID tells whether they were committed", Uses: []string{bySteps},
+		Name: "transaction outcomes by pg_xact_status", Uses: []string{bySteps},
 		Words: "pg_current_xact_id pg_current_xact_id_if_assigned pg_xact_status pg_visible_in_snapshot pg_current_snapshot xid8",
 		Lacks: map[string]string{"YugabyteDB": "https://github.com/yugabyte/yugabyte-db/issues/15638"},
 	},

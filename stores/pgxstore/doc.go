@@ -1,5 +1,6 @@
-// Package pgxstore keeps the records of package idempotency in PostgreSQL, with the driver pgx. The README lists the
-// other engines that the store allows, and explains why the store refuses all others with [ErrEngine].
+// Package pgxstore keeps the records of package idempotency in PostgreSQL, with the driver pgx. The page docs/postgres.md of
+// the repository leads from nothing to production. The README lists the other engines that the store allows, and what the
+// engines lack that the store refuses with [ErrEngine].
 //
 //	err := pgxstore.Migrate(ctx, pool, pgxstore.Options{}) // once, when the program starts
 //	store := pgxstore.New(pool, pgxstore.Options{})
@@ -55,6 +56,69 @@
 // level read committed, so DoTx has no other level on a partitioned table: a transaction that cannot see what was
 // committed since its begin would miss records in other partitions. The alternative, a second table with a unique index
 // on the key, would have to be cleaned record by record, which partitions avoid.
+//
+// Logical replication treats each partition as a table. The subscriber needs the same days, and does not create partitions
+// by itself: the subscription stops at the first record of a day that is missing there. So every day, after Maintain on
+// the publisher, call Maintain on the subscriber, and then ALTER SUBSCRIPTION ... REFRESH PUBLICATION, which also copies
+// what a stopped subscription has missed. Do not set publish_via_partition_root: the subscriber could not find a record
+// that has moved to another day. A subscriber must not serve requests before it has taken over, because claims on two
+// servers do not exclude each other.
+//
+// # Standbys
+//
+// With synchronous replication, a commit waits for a standby. If the wait is cancelled, as pgx does at the deadline of a
+// step, PostgreSQL makes the commit visible all the same. Such a record is in the table, but is lost if a standby takes
+// over. So before a step relies on a record that it has not written itself, it locks the record in a transaction of its
+// own, whose commit waits for the standbys too. A replay then costs one more round trip, and a commit of 96 bytes of WAL.
+//
+// While the standby is cut off, first requests get 503, and retries get 503 or 409 (in-progress). When the standby is back,
+// a retry gets the answer. If the standby has taken over, a retry runs the handler.
+//
+// Limits:
+//
+//   - With synchronous_commit = local, commits do not wait, and a failover loses answers that clients have. With
+//     remote_write, a failover loses answers if the system of the standby crashes too. [Table.Check] reports both.
+//   - If an administrator cancels the wait (pg_cancel_backend), the server reports the commit as done, and the store gives
+//     the answer. Take the standby out of synchronous_standby_names instead, once it is certain that it will not take over.
+//   - Anyone else who reads the tables on the old primary sees changes whose wait was cancelled. Only the answers wait.
+//   - An answer that cannot be recorded in time is sent all the same, because its effects exist (OutcomeUnrecorded). After a
+//     failover it may be missing. Then the claim of its key lapses, and Abandoned decides.
+//   - Without synchronous replication, a failover loses the last commits. [DoTx] loses rows and result together, and an
+//     answer that tells of lost rows is not stored: its client gets 409. With [DoInTx], the store notices a loss only if the
+//     record is gone, too, or if a later attempt had found the result.
+//   - Without target_session_attrs in the connection string, the pool may reach a standby. It can claim and record nothing
+//     there. The standby replays what it has, without a confirmation.
+//
+// # Connections
+//
+// A step in a transaction holds a connection only while its function runs. If handlers hold all connections of the pool,
+// leases are renewed, and results of steps are stored, on an extra connection, which is made for each renewal or result and
+// closed after it. So leave room in max_connections for one such connection for each store.
+//
+// If all connections of the pool are in use until the deadline of a step, or the server has no more to give (error 53300),
+// the error wraps [idempotency.ErrStoreBusy], and the request is refused with 503, even with FailOpen. Otherwise one user
+// could keep the pool busy, and so switch off the protection of all. A step that times out is refused likewise if more
+// steps are under way than the pool has connections, and the server has replied within the last minute. So if the network
+// silently drops what is sent, FailOpen runs few requests in the first minute. If the server refuses connections, FailOpen
+// runs every request.
+//
+// If the network breaks in the middle of a message, PostgreSQL waits for the rest, and the session keeps its transaction
+// with the locks of the step until TCP gives up: two hours with the defaults of Linux. With tcp_keepalives_idle = 30,
+// tcp_keepalives_interval = 10 and tcp_keepalives_count = 3, the server notices after a minute.
+//
+// # Disk
+//
+// A record is changed when its operation ends: in place if the answer finds room in the page (see [Options].FillFactor),
+// and otherwise by writing the record and the entries of both indexes anew. BenchmarkFillFactor shows how many answers
+// find room. Autovacuum of the table begins at 2,000 changes instead of 50, and does not shorten the file
+// (vacuum_truncate is off), because a table that is vacuumed while it is small makes sessions keep a plan that reads the
+// whole table. A VACUUM or ANALYZE of your own on a small table, such as vacuumdb --all --analyze, slows operations down
+// likewise, until autovacuum comes. After a day with unusually many records, VACUUM (TRUNCATE) gives the space back.
+//
+// If the handler turns a request away, for example with 429, its record is kept for two leases. Until then it takes a row
+// of 215 bytes, or 950 with the longest names: with indexes and old versions of the row, 0.9 or 3 kB of disk. A table with
+// partitions keeps the record until its day is dropped. So limit, in front of the middleware, how many requests one user
+// may send.
 //
 // # Records that were tampered with
 //

@@ -42,7 +42,7 @@ func TestEngines(t *testing.T) {
 		"Aurora DSQL by PrivateLink": {host: "ab12.dsql-x1.eu-west-3.on.aws", store: "Aurora DSQL"},
 		"Aurora":                     {host: "shop.cluster-ab12.us-east-1.rds.amazonaws.com"},
 		"YugabyteDB": {says: yugabyte("2025.2.3.0-b149"),
-			step: "YugabyteDB: DoTx with New needs transactions of which the ID tells whether they were committed, which it lacks: https://"},
+			step: "YugabyteDB: DoTx with New needs transaction outcomes by pg_xact_status, which it lacks: https://"},
 		"YugabyteDB that is too old": {says: yugabyte("2.20.1.0-b0"),
 			store: `YugabyteDB: version "2.20.1.0" is unknown, not one of 2025.1, 2025.2`},
 		"YugabyteDB that is too new": {says: yugabyte("2025.21.0.0-b0"), store: `"2025.21.0.0" is unknown`},

@@ -108,12 +108,12 @@ func TestMaintainNeedsTwoConnections(t *testing.T) {
 	}
 }
 
-// The README shows a job for pg_cron. PostgreSQL is asked to run what stands between the quotes.
+// operators.sql has a job for pg_cron. PostgreSQL is asked to run what stands between the quotes.
 func TestStatementForPgCron(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile("README.md")
+	file, err := os.ReadFile("operators.sql")
 	require.NoError(t, err)
-	_, rest, _ := strings.Cut(string(readme), "SELECT cron.schedule('idempotency', '* * * * *', $$")
+	_, rest, _ := strings.Cut(string(file), "SELECT cron.schedule('idempotency', '* * * * *', $$")
 	statement, _, found := strings.Cut(rest, "$$);")
 	require.True(t, found)
 

@@ -11,8 +11,8 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// A divided table is replicated day by day. Days that are new have to be made and subscribed to, as the README says; what
-// was recorded in the meantime is copied then.
+// A divided table is replicated day by day. Days that are new have to be made and subscribed to, as the package documentation
+// says. What was recorded in the meantime is copied then.
 func TestLogicalReplicationOfADividedTable(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)

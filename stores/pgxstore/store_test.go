@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -87,20 +86,38 @@ func TestColumnsForAudits(t *testing.T) {
 	require.Zero(t, one[int](t, pool, "SELECT replays FROM "+tableName(opts)+" WHERE key = $1", omitted.ID))
 }
 
-// The README shows how SQL computes the ID of an operation.
-func TestOperationInSQL(t *testing.T) {
+// operators.sql has statements to copy. The grants leave nothing for Check to report, each query runs, and the ID of an
+// operation is what OperationID returns.
+func TestSQLForOperators(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile("README.md")
+	file, err := os.ReadFile("operators.sql")
 	require.NoError(t, err)
-	sql := regexp.MustCompile("SELECT encode\\(set_byte[^`]+").FindString(string(readme))
 	pool := newPool(t, serverURL(t))
 	opts := newTable(t, pool, pgxstore.Options{})
+	claimFunction := pgx.Identifier{opts.Table + "_claim"}.Sanitize()
+	role, limited := newRole(t, pool)
+	statements := strings.Split(strings.NewReplacer(
+		"idempotency_records_claim TO", claimFunction+" TO", "idempotency_records", tableName(opts), " shop", " "+role,
+	).Replace(string(file)), ";\n")
+	require.Len(t, statements, 8) // with the job for pg_cron, and what follows the last semicolon
+
+	execute(t, pool, "REVOKE ALL ON FUNCTION "+claimFunction+" FROM PUBLIC")
+	require.Len(t, missing(t, pgxstore.New(limited, opts), role), 5)
+	for _, statement := range statements[:3] {
+		execute(t, pool, statement)
+	}
+	require.Empty(t, missing(t, pgxstore.New(limited, opts), role))
+	limited.Reset()
+	require.Equal(t, "0", one[string](t, limited, "SHOW log_parameter_max_length"))
+
 	var want []string
 	for range 20 {
 		want = append(want, completed(t, pgxstore.New(pool, opts)).OperationID().String())
 	}
-	sql = strings.Replace(strings.TrimRight(sql, ";\n"), "idempotency_records", tableName(opts), 1)
-	require.ElementsMatch(t, want, column[string](t, pool, "SELECT operation::text FROM ("+sql+") shown"))
+	for _, query := range statements[3:6] {
+		execute(t, pool, query)
+	}
+	require.ElementsMatch(t, want, column[string](t, pool, "SELECT operation::text FROM ("+statements[5]+") shown"))
 }
 
 // Whatever bytes a name has, the operation is told apart by them, and the columns show them.

@@ -38,10 +38,10 @@ func Outside(features []sqlstore.Feature, plain string, quoted *regexp.Regexp, u
 	}
 }
 
-// Row returns what a table in a README says of an engine: who may use it, what was run, and why.
+// Row returns what a table in a README says of an engine: who may use it, and what it lacks. The store names, for each feature,
+// where the engine says that it has it.
 func Row(e sqlstore.Engine, features []sqlstore.Feature, uses ...string) string {
 	var cells, reasons []string
-	users := map[string][]string{} // of a reason
 	for _, use := range uses {
 		missing := e.Missing(features, use)
 		if len(missing) == 0 {
@@ -50,29 +50,12 @@ func Row(e sqlstore.Engine, features []sqlstore.Feature, uses ...string) string 
 		}
 		cells = append(cells, "refused")
 		reason := link(missing[0].Name, missing[0].Lacks[e.Name])
-		if len(users[reason]) == 0 {
+		if !slices.Contains(reasons, reason) {
 			reasons = append(reasons, reason)
 		}
-		users[reason] = append(users[reason], "`"+use+"`")
-	}
-	for i, reason := range reasons {
-		reasons[i] = "no " + reason + " for " + strings.Join(users[reason], " and ")
-	}
-	if slices.Contains(cells, "allowed") {
-		reasons = append(reasons, "documented: "+strings.Join(sources(e, features, uses), ", "))
 	}
 	name := strings.TrimSpace(e.Name + " " + strings.Join(e.Versions, ", "))
-	return fmt.Sprintf("| %s | %s | read about, never run | %s |", name, strings.Join(cells, " | "), strings.Join(reasons, "; "))
-}
-
-// sources returns the features that the engine says it has, each with where it says so.
-func sources(e sqlstore.Engine, features []sqlstore.Feature, uses []string) (links []string) {
-	for _, f := range features {
-		if source := f.Has[e.Name]; source != "" && f.IsUsedBy(uses) {
-			links = append(links, link(f.Name, source))
-		}
-	}
-	return links
+	return fmt.Sprintf("| %s | %s | %s |", name, strings.Join(cells, " | "), strings.Join(reasons, "; "))
 }
 
 func link(text, source string) string {
