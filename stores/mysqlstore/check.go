@@ -309,7 +309,7 @@ var engines = []engine{
 // statements.
 var features = []sqlstore.Feature{
 	{
-		Name: "keys that are unique in the whole table, also where it is divided", Uses: []string{byStore, bySteps}, Words: "primary",
+		Name: "primary keys that are unique across shards", Uses: []string{byStore, bySteps}, Words: "primary",
 		Has:   map[string]string{"TiDB": tidb + "constraints"},
 		Lacks: map[string]string{"PlanetScale": planetscale, "Vitess": vitess},
 	},
@@ -323,7 +323,7 @@ var features = []sqlstore.Feature{
 		Has: map[string]string{"TiDB": tidb + "error-codes"},
 	},
 	{
-		Name: "SELECT ... FOR UPDATE that waits, also outside of a transaction", Uses: []string{bySteps}, Words: "for",
+		Name: "FOR UPDATE that waits outside of transactions", Uses: []string{bySteps}, Words: "for",
 		Lacks: map[string]string{"TiDB": tidb + "pessimistic-transaction"},
 	},
 	{Name: "LAST_INSERT_ID with a value", Uses: []string{bySteps}, Words: "last_insert_id idempotency_wait"},

@@ -30,13 +30,13 @@ func says(version string) func(string) string {
 func TestEngines(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[string]struct{ store, steps string }{ // what the errors say; empty: none
-		"8.0.11-TiDB-v8.5.6":            {steps: "TiDB: New with DoTx and DoInTx needs SELECT ... FOR UPDATE that waits"},
+		"8.0.11-TiDB-v8.5.6":            {steps: "TiDB: New with DoTx and DoInTx needs FOR UPDATE that waits outside of transactions"},
 		"8.0.11-TiDB-v7.5.2-serverless": {steps: "TiDB: New with DoTx"},
 		"8.0.11-TiDB-v9.0.0-beta.1":     {store: `TiDB: version "9.0.0" is unknown, not one of 7.5, 8.1, 8.5`},
 		"5.7.25-TiDB-v6.1.0":            {store: `TiDB: version "6.1.0" is unknown`},
 		"8.0.11-TiDB":                   {store: `TiDB: version "" is unknown`},
-		"8.0.30-Vitess":                 {store: "Vitess: New needs keys that are unique in the whole table"},
-		"8.0.23-PlanetScale":            {store: "PlanetScale: New needs keys that are unique in the whole table"},
+		"8.0.30-Vitess":                 {store: "Vitess: New needs primary keys that are unique across shards"},
+		"8.0.23-PlanetScale":            {store: "PlanetScale: New needs primary keys that are unique across shards"},
 		"5.7.44-log":                    {store: `version "5.7.44-log" is older than MySQL 8.0 or MariaDB 10.6`},
 		"5.5.5-10.5.23-MariaDB":         {store: "is older than MySQL 8.0"},
 		"8.0.36-0ubuntu0.22.04.1":       {},

@@ -1,4 +1,8 @@
-// Readme is the program that README.md shows.
+// Readme is a whole service whose records and rows are in a file. README.md shows parts of it. Start it, and send a request:
+//
+//	curl -i -u alice:secret -H 'Idempotency-Key: order-1' -d amount=4200 localhost:8080
+//
+// Then stop the program, start it again, and send the request once more: the card is charged once, and there is one row.
 package main
 
 import (
