@@ -22,7 +22,7 @@ func TestCheckoutPage(t *testing.T) {
 		press   func(v *visitor, button string)
 	}{
 		{"mouse", "checkout.png", desktop, (*visitor).click},
-		{"keyboard in the dark", "dark.png", chromedp.Steps(desktop, prefers("color-scheme", "dark")), (*visitor).tabTo},
+		{"keyboard in the dark", "checkout-dark.png", chromedp.Steps(desktop, prefers("color-scheme", "dark")), (*visitor).tabTo},
 		{"phone", "phone.png", phone, (*visitor).tap},
 	}
 	for _, way := range ways {

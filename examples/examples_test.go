@@ -54,11 +54,14 @@ func TestExamplesStartServers(t *testing.T) {
 	requireLastLine(t, "unique", runOn(t, "unique", "DATABASE_URL=", "REDIS_URL="))
 }
 
-// The README shows what the quickstart prints. Only what is random, and the date, may differ.
+// The README shows the beginning and the end of what the quickstart prints.
 func TestReadmeShowsTheQuickstart(t *testing.T) {
 	t.Parallel()
-	shown := shownIn(t, "../README.md", "quickstart")
-	require.Equal(t, lines(shape(shown)), lines(shape(run(t, "quickstart"))))
+	beginning, end, found := strings.Cut(shownIn(t, "../README.md", "quickstart"), "...\n")
+	require.True(t, found)
+	output := run(t, "quickstart")
+	require.True(t, strings.HasPrefix(output, beginning), output)
+	require.True(t, strings.HasSuffix(output, end), output)
 }
 
 // shownIn returns what a page shows of the output of a program.
@@ -114,15 +117,6 @@ func TestEachRowOfTheTableHasAProgram(t *testing.T) {
 }
 
 var programOfRow = regexp.MustCompile(`\[(\w+)\]\(\.\./examples/\w+/main\.go\)`)
-
-var (
-	date = regexp.MustCompile(`Date: .*`)
-	id   = regexp.MustCompile(`[A-Z2-7]{26}`)
-)
-
-func shape(output string) string {
-	return id.ReplaceAllString(date.ReplaceAllString(output, "Date: (now)"), "(random)")
-}
 
 // examples lists the directories with a program.
 func examples(t *testing.T) (names []string) {

@@ -27,7 +27,7 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// "go test -run 'Test(Checkout|Console)Page/mouse' -pictures ../docs" writes docs/checkout.png and docs/console.png.
+// "go test -run 'Test(Checkout|Console)Page/(mouse|keyboard)' -pictures ../docs" writes the pictures of the checkout and of the console.
 var pictures = flag.String("pictures", "", "write pictures of the pages to this directory")
 
 var (

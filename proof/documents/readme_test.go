@@ -1,105 +1,18 @@
 package documents_test
 
 import (
-	"bufio"
-	"bytes"
-	"go/format"
-	"io"
-	"math/rand/v2"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
 )
-
-// The first program of the README answers its curl commands as the README shows. Only dates may differ.
-func TestReadmeProgramAnswersAsShown(t *testing.T) {
-	t.Parallel()
-	readme := read(t, "README.md")
-	program := regexp.MustCompile("(?s)```go\n(package main\n.*?)```").FindStringSubmatch(readme)
-	require.NotNil(t, program)
-	address := start(t, program[1])
-
-	_, commands, found := strings.Cut(readme, "```\n$ curl ")
-	require.True(t, found)
-	commands, _, _ = strings.Cut("$ curl "+commands, "\n```")
-	exchanges := strings.Split(commands, "$ ")[1:]
-	require.Len(t, exchanges, 2)
-	for _, exchange := range exchanges {
-		command, answer, _ := strings.Cut(strings.TrimSpace(exchange), "\n")
-		require.Equal(t, undated(answer), undated(curl(t, command, address)))
-	}
-}
-
-// start runs a program that serves localhost:8080, on another port, and returns its address.
-func start(t *testing.T, program string) string {
-	t.Helper()
-	address := freeAddress(t)
-	require.Contains(t, program, `"localhost:8080"`)
-	source := filepath.Join(t.TempDir(), "main.go")
-	require.NoError(t, os.WriteFile(source, []byte(strings.ReplaceAll(program, "localhost:8080", address)), 0o600))
-	binary := filepath.Join(t.TempDir(), "program")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, source).CombinedOutput()
-	require.NoError(t, err, string(out))
-	server := exec.CommandContext(t.Context(), binary) // killed at the end of the test
-	require.NoError(t, server.Start())
-	t.Cleanup(func() { _ = server.Wait() })
-	require.Eventually(t, func() bool {
-		conn, err := net.Dial("tcp", address)
-		return err == nil && conn.Close() == nil
-	}, 10*time.Second, 10*time.Millisecond)
-	return address
-}
-
-// freeAddress returns an address whose port no system gives to connections by itself, and no other test takes.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	for {
-		address := "localhost:" + strconv.Itoa(22000+rand.IntN(10000))
-		if listener, err := net.Listen("tcp", address); err == nil {
-			require.NoError(t, listener.Close())
-			return address
-		}
-	}
-}
-
-// curl does what a curl command of the README says, at another address, and returns what curl -i prints.
-func curl(t *testing.T, command, address string) string {
-	t.Helper()
-	parts := regexp.MustCompile(
-		`^curl -i -u (\w+):(\w+) -H '([\w-]+): ([\w-]+)' -d (\S+) localhost:8080(/\w+)$`).FindStringSubmatch(command)
-	require.NotNil(t, parts, command)
-	r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+address+parts[6], strings.NewReader(parts[5]))
-	require.NoError(t, err)
-	r.SetBasicAuth(parts[1], parts[2])
-	r.Header.Set(parts[3], parts[4])
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	conn, err := net.Dial("tcp", address)
-	require.NoError(t, err)
-	defer conn.Close()
-	require.NoError(t, r.Write(conn))
-	var wire bytes.Buffer
-	answer, err := http.ReadResponse(bufio.NewReader(io.TeeReader(conn, &wire)), r)
-	require.NoError(t, err)
-	_, err = io.Copy(io.Discard, answer.Body)
-	require.NoError(t, err)
-	return strings.ReplaceAll(wire.String(), "\r\n", "\n")
-}
-
-func undated(answer string) string {
-	return strings.TrimSpace(regexp.MustCompile(`Date: .*`).ReplaceAllString(answer, "Date: (now)"))
-}
 
 // What the README has a user type, until a version is released, makes a program that uses the root module and a store. The
 // other modules have the versions that the workspace has, so that nothing is downloaded.
@@ -146,31 +59,19 @@ func TestReadmeInstallsFromAClone(t *testing.T) {
 	}
 }
 
-func TestReadmeSnippetsAreCompiledExamples(t *testing.T) {
+// The handler of the README is that of a program whose service is killed, and the snippets about stores are examples.
+func TestSnippetsAreCompiled(t *testing.T) {
 	t.Parallel()
-	examples := unindented(examplesIn(t, ".") + examplesIn(t, "*") + examplesIn(t, "stores/*") + examplesIn(t, "adapters/*"))
-	pages := read(t, "README.md") + read(t, "docs/stores.md")
-	snippets := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(pages, -1)
-	require.NotEmpty(t, snippets)
-	for _, snippet := range snippets {
-		if strings.HasPrefix(snippet[1], "package main") {
-			requireProgram(t, snippet[1])
-			continue
+	examples := examplesIn(t, ".") + examplesIn(t, "*") + examplesIn(t, "stores/*") + examplesIn(t, "adapters/*")
+	for page, code := range map[string]string{
+		"README.md": read(t, "examples/payment/service.go"), "docs/stores.md": examples,
+	} {
+		snippets := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read(t, page), -1)
+		require.NotEmpty(t, snippets, page)
+		for _, snippet := range snippets {
+			require.Contains(t, unindented(code), "\n"+unindented(snippet[1]), page)
 		}
-		require.Contains(t, examples, "\n"+unindented(snippet[1]))
 	}
-}
-
-// requireProgram fails if a program is not formatted, or does not compile.
-func requireProgram(t *testing.T, program string) {
-	t.Helper()
-	formatted, err := format.Source([]byte(program))
-	require.NoError(t, err)
-	require.Equal(t, string(formatted), program)
-	file := filepath.Join(t.TempDir(), "main.go")
-	require.NoError(t, os.WriteFile(file, []byte(program), 0o600))
-	out, err := exec.CommandContext(t.Context(), "go", "vet", file).CombinedOutput()
-	require.NoError(t, err, string(out))
 }
 
 // The README leaves the options to their comments: each field has one, in Options or in RunnerOptions.

@@ -32,7 +32,7 @@ func TestFilesToDeploy(t *testing.T) {
 	_ = store.Check(context.Background())
 	completed(t, store, "1")
 	requireReplay(t, store, "1", answer)
-	calls := strings.Fields(s.taken())
+	calls := strings.Fields(s.takeCalls())
 	require.NotEmpty(t, calls)
 	for _, call := range calls {
 		require.Contains(t, policy.Action, "dynamodb:"+call)
