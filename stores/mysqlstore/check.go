@@ -88,20 +88,20 @@ var hazards = []struct {
 	unsafe func(value string, all settings) bool
 	risk   string
 }{
-	{"innodb_flush_log_at_trx_commit", isOneOf("0"), "if the server dies, it forgets the last second"},
-	{"innodb_flush_log_at_trx_commit", isOneOf("2"), "if the machine dies, it forgets the last second"},
-	{"sync_binlog", isBinlogUnsynced, "if the machine dies, the replicas may not get the last records"},
-	{"binlog_format", isLoggedAsStatements, "Maintain is refused, and replicas have times of their own"},
-	{"innodb_doublewrite", isOneOf("OFF", "DETECT_ONLY"), "if the machine dies, records may be damaged"},
-	{"sql_mode", isNotStrict, "what does not fit into a column is cut instead of refused"},
+	{"innodb_flush_log_at_trx_commit", isOneOf("0"), "a crash of the server loses the records of the last second"},
+	{"innodb_flush_log_at_trx_commit", isOneOf("2"), "a crash of the machine loses the records of the last second"},
+	{"sync_binlog", isBinlogUnsynced, "after a crash of the machine, the replicas may lack the last records"},
+	{"binlog_format", isLoggedAsStatements, "the server refuses Maintain, and the times on the replicas differ"},
+	{"innodb_doublewrite", isOneOf("OFF", "DETECT_ONLY"), "a crash of the machine may damage records"},
+	{"sql_mode", isNotStrict, "the server truncates values that do not fit into a column, instead of refusing them"},
 	{"max_allowed_packet", isLessThan(leastPacket), "larger answers are stored without their body"},
-	{"autocommit", isOneOf("OFF"), "nothing would be committed: each request gets 503"},
-	{"read_only", isOneOf("ON"), "nothing can be claimed or recorded"},
-	{"tx_read_only", isOneOf("ON"), "nothing can be claimed or recorded"},
-	{"transaction_read_only", isOneOf("ON"), "nothing can be claimed or recorded"},
+	{"autocommit", isOneOf("OFF"), "the server would not commit records, so each request gets 503"},
+	{"read_only", isOneOf("ON"), "no key can be claimed, and no answer can be stored"},
+	{"tx_read_only", isOneOf("ON"), "no key can be claimed, and no answer can be stored"},
+	{"transaction_read_only", isOneOf("ON"), "no key can be claimed, and no answer can be stored"},
 	{"tx_isolation", isOneOf("READ-UNCOMMITTED"), "answers are replayed before they are committed"},
 	{"transaction_isolation", isOneOf("READ-UNCOMMITTED"), "answers are replayed before they are committed"},
-	{"wsrep_sync_wait", mayReadThePast, "a node that lags shows records as they were: a key that is free may seem to be taken"},
+	{"wsrep_sync_wait", mayReadThePast, "a node that lags shows old records, so a free key may seem to be taken"},
 }
 
 func isOneOf(unsafe ...string) func(string, settings) bool {
@@ -169,9 +169,9 @@ func (c *check) askServer(ctx context.Context) error {
 func (c *check) checkEngine() {
 	switch e, _ := engineOf(c.versionText); {
 	case e != nil:
-		c.addFinding("VERSION()", c.versionText, e.Name+" was only read about: no store was ever run there")
+		c.addFinding("VERSION()", c.versionText, "the store was never run on "+e.Name+", and relies on its documentation")
 	case foreign.MatchString(c.versionText):
-		c.addFinding("VERSION()", c.versionText, "this engine is not known: the promise of the store may not hold there")
+		c.addFinding("VERSION()", c.versionText, "the engine is unknown: the guarantees of the store may not hold there")
 	}
 }
 
@@ -183,7 +183,7 @@ func (c *check) checkPool() {
 	const name = "MaxOpenConns"
 	switch {
 	case most == 0:
-		c.addFindingAt("client", name, "unlimited", "under load the server refuses connections, or others get none")
+		c.addFindingAt("client", name, "unlimited", "under load, the server refuses connections of this or another service")
 	case err == nil && allowed > 0 && most > allowed: // zero means any number to TiDB
 		c.addFindingAt("client", name, strconv.Itoa(most), fmt.Sprintf("the server allows %d connections", allowed))
 	}
@@ -201,7 +201,7 @@ func (c *check) askClock(ctx context.Context) error {
 		c.addFinding("timestamp", "set", "the clock of the session stands still: leases do not lapse, and records do not expire")
 	}
 	if stands {
-		c.addFinding("sysdate_is_now", "ON", "a wait for another transaction makes a lease shorter")
+		c.addFinding("sysdate_is_now", "ON", "a claim that waits for a lock gets a shorter lease")
 	}
 	return nil
 }
@@ -219,7 +219,7 @@ func (c *check) askReplicas(ctx context.Context) error {
 		return err
 	}
 	if replicas > 0 {
-		c.addFinding("replication", "asynchronous", "a failover forgets the last records that were acknowledged")
+		c.addFinding("replication", "asynchronous", "a failover loses the last records that were acknowledged")
 	}
 	return nil
 }
@@ -314,12 +314,12 @@ var features = []sqlstore.Feature{
 		Lacks: map[string]string{"PlanetScale": planetscale, "Vitess": vitess},
 	},
 	{
-		Name: "the time of the statement and of the moment, in microseconds", Uses: []string{byStore, bySteps},
+		Name: "the start time of the statement and the current time, in microseconds", Uses: []string{byStore, bySteps},
 		Words: "now sysdate utc_timestamp timestampdiff microsecond timestamp",
 		Has:   map[string]string{"TiDB": tidb + "date-and-time-functions"},
 	},
 	{
-		Name: "errors for conflicts, which are repeated", Uses: []string{byStore, bySteps},
+		Name: "error numbers for conflicts between transactions", Uses: []string{byStore, bySteps},
 		Has: map[string]string{"TiDB": tidb + "error-codes"},
 	},
 	{

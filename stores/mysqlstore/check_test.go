@@ -124,10 +124,10 @@ func TestTableDiffers(t *testing.T) {
 	db := pool(t, server(t).DSN())
 	for alteration, want := range map[string]string{
 		"COMMENT 'idempotency records, version 99'": `version 99", not "idempotency records, version 1"`,
-		"COMMENT ''":                                                         `says "", not "idempotency records, version 1"`,
+		"COMMENT ''":                                                         `is "", not "idempotency records, version 1"`,
 		"DROP COLUMN fingerprint":                                            "lacks the column fingerprint",
-		"ADD COLUMN note TEXT NOT NULL":                                      "has the column note, which no store fills",
-		"ADD COLUMN note INT NOT NULL FIRST":                                 "has the column note, which no store fills",
+		"ADD COLUMN note TEXT NOT NULL":                                      "has the column note, which the store does not fill",
+		"ADD COLUMN note INT NOT NULL FIRST":                                 "has the column note, which the store does not fill",
 		"ADD COLUMN note INT NOT NULL DEFAULT 1":                             "",
 		"ADD COLUMN note TEXT":                                               "",
 		"ADD COLUMN note INT NOT NULL UNIQUE AUTO_INCREMENT":                 "",

@@ -39,7 +39,7 @@ var isName = regexp.MustCompile(`^[A-Za-z0-9_$-]{1,64}$`)
 func (o Options) validate() error {
 	var faults []error
 	if !isName.MatchString(o.table()) {
-		faults = append(faults, fmt.Errorf("mysqlstore: Table is %q, not 1 to 64 of A-Z a-z 0-9 _ $ -", o.Table))
+		faults = append(faults, fmt.Errorf("mysqlstore: Table is %q, not 1 to 64 characters of A-Z a-z 0-9 _ $ -", o.Table))
 	}
 	if o.IdleTimeout < 0 || o.IdleTimeout > longestIdle {
 		faults = append(faults, fmt.Errorf("mysqlstore: IdleTimeout is %s, not from 0 to %s", o.IdleTimeout, longestIdle))

@@ -92,11 +92,11 @@ WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ? LIMIT 10000`)
 	switch {
 	case is.engine == "":
 	case foundComment != comment:
-		is.difference = fmt.Errorf("the comment of table %s says %q, not %q", name, foundComment, comment)
+		is.difference = fmt.Errorf("the comment of table %s is %q, not %q", name, foundComment, comment)
 	case len(lacking) > 0 && len(lacking) < len(columns):
 		is.difference = fmt.Errorf("table %s lacks the column %s", name, strings.Join(lacking, ", "))
 	case len(unfilled) > 0:
-		is.difference = fmt.Errorf("table %s has the column %s, which no store fills: give it a default, or let it be null",
+		is.difference = fmt.Errorf("table %s has the column %s, which the store does not fill: give it a default, or allow null",
 			name, strings.Join(unfilled, ", "))
 	}
 	return is, rows.Err()

@@ -86,8 +86,8 @@ var hazards = []struct {
 	isUnsafe func(value string, all settings) bool
 	risk     string
 }{
-	{"in_hot_standby", isValue("on"), "a standby can neither claim nor know the last records"},
-	{"default_transaction_read_only", isValue("on"), "nothing can be claimed or recorded"},
+	{"in_hot_standby", isValue("on"), "a standby cannot claim keys, and may lack the last records"},
+	{"default_transaction_read_only", isValue("on"), "no key can be claimed, and no answer can be stored"},
 	{"synchronous_commit", isValue("off"), "a crash loses the last records"},
 	{"synchronous_commit", isValueWithStandby("local"),
 		"commits do not wait for the standby: a failover loses the last records"},
@@ -95,7 +95,7 @@ var hazards = []struct {
 		"a failover loses the last records if the system of the standby crashes, too"},
 	{"fsync", isValue("off"), "a crash of the machine loses records"},
 	{"full_page_writes", isValue("off"), "a crash of the machine may damage records"},
-	{"enable_nestloop", isValueWithJIT("off"), "the server compiles each claim and replay, which takes it 0.07 s (see jit)"},
+	{"enable_nestloop", isValueWithJIT("off"), "the server compiles each claim and replay, which takes 0.07 s (see jit)"},
 }
 
 // settings are the settings of the session by name.
@@ -229,7 +229,7 @@ func (t *Table) checkPartitions(ctx context.Context, q querier) error {
 		ready++
 	}
 	if spare := ready - t.opts.PartitionDays - 1; spare <= t.opts.spareDays()/2 {
-		return t.unreadyError(callMaintain, "only %d partitions are ready of table %s", ready, t.opts.quotedName(""))
+		return t.unreadyError(callMaintain, "table %s has partitions for only %d days", t.opts.quotedName(""), ready)
 	}
 	return nil
 }
@@ -237,7 +237,7 @@ func (t *Table) checkPartitions(ctx context.Context, q querier) error {
 // checkLogged reports an unlogged table or partition: the server does not write it to the write-ahead log.
 func (c *tableCheck) checkLogged(ctx context.Context) error {
 	var name string
-	report := func() { c.addUnsafe("table "+name, "unlogged", "a crash empties it") }
+	report := func() { c.addUnsafe("table "+name, "unlogged", "a crash empties the table") }
 	return c.forEachRow(ctx, []any{&name}, report, `SELECT c.oid::regclass::text
 FROM pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
 WHERE c.relpersistence <> 'p' AND (c.oid = to_regclass($1::text) OR i.inhparent = to_regclass($1::text))`, c.opts.quotedName(""))
@@ -277,7 +277,7 @@ func (c *tableCheck) checkRowSecurity(ctx context.Context) error {
 	err := c.conn.QueryRow(ctx, query, c.opts.quotedName("")).Scan(&isActive)
 	if isActive {
 		c.findings = append(c.findings, c.unreadyError("give the role BYPASSRLS, or the table no row security",
-			"row security is active on table %s: where a policy hides a record, its key can be neither claimed nor replayed",
+			"row security is active on table %s: if a policy hides a record, its key can be neither claimed nor replayed",
 			c.opts.quotedName("")))
 	}
 	return err
@@ -388,12 +388,12 @@ var features = []sqlstore.Feature{
 		Has:   map[string]string{"YugabyteDB": yugabyte + "api/ysql/pg15-features/"},
 	},
 	{
-		Name: "the time of the statement and of the transaction", Uses: []string{byStore},
+		Name: "the start times of the statement and the transaction", Uses: []string{byStore},
 		Words: "statement_timestamp now",
 		Has:   map[string]string{"YugabyteDB": yugabyte + "api/ysql/datatypes/type_datetime/functions/current-date-time-moment/"},
 	},
 	{
-		Name: "serialization failures with 40001, which are repeated", Uses: []string{byStore},
+		Name: "serialization failures with SQLSTATE 40001", Uses: []string{byStore},
 		Has: map[string]string{
 			"YugabyteDB":  yugabyte + "architecture/transactions/read-committed/",
 			"Aurora DSQL": dsql + "working-with-concurrency-control.html",
@@ -413,7 +413,7 @@ var features = []sqlstore.Feature{
 		Lacks: map[string]string{"Aurora DSQL": dsql + "working-with-postgresql-compatibility-supported-sql-features.html"},
 	},
 	{
-		Name: "the place of a row (ctid)", Uses: []string{byExpiry, bySteps}, Words: "ctid tid",
+		Name: "the physical place of a row (ctid)", Uses: []string{byExpiry, bySteps}, Words: "ctid tid",
 		Lacks: map[string]string{"YugabyteDB": "https://github.com/yugabyte/yugabyte-db/issues/24843"},
 	},
 	{Name: "partitions that are attached and detached", Uses: []string{byDays}, Words: "attach detach partition"},

@@ -24,7 +24,7 @@ const (
 )
 
 // errRecordHidden reports that a key can be neither claimed nor read, although each try sees no holder of the key.
-var errRecordHidden = errors.New("pgxstore: a record cannot be seen or cannot be changed, perhaps because of row security")
+var errRecordHidden = errors.New("pgxstore: the role cannot see or change a record, perhaps because of row security")
 
 // retryOnConn calls send until its outcome is known. Each try borrows a connection. The statement of send must have the
 // same effect when it is sent twice.
@@ -224,7 +224,7 @@ func runPoolHooks(ctx context.Context, conn *pgx.Conn, config *pgxpool.Config) e
 		isFit = before(ctx, conn)
 	}
 	if err == nil && !isFit {
-		err = errors.New("pgxstore: the hooks of the pool refuse a new connection")
+		err = errors.New("pgxstore: the hooks of the pool have refused a new connection")
 	}
 	return err
 }

@@ -35,14 +35,14 @@ func TestEngines(t *testing.T) {
 		store, step string // what the error of the store says, and that of a step in a transaction; empty: none
 	}{
 		"CockroachDB": {says: map[string]string{"server_version": "13.0.0", "crdb_version": "CockroachDB CCL v25.4.1"},
-			store: "CockroachDB: New needs functions in PL/pgSQL with GET DIAGNOSTICS, which it lacks: https://"},
+			store: "CockroachDB: New needs functions in PL/pgSQL with GET DIAGNOSTICS, which the engine lacks: https://"},
 		"Spanner": {says: map[string]string{"server_version": "14.1", "session_authorization": "PGAdapter"},
 			store: "Spanner: New needs functions in PL/pgSQL"},
 		"Aurora DSQL":                {host: "ab12.dsql.us-east-1.on.aws", store: "Aurora DSQL: New needs CREATE INDEX in a transaction"},
 		"Aurora DSQL by PrivateLink": {host: "ab12.dsql-x1.eu-west-3.on.aws", store: "Aurora DSQL"},
 		"Aurora":                     {host: "shop.cluster-ab12.us-east-1.rds.amazonaws.com"},
 		"YugabyteDB": {says: yugabyte("2025.2.3.0-b149"),
-			step: "YugabyteDB: DoTx with New needs transaction outcomes by pg_xact_status, which it lacks: https://"},
+			step: "YugabyteDB: DoTx with New needs transaction outcomes by pg_xact_status, which the engine lacks: https://"},
 		"YugabyteDB that is too old": {says: yugabyte("2.20.1.0-b0"),
 			store: `YugabyteDB: version "2.20.1.0" is unknown, not one of 2025.1, 2025.2`},
 		"YugabyteDB that is too new": {says: yugabyte("2025.21.0.0-b0"), store: `"2025.21.0.0" is unknown`},

@@ -89,5 +89,5 @@ func (t *Table) explainMissing(err error) error {
 	if !hasCode(err, "42P01", "42883", "3F000") { // undefined table, undefined function, invalid schema name
 		return err
 	}
-	return fmt.Errorf("%w: %w", t.unreadyError(callMigrate, "table %s, or its function, is missing", t.opts.quotedName("")), err)
+	return fmt.Errorf("%w: %w", t.unreadyError(callMigrate, "table %s or its function is missing", t.opts.quotedName("")), err)
 }

@@ -371,7 +371,7 @@ func TestMaintainAttachesAgain(t *testing.T) {
 	for _, day := range []string{"20300110", "20300112"} {
 		execute(t, pool, "ALTER TABLE "+tableName(opts)+" DETACH PARTITION "+partitionName(opts, day))
 	}
-	require.ErrorContains(t, store.Check(ctx), "only 0 partitions are ready")
+	require.ErrorContains(t, store.Check(ctx), "has partitions for only 0 days")
 	require.NoError(t, store.Maintain(ctx))
 	require.Equal(t, []string{"20300110", "20300111", "20300112"}, partitions(t, pool, opts))
 	record, _, err := store.Begin(ctx, key, attempt)

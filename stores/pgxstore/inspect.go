@@ -222,7 +222,7 @@ func scanEntries(listing *idempotency.Listing) func(pgx.Rows) error {
 			&r.leaseUntil, &r.expiresAt, &r.serverTime, &s.completedAt, &r.status, &s.byteSize, &s.state, &r.note}
 		_, err := pgx.ForEachRow(rows, columns, func() error {
 			if len(digest) != len(s.keyDigest) {
-				return fmt.Errorf("a digest of %d bytes", len(digest))
+				return fmt.Errorf("the digest of a record has %d bytes", len(digest))
 			}
 			s.keyDigest = [32]byte(digest)
 			e := s.buildBareEntry()
@@ -342,7 +342,7 @@ func (t *Table) resolveEntry(ctx context.Context, entry idempotency.Entry, resol
 		return damage
 	}
 	if found.isReplyLost && found.storedRow.attempt.Int32 != int32(entry.Attempt) {
-		return fmt.Errorf("in doubt: an answer of the server was lost, and by now: %v", found.explainUnchanged())
+		return fmt.Errorf("in doubt, because a reply of the server was lost; the state of the record now: %v", found.explainUnchanged())
 	}
 	return found.explainUnchanged()
 }

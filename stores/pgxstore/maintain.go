@@ -40,7 +40,7 @@ func (t *Table) Maintain(ctx context.Context) error {
 	}
 	if t.pool.Config().MaxConns < 2 {
 		// The lock takes one connection, and the removal takes another.
-		return errors.New("pgxstore: maintain: a pool of two connections is needed")
+		return errors.New("pgxstore: maintain: the pool needs at least two connections")
 	}
 	e, err := t.admitPool(ctx)
 	if err != nil {

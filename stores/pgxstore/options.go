@@ -116,7 +116,7 @@ func (o Options) validate() error {
 	switch o.Isolation {
 	case "", pgx.Serializable, pgx.RepeatableRead, pgx.ReadCommitted, pgx.ReadUncommitted:
 	default:
-		fault("there is no isolation level %q", o.Isolation)
+		fault("Isolation is %q, not an isolation level of package pgx", o.Isolation)
 	}
 	if o.isPartitioned() && cmp.Or(o.Isolation, pgx.ReadCommitted) != pgx.ReadCommitted {
 		fault("a table with partitions needs the isolation level %s, not %s", pgx.ReadCommitted, o.Isolation)

@@ -127,7 +127,7 @@ func TestTTLBeyondPartitionDays(t *testing.T) {
 	const day, long = 24 * time.Hour, 24*time.Hour + 1
 	store := pgxstore.New(pool, opts)
 	_, _, err := store.Begin(ctx, keyOf("1"), attemptFor(long))
-	require.ErrorContains(t, err, "PartitionDays is 1, too few for records that are kept for 24h")
+	require.ErrorContains(t, err, "PartitionDays is 1, too few for records kept for 24h")
 	require.Nil(t, testservice.InDoubt(err))
 	_, claim, err := store.Begin(ctx, keyOf("1"), attemptFor(day))
 	require.NoError(t, err)

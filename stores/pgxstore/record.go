@@ -68,11 +68,11 @@ func (r *row) remainingTime() time.Duration {
 func (r *row) checkRow(fingerprint idempotency.Fingerprint) error {
 	switch {
 	case !r.keyNames.matchKey():
-		return sqlstore.Invalid("made for another key")
+		return sqlstore.Invalid("the record belongs to another key")
 	case r.status.Valid != r.isCompleted.Bool:
-		return sqlstore.Invalid("half completed")
+		return sqlstore.Invalid("the record has a status but no time of completion, or the reverse")
 	case r.leaseUntil.InfinityModifier != pgtype.Finite:
-		return sqlstore.Invalid("impossible lease")
+		return sqlstore.Invalid("the lease never ends")
 	}
 	if err := sqlstore.CheckStatus(int(r.status.Int32)); err != nil { // zero without a response
 		return err
@@ -115,7 +115,7 @@ func (r *row) decodeRecord(fingerprint idempotency.Fingerprint) (idempotency.Rec
 		return rec, err
 	}
 	if strings.ContainsFunc(r.note.String, func(c rune) bool { return c < ' ' || c > '~' }) {
-		return rec, sqlstore.Invalid("note")
+		return rec, sqlstore.Invalid("the note has characters other than visible ASCII")
 	}
 	rec.Remaining = r.remainingTime()
 	rec.Response = &idempotency.Response{

@@ -157,9 +157,9 @@ FROM pg_class c WHERE c.oid = to_regclass($1::text)`, name, t.opts.claimFunction
 	case err != nil:
 		return 0, err
 	case kind != t.opts.relKind():
-		return 0, t.unreadyError("", "table %s was made with another setting of PartitionDays, or is no table", name)
+		return 0, t.unreadyError("", "table %s was made with a different PartitionDays, or is not a table", name)
 	case comment == "":
-		return 0, t.unreadyError(callMigrate, "table %s has no comment that tells its version", name)
+		return 0, t.unreadyError(callMigrate, "table %s has no comment with its version", name)
 	}
 	version, err = t.parseVersion(comment)
 	switch {
@@ -168,10 +168,10 @@ FROM pg_class c WHERE c.oid = to_regclass($1::text)`, name, t.opts.claimFunction
 	case len(lackingColumns) > 0 && version == t.newestVersion():
 		return 0, t.unreadyError("", "table %s lacks the columns %s", name, strings.Join(lackingColumns, ", "))
 	case len(unfilledColumns) > 0:
-		return 0, t.unreadyError("give them a default, or let them be null", "table %s has the columns %s, which no store fills",
+		return 0, t.unreadyError("give them a default, or allow null", "table %s has the columns %s, which the store does not fill",
 			name, strings.Join(unfilledColumns, ", "))
 	case !hasFunction:
-		return 0, t.unreadyError(callMigrate, "table %s has no function %s beside it", name, t.opts.claimFunction())
+		return 0, t.unreadyError(callMigrate, "table %s lacks its function %s", name, t.opts.claimFunction())
 	}
 	return version, nil
 }
@@ -182,7 +182,7 @@ func (t *Table) parseVersion(comment string) (version int, err error) {
 	_, err = fmt.Sscanf(comment, form, &version)
 	switch name, newest := t.opts.quotedName(""), t.newestVersion(); {
 	case err != nil:
-		return 0, t.unreadyError("", "table %s is %q, not %q", name, comment, form)
+		return 0, t.unreadyError("", "the comment of table %s is %q, not %q", name, comment, form)
 	case version > newest:
 		return 0, t.unreadyError("use a newer version of pgxstore", "table %s has version %d, newer than %d", name, version, newest)
 	}
@@ -362,7 +362,7 @@ func (t *Table) checkTTL(ttl time.Duration) error {
 	if !t.opts.isPartitioned() || days <= t.opts.PartitionDays {
 		return nil
 	}
-	return fmt.Errorf("pgxstore: PartitionDays is %d, too few for records that are kept for %s: set it to %d, and call Maintain",
+	return fmt.Errorf("pgxstore: PartitionDays is %d, too few for records kept for %s: set PartitionDays to %d, and call Maintain",
 		t.opts.PartitionDays, ttl, days)
 }
 

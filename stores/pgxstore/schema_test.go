@@ -102,7 +102,7 @@ func TestFaultyOptions(t *testing.T) {
 		"store": leased, "middleware": made,
 	} {
 		for _, fault := range []string{
-			"too long", "less than zero", "FillFactor is 5, not from 10 to 100", `no isolation level "SERIALIZABLE"`,
+			"too long", "less than zero", "FillFactor is 5, not from 10 to 100", `Isolation is "SERIALIZABLE"`,
 			"needs the isolation level", "IdleTimeout is 600h0m0s",
 		} {
 			require.ErrorContains(t, err, fault, what)
@@ -272,7 +272,7 @@ func TestCheck(t *testing.T) {
 		execute(t, pool, "ALTER TABLE "+table+" SET UNLOGGED")
 	}
 	days.PartitionDays = 1
-	require.ErrorContains(t, store.Check(ctx), "is unlogged: a crash empties it")
+	require.ErrorContains(t, store.Check(ctx), "is unlogged: a crash empties the table")
 	require.Len(t, settings(t, store), 1)
 	require.Len(t, settings(t, pgxstore.New(pool, days)), 1, "one of the days")
 
@@ -311,15 +311,15 @@ func TestCheckOfTheTable(t *testing.T) {
 	for _, days := range []int{0, 1} {
 		for change, problem := range map[string]string{
 			"DROP TABLE {table}":                             "there is no table {table}: call Migrate",
-			"COMMENT ON TABLE {table} IS NULL":               "table {table} has no comment that tells its version: call Migrate",
-			`DROP FUNCTION "{function}"`:                     "table {table} has no function {function} beside it: call Migrate",
+			"COMMENT ON TABLE {table} IS NULL":               "table {table} has no comment with its version: call Migrate",
+			`DROP FUNCTION "{function}"`:                     "table {table} lacks its function {function}: call Migrate",
 			"COMMENT ON TABLE {table} IS '{0}'":              "table {table} has version 0, not 1: call Migrate",
 			"COMMENT ON TABLE {table} IS 'mine'":             `table {table} is "mine", not "idempotency records, version %d"`,
 			"COMMENT ON TABLE {table} IS '{99}'":             "table {table} has version 99, newer than 1: use a newer version of pgxstore",
 			"ALTER TABLE {table} DROP trailer, DROP replays": "table {table} lacks the columns trailer, replays",
 			`ALTER TABLE {table} ADD tenant int NOT NULL, ADD "a b" int NOT NULL, ADD c int, ADD d int NOT NULL DEFAULT 1,
 				{identity} ADD f int NOT NULL; ALTER TABLE {table} DROP f`: //
-			"table {table} has the columns tenant, a b, which no store fills: give them a default, or let them be null",
+			"table {table} has the columns tenant, a b, which the store does not fill: give them a default, or allow null",
 		} {
 			opts := newTable(t, pool, pgxstore.Options{PartitionDays: days})
 			names := strings.NewReplacer("{table}", tableName(opts), "{0}", "idempotency records, version 0",
@@ -364,10 +364,10 @@ func TestCheckOfPartitions(t *testing.T) {
 	set("2030-01-11 12:00:00+00")
 	require.Equal(t, onlyFsync, settings(t, store))
 	set("2030-01-12 12:00:00+00")
-	require.ErrorContains(t, store.Check(ctx), "only 3 partitions are ready")
+	require.ErrorContains(t, store.Check(ctx), "has partitions for only 3 days")
 	set("2030-01-10 12:00:00+00")
 	execute(t, pool, "DROP TABLE "+partitionName(opts, "20300111"))
-	require.ErrorContains(t, store.Check(ctx), "only 1 partitions are ready", "what comes after a gap does not count")
+	require.ErrorContains(t, store.Check(ctx), "has partitions for only 1 days", "what comes after a gap does not count")
 }
 
 // newRole makes a role, and returns its name and a pool of its sessions.

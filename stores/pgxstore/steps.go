@@ -76,7 +76,7 @@ func (c *claim) loadSteps(ctx context.Context) (steps map[string][]byte, hasReco
 			Scan(&names, &results, &hasRecord, &isOwn)
 	})
 	if areForgedSteps(err, names, results) {
-		return nil, true, errors.Join(sqlstore.Invalid("steps"), err)
+		return nil, true, errors.Join(sqlstore.Invalid("the steps of the record cannot be read"), err)
 	}
 	switch {
 	case err == nil && !isOwn:
@@ -168,7 +168,7 @@ func (c *claim) CheckpointTx(ctx context.Context, s *idempotency.TxStep) (stored
 }
 
 func unsupportedTxError(tx any) error {
-	return fmt.Errorf("pgxstore: a %T is no transaction of this store: %w", tx, errors.ErrUnsupported)
+	return fmt.Errorf("pgxstore: a %T is not a transaction of this store: %w", tx, errors.ErrUnsupported)
 }
 
 // errFailedTx reports that a step has ignored an error of the database, so that the transaction can no longer be committed.

@@ -168,7 +168,7 @@ WHERE c.relname = $1::text ORDER BY s.place LIMIT 1)`, pgx.QueryExecModeExec, op
 }
 
 // errUnconfirmed reports that the record is gone or has changed, or that the connected server does not have the record.
-var errUnconfirmed = errors.New("pgxstore: the record is not there any more, or not as it was")
+var errUnconfirmed = errors.New("pgxstore: the record is gone, or has changed")
 
 // confirmRecord makes sure that a record survives a failover.
 //

@@ -50,11 +50,11 @@ func (s *Store) checkWriting(ctx context.Context) (findings []error) {
 	levels := []string{"OFF", "NORMAL", "FULL", "EXTRA"}
 	if synchronous < slices.Index(levels, Full.String()) {
 		findings = append(findings, s.unsafeSetting("synchronous", levels[max(0, synchronous)],
-			"a loss of power forgets the last records, and their operations run again"))
+			"a power failure loses the last records, so their operations run again"))
 	}
 	if autocheckpoint <= 0 {
 		findings = append(findings, s.unsafeSetting("wal_autocheckpoint", strconv.Itoa(autocheckpoint),
-			"the log beside the file grows until the store is closed"))
+			"the write-ahead log grows until the store is closed"))
 	}
 	return findings
 }
@@ -65,7 +65,7 @@ func (s *Store) checkPermissions() error {
 		return fmt.Errorf("sqlitestore: check: %w", err)
 	}
 	if mode := info.Mode().Perm(); mode&0o006 != 0 {
-		return s.unsafeSetting("permissions", mode.String(), "every user of the machine may read or change the answers in it")
+		return s.unsafeSetting("permissions", mode.String(), "every user of the machine may read or change the stored answers")
 	}
 	return nil
 }
@@ -90,7 +90,7 @@ func (s *Store) checkFileSystem() (findings []error) {
 	}
 	if needed := max(minFreeBytes, s.opts.MaxBytes-file.Size()); info.freeBytes < needed {
 		findings = append(findings, s.unsafeSetting("free space", fmt.Sprintf("%d bytes, less than %d", info.freeBytes, needed),
-			"a full disk refuses new operations, and cannot keep the answers of those that run"))
+			"on a full disk, the store refuses new operations, and cannot keep the answers of running operations"))
 	}
 	return findings
 }

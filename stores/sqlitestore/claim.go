@@ -79,7 +79,7 @@ func (tx *transaction) Put(digest []byte, seen, own *sqlstore.Row, entries []byt
 	return put, err
 }
 
-var errNotPut = errors.New("a trigger has kept the record from being stored")
+var errNotPut = errors.New("a trigger has prevented the record from being stored")
 
 // Extend implements [sqlstore.Steps].
 func (tx *transaction) Extend(digest, token []byte, lease time.Duration) (bool, error) {

@@ -29,5 +29,5 @@ func ExampleStore_Check() {
 	if unsafe, ok := errors.AsType[*idempotency.UnsafeSetting](err); ok {
 		fmt.Printf("%s is %s: %s\n", unsafe.Setting, unsafe.Value, unsafe.Risk)
 	}
-	// Output: synchronous is NORMAL: a loss of power forgets the last records, and their operations run again
+	// Output: synchronous is NORMAL: a power failure loses the last records, so their operations run again
 }

@@ -22,7 +22,7 @@ import (
 // existing file, because closing the file would end the locks of every store of the process on the file (POSIX).
 func createFile(path string) (string, error) {
 	if path == "" || path == ":memory:" {
-		return "", fmt.Errorf("%q is no file: a MemoryStore needs none", path)
+		return "", fmt.Errorf("%q is not a file: use a MemoryStore for records in memory", path)
 	}
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -91,7 +91,7 @@ func makeTable(ctx context.Context, db *sql.DB) error {
 		return err
 	}
 	if mode != "wal" {
-		return fmt.Errorf("no write-ahead log is possible here: the journal mode is %s", mode)
+		return fmt.Errorf("the file cannot have a write-ahead log: the journal mode is %s", mode)
 	}
 	made, err := verifyTable(conn)
 	if err != nil && !errors.Is(err, errNoTable) || made == 2 { // a complete table needs no wait for writers
@@ -105,7 +105,7 @@ func makeTable(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-var errNoTable = errors.New("the table idempotency_records is gone: open the store again, which makes it")
+var errNoTable = errors.New("the table idempotency_records is gone: open the store again, which creates the table")
 
 // verifyTable counts the table and the index in made. verifyTable returns an error if the table is missing or of a
 // different version.
@@ -121,7 +121,7 @@ func verifyTable(conn *sql.Conn) (made int, err error) {
 	case text == "":
 		err = errNoTable
 	case says != version:
-		err = fmt.Errorf("the table idempotency_records says %q, not %q", says, version)
+		err = fmt.Errorf("the version of the table idempotency_records is %q, not %q", says, version)
 	}
 	return made, err
 }

@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	riskForgotten = "its records do not survive a restart, and their operations run again"
-	riskRemote    = "its locks may exclude nobody, and what was acknowledged may be on no disk: keys may be claimed twice"
+	riskForgotten = "the records do not survive a restart, so their operations run again"
+	riskRemote    = "file locks may have no effect, and acknowledged records may not be on a disk, so a key may be claimed twice"
 )
 
 // riskyFileSystems are the file systems with a known risk, by their numbers in statfs(2).
 var riskyFileSystems = map[uint32]fileSystem{
-	unix.TMPFS_MAGIC:           {name: "tmpfs", risk: "it is in memory: " + riskForgotten},
-	unix.RAMFS_MAGIC:           {name: "ramfs", risk: "it is in memory: " + riskForgotten},
-	unix.OVERLAYFS_SUPER_MAGIC: {name: "overlayfs", risk: "it ends with its container: " + riskForgotten},
+	unix.TMPFS_MAGIC:           {name: "tmpfs", risk: "the file is in memory: " + riskForgotten},
+	unix.RAMFS_MAGIC:           {name: "ramfs", risk: "the file is in memory: " + riskForgotten},
+	unix.OVERLAYFS_SUPER_MAGIC: {name: "overlayfs", risk: "the file ends with its container: " + riskForgotten},
 	unix.NFS_SUPER_MAGIC:       {name: "nfs", risk: riskRemote},
 	unix.SMB_SUPER_MAGIC:       {name: "smb", risk: riskRemote},
 	unix.SMB2_SUPER_MAGIC:      {name: "smb2", risk: riskRemote},

@@ -60,7 +60,7 @@ func (o Options) validate() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf("sqlitestore: "+format, args...)) }
 	if o.Synchronous != Full && o.Synchronous != Normal {
-		fault("there is no Synchronous %d", int(o.Synchronous))
+		fault("Synchronous is %d, neither Full nor Normal", int(o.Synchronous))
 	}
 	if o.MaxBytes < 0 || o.MaxBytes > 0 && o.MaxBytes < minMaxBytes {
 		fault("MaxBytes is %d, less than %d", o.MaxBytes, minMaxBytes)
@@ -80,13 +80,13 @@ func (o Options) parseParameters() (url.Values, error) {
 	var faults []error
 	for name := range given {
 		if !slices.Contains(handlerParameters, name) {
-			faults = append(faults, fmt.Errorf("%s is not for the handlers to set", name))
+			faults = append(faults, fmt.Errorf("%s is reserved for the store", name))
 		}
 	}
 	for _, pragma := range given["_pragma"] {
 		name := strings.ToLower(pragma[:len(pragma)-len(strings.TrimLeftFunc(pragma, isNameChar))])
 		if name == "" || slices.Contains(storePragmas, name) || strings.ContainsAny(pragma, ";.") {
-			faults = append(faults, fmt.Errorf("the PRAGMA %s is not for the handlers to set", pragma))
+			faults = append(faults, fmt.Errorf("the PRAGMA %s is reserved for the store", pragma))
 		}
 	}
 	return given, errors.Join(faults...)

@@ -112,13 +112,13 @@ func TestConnectionsThatCannotWrite(t *testing.T) {
 func TestParameters(t *testing.T) {
 	t.Parallel()
 	for parameters, want := range map[string]string{
-		"mode=ro":                            "mode is not for the handlers",
+		"mode=ro":                            "mode is reserved for the store",
 		"_journal_mode=OFF":                  "_journal_mode is not",
 		"_pragma=synchronous(OFF)":           "synchronous(OFF) is not",
 		"_pragma=wal_autocheckpoint(0)":      "wal_autocheckpoint(0) is not",
-		"_pragma=+/**/Journal_mode%3DDELETE": "is not for the handlers",
-		"_pragma=main.synchronous(0)":        "is not for the handlers",
-		"_pragma=foreign_keys(1)%3Bselect+1": "is not for the handlers",
+		"_pragma=+/**/Journal_mode%3DDELETE": "is reserved for the store",
+		"_pragma=main.synchronous(0)":        "is reserved for the store",
+		"_pragma=foreign_keys(1)%3Bselect+1": "is reserved for the store",
 		"%zz":                                "invalid URL escape",
 	} {
 		_, err := sqlitestore.Open(t.Context(), newPath(t), sqlitestore.Options{Parameters: parameters})

@@ -105,7 +105,7 @@ func (t *stepTx) Leave(_ context.Context, cause error) error {
 		if cause != nil {
 			return cause
 		}
-		return fmt.Errorf("%w: SQLite has rolled it back, because of an error that the step has ignored", step.ErrMisuse)
+		return fmt.Errorf("%w: SQLite has rolled the transaction back because the step ignored an error", step.ErrMisuse)
 	}
 	return nil
 }

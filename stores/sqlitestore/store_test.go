@@ -114,7 +114,7 @@ func TestOpenRefusesAnotherVersion(t *testing.T) {
 	} {
 		execute(t, other, "DROP TABLE idempotency_records")
 		execute(t, other, text)
-		want := fmt.Sprintf(`the table idempotency_records says %q, not "idempotency records, version 1"`, says)
+		want := fmt.Sprintf(`the version of the table idempotency_records is %q, not "idempotency records, version 1"`, says)
 		_, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{})
 		require.ErrorContains(t, err, want)
 		require.ErrorContains(t, store.Check(t.Context()), want)

@@ -24,7 +24,7 @@ func (g *guard) registerHooks(conn *sql.Conn) error {
 		hooks, isHooked := driven.(sqlite.HookRegisterer)
 		statements, isAsked := driven.(sqlite.AuthorizerRegisterer)
 		if !isHooked || !isAsked {
-			return fmt.Errorf("the driver %T has no hooks", driven)
+			return fmt.Errorf("the driver's connection, a %T, lacks the hooks of modernc.org/sqlite", driven)
 		}
 		hooks.RegisterCommitHook(g.onCommit)
 		hooks.RegisterRollbackHook(g.onRollback)

@@ -88,7 +88,7 @@ func (w *writer) submitStep(ctx context.Context, adds bool, run func(tx *transac
 }
 
 // errNotBegun reports that a step has not run.
-var errNotBegun = errors.New("its turn had not come")
+var errNotBegun = errors.New("the step was still waiting for its turn")
 
 // lateError returns the error of a step whose context has ended. The error wraps ErrStoreBusy if the writer has served
 // other steps since before, or if the transaction of a step or a different process has the lock.

@@ -112,7 +112,7 @@ func decodeEntries(entries []byte) (map[string][]byte, error) {
 		name, rest, isName := cutField(entries)
 		data, rest, isData := cutField(rest)
 		if !isName || !isData {
-			return nil, Invalid("no checkpoints")
+			return nil, Invalid("the checkpoints cannot be decoded")
 		}
 		if _, twice := found[string(name)]; !twice {
 			found[string(name)] = data
@@ -207,7 +207,7 @@ func (l *leaseClaim) addCheckpoint(steps Steps, a *checkpointCall) (bool, error)
 			return true, nil
 		}
 	}
-	return false, Invalid("checkpoints of another length")
+	return false, Invalid("the length of the checkpoints contradicts their contents")
 }
 
 // loadCheckpoints returns the stored checkpoints. The bool held reports that the claim holds the record.

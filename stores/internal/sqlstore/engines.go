@@ -59,7 +59,7 @@ func (e Engine) Missing(features []Feature, uses ...string) (missing []Feature) 
 
 func (e Engine) saysOf(f Feature) string {
 	if source := f.Lacks[e.Name]; source != "" {
-		return "it lacks: " + source
+		return "the engine lacks: " + source
 	}
-	return "its documentation does not show"
+	return "the documentation of the engine does not show"
 }

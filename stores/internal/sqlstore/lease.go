@@ -289,7 +289,7 @@ func (c *completion) completeOrMarkLost(steps Steps) (changed bool, err error) {
 	case hasEntry(entries, idempotency.RecordLost):
 		changed = true
 	case !isLost && len(entries) >= size:
-		return false, Invalid("checkpoints of another length")
+		return false, Invalid("the length of the checkpoints contradicts their contents")
 	default:
 		withLost := appendEntry(entries, idempotency.RecordLost, nil)
 		changed, err = steps.Checkpoint(c.keyDigest, c.ownerToken, withLost, len(entries))

@@ -127,7 +127,7 @@ func (r *Row) Held(asked Names, request *idempotency.ClaimRequest) (bool, idempo
 // the key asked.
 func (r *Row) checkRecord(asked Names, by idempotency.Fingerprint) error {
 	if r.Names != asked {
-		return Invalid("made for another key")
+		return Invalid("the record belongs to another key")
 	}
 	return r.checkValues(by)
 }
@@ -136,9 +136,9 @@ func (r *Row) checkRecord(asked Names, by idempotency.Fingerprint) error {
 func (r *Row) checkValues(by idempotency.Fingerprint) error {
 	switch {
 	case r.Lease.Valid && r.Response.Valid:
-		return Invalid("completed, with a lease")
+		return Invalid("the record is completed, but has a lease")
 	case r.Lease.Valid && r.Lease.Int64 > r.Now && durationUntil(r.Lease.Int64, r.Now) == math.MaxInt64:
-		return Invalid("lease without end")
+		return Invalid("the lease never ends")
 	}
 	return CheckAttempt(r.Fingerprint, by, r.Attempt)
 }
@@ -149,11 +149,11 @@ func CheckAttempt(fingerprint []byte, by idempotency.Fingerprint, number int64) 
 	var none idempotency.Fingerprint // stands for an unknown fingerprint; a stored record always has a fingerprint
 	switch {
 	case len(fingerprint) != len(by):
-		return Invalid("fingerprint of %d bytes", len(fingerprint))
+		return Invalid("the fingerprint has %d bytes", len(fingerprint))
 	case bytes.Equal(fingerprint, none[:]) && by != none:
-		return Invalid("no fingerprint")
+		return Invalid("the fingerprint is missing")
 	case number < 1 || number >= math.MaxInt32:
-		return Invalid("attempt %d", number)
+		return Invalid("the attempt number is %d", number)
 	}
 	return nil
 }
@@ -164,7 +164,7 @@ func CheckStatus(status int) error {
 	if status == 0 || status == http.StatusSwitchingProtocols || status >= 200 && status <= 999 {
 		return nil
 	}
-	return Invalid("status %d", status)
+	return Invalid("the status is %d", status)
 }
 
 // Invalid returns an error wrapping idempotency.ErrRecordInvalid.

@@ -67,7 +67,7 @@ func (r *Row) operationState() idempotency.State {
 func (r *Row) decodeKey(digest [sha256.Size]byte) (idempotency.Key, error) {
 	key := r.Names.Key()
 	if key.Digest() != digest || NamesOf(key) != r.Names {
-		return idempotency.Key{}, Invalid("made for another key")
+		return idempotency.Key{}, Invalid("the record belongs to another key")
 	}
 	return key, nil
 }

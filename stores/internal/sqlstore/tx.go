@@ -96,13 +96,13 @@ type StepTx interface {
 // Errors of steps in transactions.
 var (
 	// ErrTxEnded reports that a step has ended the transaction by itself.
-	ErrTxEnded = fmt.Errorf("%w: it has ended its transaction", step.ErrMisuse)
+	ErrTxEnded = fmt.Errorf("%w: the step has ended its transaction", step.ErrMisuse)
 
 	// ErrStepCommits is the error of Commit on the transaction of a step. The transaction is rolled back.
-	ErrStepCommits = fmt.Errorf("%w: rolled back, because only DoTx commits, when the function has returned", step.ErrMisuse)
+	ErrStepCommits = fmt.Errorf("%w: rolled back, because only DoTx commits, after the function has returned", step.ErrMisuse)
 
 	// ErrStepChanged reports that a checkpoint could not be stored although the claim holds the record.
-	ErrStepChanged = errors.New("the record was changed at the same time")
+	ErrStepChanged = errors.New("the record was changed concurrently")
 )
 
 const beginStep = "begin the transaction of a step"
@@ -126,7 +126,7 @@ func (l *leaseClaim) CheckpointTx(ctx context.Context, s *idempotency.TxStep) ([
 	if tx == nil {
 		tx = s.Var
 	}
-	return nil, l.store.Failure(beginStep, fmt.Errorf("a %T is no transaction of this store: %w", tx, errors.ErrUnsupported))
+	return nil, l.store.Failure(beginStep, fmt.Errorf("a %T is not a transaction of this store: %w", tx, errors.ErrUnsupported))
 }
 
 // txRun is a run of a step in a transaction.
@@ -421,7 +421,7 @@ var (
 )
 
 // errStepRolledBack reports that a step has called Rollback.
-var errStepRolledBack = fmt.Errorf("%w: it has rolled back its transaction", step.ErrMisuse)
+var errStepRolledBack = fmt.Errorf("%w: the step has rolled back its transaction", step.ErrMisuse)
 
 // NewStepConn returns a StepConn on the driver connection of conn. Until Close of conn, only the StepConn may use the
 // connection.
@@ -497,7 +497,7 @@ func (c *StepConn) CloseHandler(ctx context.Context) error {
 		c.isStuck = !c.closeWithin(ctx)
 	}
 	if c.isStuck {
-		return fmt.Errorf("%w: a statement of it still runs", step.ErrMisuse)
+		return fmt.Errorf("%w: a statement of the step is still running", step.ErrMisuse)
 	}
 	c.stateMutex.Lock()
 	defer c.stateMutex.Unlock()
@@ -569,7 +569,8 @@ func (c *StepConn) PrepareContext(ctx context.Context, query string) (driver.Stm
 	}
 	own, ok := prepared.(driverStmt)
 	if !ok {
-		return nil, errors.Join(fmt.Errorf("the driver's statement, a %T: %w", prepared, errors.ErrUnsupported), prepared.Close())
+		err := fmt.Errorf("the driver's statement, a %T, cannot run in a step: %w", prepared, errors.ErrUnsupported)
+		return nil, errors.Join(err, prepared.Close())
 	}
 	return stepStmt{own, c}, nil
 }
