@@ -11,12 +11,12 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// requireTerminal returns an error if the command needs a confirmation and standard input is no terminal.
+// requireTerminal returns an error if the command needs a confirmation and standard input is not a terminal.
 func (a *app) requireTerminal(yes bool) error {
 	if yes || term.IsTerminal(int(a.stdin.Fd())) {
 		return nil
 	}
-	return errors.New("standard input is no terminal, so nobody can be asked: want --yes")
+	return errors.New("standard input is not a terminal, so the command cannot ask for confirmation: want --yes")
 }
 
 // askToConfirm asks the user to confirm a change of entry. Only the confirmationWord confirms.

@@ -11,7 +11,7 @@ import (
 // forgetCommand removes the record of a key after a confirmation.
 type forgetCommand struct {
 	keyFlags
-	Yes bool `help:"Do not ask. Needed where nobody can be asked."`
+	Yes bool `help:"Do not ask for confirmation. Required if standard input is not a terminal."`
 }
 
 func (c *forgetCommand) Run(a *app) error {

@@ -15,8 +15,8 @@ import (
 type keyFlags struct {
 	User     string `placeholder:"NAME" help:"The user, as the service names it ('single' for SingleUser)."`
 	Endpoint string `placeholder:"TEXT" help:"The endpoint, such as 'POST /payments'."`
-	Key      string `placeholder:"TEXT" help:"What the client sent as Idempotency-Key."`
-	Digest   string `placeholder:"HEX" help:"The digest of all three, from a list, in their place."`
+	Key      string `placeholder:"TEXT" help:"The Idempotency-Key of the client."`
+	Digest   string `placeholder:"HEX" help:"The digest of user, endpoint and key, as in a list. Replaces these three flags."`
 }
 
 // checkFlags returns an error unless the flags give either a digest or user, endpoint and key.
@@ -66,7 +66,7 @@ func (k keyFlags) describeMissingKey() string {
 // inspectCommand describes the operation of a key.
 type inspectCommand struct {
 	keyFlags
-	Body bool `help:"Show the body of the answer, too."`
+	Body bool `help:"Show the body of the answer as well."`
 }
 
 func (c *inspectCommand) Run(a *app) error {

@@ -16,12 +16,12 @@ import (
 
 // listCommand lists records.
 type listCommand struct {
-	State   []idempotency.State `enum:"running,abandoned,released,completed" help:"Only these: ${enum}." placeholder:"STATE"`
-	User    string              `placeholder:"NAME" help:"Only this user. Redis does not keep users."`
-	Largest bool                `help:"The largest first. Default: the oldest first."`
-	Limit   int                 `default:"100" help:"List so many at most."`
-	After   string              `placeholder:"CURSOR" help:"The page behind another one, which says where it ends."`
-	Scan    int                 `default:"100000" help:"Look at so many records at most, in Redis and DynamoDB."`
+	State   []idempotency.State `enum:"running,abandoned,released,completed" help:"Only these states: ${enum}." placeholder:"STATE"`
+	User    string              `placeholder:"NAME" help:"List only records of this user. Redis does not store users."`
+	Largest bool                `help:"List the largest records first. Default: the oldest first."`
+	Limit   int                 `default:"100" help:"Maximum number of listed records."`
+	After   string              `placeholder:"CURSOR" help:"List the page after CURSOR. Each page ends with the next cursor."`
+	Scan    int                 `default:"100000" help:"Maximum number of records to read, in Redis and DynamoDB."`
 }
 
 func (c *listCommand) Run(a *app) error {
@@ -72,7 +72,7 @@ func parseCursor(text string) (*idempotency.Entry, error) {
 	}
 	b, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil || len(b) != 48 {
-		return nil, errors.New("--after: want what the page before says")
+		return nil, errors.New("--after: want the cursor of the page before")
 	}
 	return &idempotency.Entry{
 		Created: time.UnixMicro(int64(binary.BigEndian.Uint64(b))), Size: int64(binary.BigEndian.Uint64(b[8:])),

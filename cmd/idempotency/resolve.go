@@ -20,29 +20,29 @@ import (
 // resolveCommand resolves an abandoned operation after a confirmation.
 type resolveCommand struct {
 	keyFlags
-	Happened    bool `help:"The operation has happened: retries get this answer."`
-	NotHappened bool `help:"It has not happened: the next request like it is executed."`
+	Happened    bool `help:"The operation was executed. Retries get the given answer."`
+	NotHappened bool `help:"The operation was not executed. The next equal request is executed."`
 
-	Status    *int     `placeholder:"CODE" help:"Status of the answer, such as 201. For work without HTTP it is 200."`
-	Header    []string `sep:"none" placeholder:"'NAME: VALUE'" help:"A field of the answer. May be repeated."`
-	Body      string   `placeholder:"FILE" help:"The body of the answer, up to 1 MiB. '-' is standard input, and needs --yes."`
-	Tombstone bool     `help:"The answer is not known: retries get 409 not-replayable, and nothing runs."`
+	Status    *int     `placeholder:"CODE" help:"Status of the answer, such as 201. Use 200 for work without HTTP."`
+	Header    []string `sep:"none" placeholder:"'NAME: VALUE'" help:"Header field of the answer. May be repeated."`
+	Body      string   `placeholder:"FILE" help:"File with the body, up to 1 MiB. '-' means standard input, and needs --yes."`
+	Tombstone bool     `help:"The answer is unknown. Retries get 409 not-replayable, and the operation is not executed again."`
 
-	Reason   string        `placeholder:"TEXT" help:"Why. It stays in the record, with operator and time, and no client sees it."`
-	Operator string        `placeholder:"NAME" help:"Who resolves it. Default: the user who runs this program."`
+	Reason   string        `placeholder:"TEXT" help:"The reason, stored with operator and time. Clients do not see it."`
+	Operator string        `placeholder:"NAME" help:"The name of the operator. Default: the user who runs this program."`
 	TTL      time.Duration `name:"ttl" placeholder:"TIME" help:"${ttl}"`
-	Yes      bool          `help:"Do not ask. Needed where nobody can be asked."`
+	Yes      bool          `help:"Do not ask for confirmation. Required if standard input is not a terminal."`
 }
 
 // Help returns the text above the flags.
 func (*resolveCommand) Help() string {
 	return `First find out, for instance from the payment provider, whether the operation has taken effect.
 
-If it has: --happened with --status, and --header and --body or --tombstone. If it has not: --not-happened.
+If so, use --happened with --status, and with --header and --body, or --tombstone. If not, use --not-happened.
 Both need --reason.
 
-If the service seals its answers (package seal), it cannot read an answer of this command: give it a tombstone, or resolve
-the operation in the service, by package resolve.`
+A service that seals its answers (package seal) cannot read an answer of this command. Use --tombstone, or resolve the
+operation in the service, with package resolve.`
 }
 
 // maxBody bounds the body of an answer. Package resolve has the same default.
@@ -110,7 +110,7 @@ func (c *resolveCommand) parseFlags(a *app) (r requestedResolution, faults []err
 	fault(c.NotHappened && named, "--status, --header, --body and --tombstone go with --happened")
 	fault(c.Happened && c.Status == nil, "--happened: want --status")
 	fault(c.Tombstone && (len(c.Header) > 0 || c.Body != ""), "--tombstone: want neither --header nor --body")
-	fault(c.Body == "-" && !c.Yes, "--body - reads standard input, so nobody can be asked: want --yes")
+	fault(c.Body == "-" && !c.Yes, "--body - reads standard input, so the command cannot ask for confirmation: want --yes")
 	fault(c.TTL < 0, "--ttl must be positive")
 	r.ttl = c.TTL
 	faults = append(faults, c.signResolution(&r))

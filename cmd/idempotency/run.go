@@ -30,43 +30,43 @@ const (
 // commands with common flags would need more code, and the flags would be apart from the code that uses them.
 type commandLine struct {
 	Store   string           `placeholder:"URL" help:"${store}"`
-	Timeout time.Duration    `default:"30s" help:"Bound on each question to the store."`
-	JSON    bool             `name:"json" help:"Print one JSON document."`
+	Timeout time.Duration    `default:"30s" help:"Time limit for each request to the store."`
+	JSON    bool             `name:"json" help:"Print the result as one JSON document."`
 	Version kong.VersionFlag `help:"Print the version and exit."`
 
 	Prefix   string `group:"Redis" help:"RedisOptions.Prefix of the service." placeholder:"TEXT"`
-	Cluster  bool   `group:"Redis" help:"The server is one of a Redis Cluster."`
+	Cluster  bool   `group:"Redis" help:"The server is a node of a Redis Cluster."`
 	Replicas int    `group:"Redis" help:"RedisOptions.Replicas of the service, for check and resolve." placeholder:"N"`
 
 	Table         string `group:"PostgreSQL, MySQL and DynamoDB" help:"Options.Table of the service." placeholder:"NAME"`
 	Schema        string `group:"PostgreSQL" help:"Options.Schema of the service." placeholder:"NAME"`
 	PartitionDays int    `group:"PostgreSQL" help:"Options.PartitionDays of the service." placeholder:"N"`
 
-	Inspect inspectCommand `cmd:"" aliases:"show" help:"Tell what happened to a key, and what a retry gets."`
-	List    listCommand    `cmd:"" help:"List what is running, abandoned, or largest."`
-	Resolve resolveCommand `cmd:"" help:"End an abandoned operation: it has happened, with its answer, or it has not happened."`
-	Forget  forgetCommand  `cmd:"" help:"Remove the record of a key, so that its operation may be executed again."`
-	Check   checkCommand   `cmd:"" help:"Report what is unsafe about the store, or broken. Run it as the role of the service."`
-	Stats   statsCommand   `cmd:"" help:"Sum up the store: records by state, what is abandoned, the largest users."`
+	Inspect inspectCommand `cmd:"" aliases:"show" help:"Show the operation of a key, and the answer that a retry gets."`
+	List    listCommand    `cmd:"" help:"List records, for example abandoned operations or the largest records."`
+	Resolve resolveCommand `cmd:"" help:"End an abandoned operation, either as executed, with its answer, or as not executed."`
+	Forget  forgetCommand  `cmd:"" help:"Remove the record of a key, so that the operation may be executed again."`
+	Check   checkCommand   `cmd:"" help:"Report unsafe settings and faults of the store. Run check as the role of the service."`
+	Stats   statsCommand   `cmd:"" help:"Summarize the store: records by state, abandoned operations, the largest users."`
 
-	Completion kongcompletion.Completion `cmd:"" help:"Tell how your shell completes the commands and flags."`
+	Completion kongcompletion.Completion `cmd:"" help:"Print the shell code that completes commands and flags."`
 }
 
 const (
-	description = `Tells what has happened to idempotency keys in Redis, PostgreSQL, MySQL, MariaDB, SQLite or DynamoDB.
+	description = `Shows and changes the records of idempotency keys in Redis, PostgreSQL, MySQL, MariaDB, SQLite or DynamoDB.
 
 Credentials come from the environment and are never printed. REDIS_URL and DATABASE_URL are the URLs that services use.
-Redis also takes its password from REDISCLI_AUTH, PostgreSQL from PGPASSWORD or ~/.pgpass, MySQL from MYSQL_PWD, DynamoDB
-its credentials from where AWS has them. A Redis URL with master_name asks Sentinel.
+The password for Redis may also be in REDISCLI_AUTH, for PostgreSQL in PGPASSWORD or ~/.pgpass, for MySQL in MYSQL_PWD.
+The credentials for DynamoDB come from the usual places of AWS. A Redis URL with master_name asks Sentinel.
 
-Exit status: 0 done or found; 1 no record, nothing listed, or findings; 2 wrong usage; 3 the store could not be asked, or
-the record cannot be read; 4 not forgotten or not resolved: running, not abandoned, changed, or not confirmed.`
+Exit status: 0 done or found; 1 no record, nothing listed, or findings; 2 wrong usage; 3 the store has failed, or the
+record cannot be read; 4 not forgotten or not resolved: running, not abandoned, changed, or not confirmed.`
 
 	storeHelp = "redis://host:port/0, rediss://, postgres://user@host/database, mysql://user@host/database, sqlite:file, the " +
-		"path of a file of SQLite, dynamodb://table?region=eu-central-1, or only 'redis', 'postgres', 'mysql', 'sqlite' or " +
-		"'dynamodb'. Without a password. Default: what the environment has."
+		"path of an SQLite file, dynamodb://table?region=eu-central-1, or only 'redis', 'postgres', 'mysql', 'sqlite' or " +
+		"'dynamodb'. Without a password. Default: REDIS_URL or DATABASE_URL."
 
-	ttlHelp = "How long the record is kept from now: Options.TTL of the service. Default: 24h, or as long as it is kept already."
+	ttlHelp = "How long the record is kept from now: Options.TTL of the service. Default: 24h, or the time left if that is longer."
 )
 
 // exitError is an error with an exit status. If err is nil, the command has already printed the message.

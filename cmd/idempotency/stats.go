@@ -11,8 +11,8 @@ import (
 
 // statsCommand prints totals of the store, abandoned operations, and the largest users.
 type statsCommand struct {
-	Limit int `default:"10" help:"Show so many abandoned records and users at most."`
-	Scan  int `default:"100000" help:"Look at so many records at most, in Redis and DynamoDB."`
+	Limit int `default:"10" help:"Maximum number of abandoned records, and of users, to show."`
+	Scan  int `default:"100000" help:"Maximum number of records to read, in Redis and DynamoDB."`
 }
 
 // shownStates has all states in the order of the output.

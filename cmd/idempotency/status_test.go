@@ -73,10 +73,10 @@ func TestExitStatus(t *testing.T) {
 			{"two faults", []string{"forget"}, 2, "which key? want --user, --endpoint and --key, or --digest; standard input"},
 			{"no state", []string{"list", "--state", "gone"}, 2, "must be one of"},
 			{"no limit", []string{"list", "--limit", "0"}, 2, "--limit must be positive"},
-			{"no cursor", []string{"list", "--after", "x"}, 2, "--after: want what the page before says"},
+			{"no cursor", []string{"list", "--after", "x"}, 2, "--after: want the cursor of the page before"},
 			{"nobody to ask to resolve", resolving(keyIn("uncertain"), "--not-happened"), 2, "want --yes"},
 			{"all of a resolution", []string{"resolve"}, 2, "has it happened? want --happened or --not-happened; want --reason; " +
-				"which key? want --user, --endpoint and --key, or --digest; standard input is no terminal"},
+				"which key? want --user, --endpoint and --key, or --digest; standard input is not a terminal"},
 			{"both ways", resolving(keyIn("uncertain"), "--yes", "--happened", "--not-happened", "--tombstone", "--header", "a", "--body", "-",
 				"--ttl=-1s"), 2,
 				"has it happened? want --happened or --not-happened; --status, --header, --body and --tombstone go with --happened; " +
