@@ -33,7 +33,7 @@ func newBench(t *testing.T, store *testservice.SpyStore, opts idempotency.Runner
 	var err error
 	b.Runner, err = idempotency.NewRunner(store, opts)
 	require.NoError(t, err)
-	testservice.GiveUpAtTheEnd(t, b)
+	testservice.ShutdownAtEnd(t, b)
 	return b
 }
 

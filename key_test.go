@@ -180,7 +180,7 @@ func TestKeyIsNotPrinted(t *testing.T) {
 	operation := idempotency.Operation{Key: key}
 	var out bytes.Buffer
 	for _, value := range []any{key, &key, event, operation, []idempotency.Key{key}, map[string]any{"key": key}} {
-		for _, format := range testservice.Formats() {
+		for _, format := range testservice.FormatVerbs() {
 			fmt.Fprintf(&out, format, value)
 		}
 		fmt.Fprintln(&out, value)
@@ -194,7 +194,7 @@ func TestKeyIsNotPrinted(t *testing.T) {
 	require.NotContains(t, out.String(), hex.EncodeToString([]byte("secret")))
 	require.Equal(t, key.OperationID().String(), key.String())
 	require.Contains(t, out.String(), key.String())
-	for _, format := range testservice.Formats() {
+	for _, format := range testservice.FormatVerbs() {
 		require.Contains(t, fmt.Sprintf(format, key), key.String(), format)
 		require.Contains(t, fmt.Sprintf(format, &key), key.String(), format)
 	}
@@ -412,7 +412,7 @@ func FuzzKeyHeader(f *testing.F) {
 	}
 	const name, alias = "Idempotency-Key", "X-Idempotency-Key"
 	f.Fuzz(func(t *testing.T, line, other string) {
-		want, valid := testservice.KeyByForm(line)
+		want, valid := testservice.ParseKeyByPattern(line)
 		id, err := idempotency.FindKey(http.Header{name: {line}}, name, alias)
 		require.Equal(t, valid, err == nil, "%q", line)
 		require.Equal(t, want, id, "%q", line)
@@ -421,7 +421,7 @@ func FuzzKeyHeader(f *testing.F) {
 		}
 		_, err = idempotency.FindKey(http.Header{name: {line, other}}, name)
 		require.ErrorIs(t, err, idempotency.ErrKeyInvalid, "%q and %q", line, other)
-		same, alsoValid := testservice.KeyByForm(other)
+		same, alsoValid := testservice.ParseKeyByPattern(other)
 		_, err = idempotency.FindKey(http.Header{name: {line}, alias: {other}}, name, alias)
 		require.Equal(t, valid && alsoValid && want == same, err == nil, "%q beside %q", line, other)
 		if !valid {

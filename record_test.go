@@ -169,7 +169,7 @@ func FuzzResponse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, rest string, at uint16, flip byte) {
 		data := []byte(withChecksum(1, rest))
-		want, ok := testservice.ResponseByForm(data)
+		want, ok := testservice.ParseResponseByPattern(data)
 		var resp, again, damaged idempotency.Response
 		err := resp.UnmarshalBinary(data)
 		if !ok {
@@ -183,7 +183,7 @@ func FuzzResponse(f *testing.F) {
 		require.NoError(t, err)
 		require.NoError(t, again.UnmarshalBinary(encoded))
 		require.Equal(t, resp, again)
-		read, ok := testservice.ResponseByForm(encoded)
+		read, ok := testservice.ParseResponseByPattern(encoded)
 		require.True(t, ok)
 		require.Equal(t, resp, read)
 		encoded[int(at)%len(encoded)] ^= max(flip, 1)
@@ -197,12 +197,12 @@ func headerByForm(text string) http.Header {
 	h := http.Header{}
 	for line := range strings.Lines(text) {
 		name, value, found := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
-		name = testservice.Unescaped(name)
+		name = testservice.UnescapeField(name)
 		if !found {
 			h[name] = nil
 			continue
 		}
-		h[name] = append(h[name], testservice.Unescaped(strings.TrimPrefix(value, " ")))
+		h[name] = append(h[name], testservice.UnescapeField(strings.TrimPrefix(value, " ")))
 	}
 	return h
 }
@@ -216,7 +216,7 @@ func FuzzFields(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, first, second, text string) {
 		want := http.Header{"n" + name: {first, second, first}, "N" + name: nil, "no" + name: {second}}
 		fields := idempotency.NewFields(want)
-		require.Regexp(t, testservice.FieldsForm, string(fields))
+		require.Regexp(t, testservice.FieldsPattern, string(fields))
 		require.Equal(t, want, headerByForm(string(fields)))
 		parsed, err := idempotency.ParseFields(string(fields))
 		require.NoError(t, err)
@@ -224,7 +224,7 @@ func FuzzFields(f *testing.F) {
 		require.Equal(t, second, parsed.Get("no"+name))
 
 		parsed, err = idempotency.ParseFields(text)
-		require.Equal(t, testservice.FieldsForm.MatchString(text), err == nil, "%q", text)
+		require.Equal(t, testservice.FieldsPattern.MatchString(text), err == nil, "%q", text)
 		if err != nil {
 			return
 		}

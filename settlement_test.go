@@ -902,7 +902,7 @@ func TestReleasesAreBounded(t *testing.T) {
 		opts := idempotency.RunnerOptions{Lease: time.Hour, Logger: slog.New(slog.DiscardHandler)}
 		r, err := idempotency.NewRunner(store, opts)
 		require.NoError(t, err)
-		testservice.GiveUpAtTheEnd(t, r)
+		testservice.ShutdownAtEnd(t, r)
 		for round := range 2 {
 			for i := range calls {
 				_, _, err := r.Do(t.Context(), keyOfMany(round*calls+i), nil, mustNotWork(t))
@@ -1117,7 +1117,7 @@ func TestClaimThatAStoreGrantsAfterAStallIsReleased(t *testing.T) {
 			Lease: time.Minute, StoreTimeout: time.Second, Logger: slog.New(slog.DiscardHandler),
 		})
 		require.NoError(t, err)
-		testservice.GiveUpAtTheEnd(t, r)
+		testservice.ShutdownAtEnd(t, r)
 		_, _, err = r.Do(t.Context(), someKey, nil, mustNotWork(t))
 		require.ErrorIs(t, err, idempotency.ErrUnavailable)
 		time.Sleep(24 * time.Second)

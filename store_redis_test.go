@@ -1274,7 +1274,7 @@ func redisEntryOf(value, key string) (e redisEntry, ok bool) {
 	if e.state != "done" {
 		return e, rest == "" && hexToken.MatchString(m[2])
 	}
-	resp, ok := testservice.ResponseByForm([]byte(rest))
+	resp, ok := testservice.ParseResponseByPattern([]byte(rest))
 	e.record.Response = &resp
 	return e, ok
 }

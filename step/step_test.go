@@ -44,7 +44,7 @@ func newHarness(t *testing.T, store idempotency.Store, edits ...func(*idempotenc
 	}
 	runner, err := idempotency.NewRunner(store, opts)
 	require.NoError(t, err)
-	testservice.GiveUpAtTheEnd(t, runner)
+	testservice.ShutdownAtEnd(t, runner)
 	return &harness{T: t, runner: runner}
 }
 

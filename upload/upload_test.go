@@ -57,7 +57,7 @@ func serve(t *testing.T, opts idempotency.Options, handler http.HandlerFunc, out
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	idem, err := upload.New(store, idempotency.SingleUser, opts)
 	require.NoError(t, err)
-	testservice.GiveUpAtTheEnd(t, idem)
+	testservice.ShutdownAtEnd(t, idem)
 	guarded := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.runs.Add(1)
 		handler(w, r)

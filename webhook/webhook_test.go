@@ -79,7 +79,7 @@ func newEndpoint(t *testing.T, name string, opts idempotency.Options, handler ht
 	opts.Observer, opts.Logger = e.journal.Observe, slog.New(slog.DiscardHandler)
 	hooks, err := webhook.New(e.store, vectors[name].sender(e.secret), opts)
 	require.NoError(t, err)
-	testservice.GiveUpAtTheEnd(t, hooks)
+	testservice.ShutdownAtEnd(t, hooks)
 	guarded := hooks.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		e.runs.Add(1)
 		handler(w, r)

@@ -205,7 +205,7 @@ func normal(t *testing.T, file string) string {
 // unsealed opens a sealed response in another way than the package does: by the form that it has had since version 1.
 func unsealed(t *testing.T, name, head, text string) string {
 	t.Helper()
-	resp, ok := testservice.ResponseByForm([]byte(text))
+	resp, ok := testservice.ParseResponseByPattern([]byte(text))
 	require.True(t, ok)
 	require.EqualValues(t, goldenMark, resp.Header)
 	body := resp.Body

@@ -1,5 +1,5 @@
-// Package testservice is what tests of all modules share: a guarded handler on a real server, a client that reads its
-// answers, and a store that counts what is asked of it. Only tests import it.
+// Package testservice has helpers for the tests of all modules: a guarded handler on a real server, a client for this
+// server, and a store that counts its calls. Only tests import the package.
 //
-// It is for the tests of this repository, and may change at any time.
+// The package is for the tests of this repository, and may change at any time.
 package testservice

@@ -15,8 +15,9 @@ var (
 	escapes   = regexp.MustCompile(`\\(["\\])`)
 )
 
-// KeyByForm returns the key in a line of the header in another way than the package does: by the form in RFC 9651.
-func KeyByForm(line string) (id string, ok bool) {
+// ParseKeyByPattern returns the key in a line of the header. To be independent of the code under test,
+// ParseKeyByPattern uses regular expressions for the form in RFC 9651.
+func ParseKeyByPattern(line string) (id string, ok bool) {
 	if bareKey.MatchString(line) {
 		return line, true
 	}
@@ -30,17 +31,18 @@ func KeyByForm(line string) (id string, ok bool) {
 }
 
 var (
-	responseForm = regexp.MustCompile(
+	responsePattern = regexp.MustCompile(
 		`^response/1 crc=([0-9a-f]{8}) ([+-]?[0-9]+) header=([+-]?[0-9]+) trailer=([+-]?[0-9]+) ` +
 			`body=(omitted|0|[1-9][0-9]*)(?: note=([!-~]|[!-~][ -~]{0,253}[!-~]))?\n`)
 
-	// FieldsForm is the form of [idempotency.Fields].
-	FieldsForm = regexp.MustCompile(`^(?:[ -~]+\n)*$`)
+	// FieldsPattern matches the form of [idempotency.Fields].
+	FieldsPattern = regexp.MustCompile(`^(?:[ -~]+\n)*$`)
 )
 
-// ResponseByForm reads a stored response in another way than the package does: by the form that its comment describes.
-func ResponseByForm(data []byte) (resp idempotency.Response, ok bool) {
-	m := responseForm.FindSubmatch(data)
+// ParseResponseByPattern decodes a stored response. To be independent of the code under test, ParseResponseByPattern
+// uses a regular expression for the documented form.
+func ParseResponseByPattern(data []byte) (resp idempotency.Response, ok bool) {
+	m := responsePattern.FindSubmatch(data)
 	if m == nil || fmt.Sprintf("%08x", crc32.Checksum(data[len("response/1 crc=01234567"):], castagnoli)) != string(m[1]) {
 		return resp, false
 	}
@@ -67,16 +69,16 @@ func ResponseByForm(data []byte) (resp idempotency.Response, ok bool) {
 		}
 		resp.Body = body
 	}
-	return resp, FieldsForm.MatchString(string(resp.Header)) && FieldsForm.MatchString(string(resp.Trailer))
+	return resp, FieldsPattern.MatchString(string(resp.Header)) && FieldsPattern.MatchString(string(resp.Trailer))
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-var escaped = regexp.MustCompile(`\\x[0-9a-f]{2}`)
+var escapedByte = regexp.MustCompile(`\\x[0-9a-f]{2}`)
 
-// Unescaped returns a part of [idempotency.Fields] as it is in a header.
-func Unescaped(s string) string {
-	return escaped.ReplaceAllStringFunc(s, func(sequence string) string {
+// UnescapeField returns a part of [idempotency.Fields] in the form of a header.
+func UnescapeField(s string) string {
+	return escapedByte.ReplaceAllStringFunc(s, func(sequence string) string {
 		b, _ := strconv.ParseUint(sequence[2:], 16, 8)
 		return string([]byte{byte(b)})
 	})

@@ -10,27 +10,27 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Journal keeps the events of a middleware.
+// Journal collects the events of a middleware.
 type Journal struct {
 	mu     sync.Mutex
 	events []idempotency.Event
 }
 
-// Observe is an Observer.
+// Observe adds an event. Observe is a value for Options.Observer.
 func (j *Journal) Observe(_ context.Context, e idempotency.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.events = append(j.events, e)
 }
 
-// All returns the events so far.
+// All returns all events in order.
 func (j *Journal) All() []idempotency.Event {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return append([]idempotency.Event(nil), j.events...)
 }
 
-// Outcomes returns the outcomes of the events so far.
+// Outcomes returns the outcomes of all events in order.
 func (j *Journal) Outcomes() []idempotency.Outcome {
 	var outcomes []idempotency.Outcome
 	for _, e := range j.All() {

@@ -9,24 +9,25 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main runs the tests of a package, and fails if they leave goroutines behind.
+// Main runs the tests of a package, and fails if the tests leave goroutines behind, except the goroutines of ignored.
 //
-// Most tests wait for something: many more of them than processors run at a time. With the race detector there are fewer:
-// it makes the machine so slow that real clients and servers would exceed their deadlines.
+// Main runs more tests in parallel than the machine has processors, because most tests wait for something. With the race
+// detector Main runs fewer tests in parallel, because real clients and servers would exceed their deadlines on the slower
+// machine.
 func Main(m *testing.M, ignored ...goleak.Option) {
-	atATime := "16"
+	parallel := "16"
 	if UnderRace() {
-		atATime = "4"
+		parallel = "4"
 	}
-	if err := flag.Set("test.parallel", atATime); err != nil {
+	if err := flag.Set("test.parallel", parallel); err != nil {
 		panic(err)
 	}
-	// A pool of go-redis that is closed while a server cannot be reached sleeps a second more.
+	// A pool of go-redis sleeps for another second if a server is unreachable when the pool is closed.
 	dial := goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
 	goleak.VerifyTestMain(m, append(ignored, dial)...)
 }
 
-// UnderRace reports whether the race detector watches this program.
+// UnderRace reports whether this program was built with the race detector.
 func UnderRace() bool {
 	info, _ := debug.ReadBuildInfo()
 	return slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})

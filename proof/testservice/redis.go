@@ -17,8 +17,8 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// NewRedisClient returns a client with the password of our servers and the default options of go-redis, apart from those
-// that edits change.
+// NewRedisClient returns a client with the password of the test servers. The options are the defaults of go-redis,
+// changed by edits.
 func NewRedisClient(t testing.TB, addr string, edits ...func(*redis.Options)) *redis.Client {
 	t.Helper()
 	opts := &redis.Options{Addr: addr, Password: servertest.RedisPassword()}
@@ -30,7 +30,7 @@ func NewRedisClient(t testing.TB, addr string, edits ...func(*redis.Options)) *r
 	return client
 }
 
-// NewClusterClient returns a client of a cluster, whose connections to a server go through its proxy if there are any.
+// NewClusterClient returns a client of a cluster. If proxies is not empty, the connections to master i go through proxy i.
 func NewClusterClient(t testing.TB, masters []*servertest.Server, proxies ...*servertest.Proxy) *redis.ClusterClient {
 	t.Helper()
 	opts := &redis.ClusterOptions{Password: servertest.RedisPassword(), ContextTimeoutEnabled: true}
@@ -51,8 +51,9 @@ func NewClusterClient(t testing.TB, masters []*servertest.Server, proxies ...*se
 	return client
 }
 
-// NewMiniredis returns a miniredis and a client of it. Its keys do not expire by themselves, so the clock of their
-// expiry is moved on before each command: no key lives shorter than it should, counted from the call that set it.
+// NewMiniredis returns a miniredis with a client. Keys of a miniredis do not expire by themselves, so the client advances
+// the clock of the expiry before each command. A key therefore never expires earlier than its TTL after the call that set
+// the key.
 func NewMiniredis(t testing.TB) (*miniredis.Miniredis, *redis.Client) {
 	t.Helper()
 	server := miniredis.RunT(t)
@@ -70,16 +71,17 @@ func NewMiniredis(t testing.TB) (*miniredis.Miniredis, *redis.Client) {
 	return server, client
 }
 
-// WithContextTimeout is what lets the store use the hooks of the client.
+// WithContextTimeout sets ContextTimeoutEnabled. Otherwise the store would use a clone of the client without its hooks.
 func WithContextTimeout(o *redis.Options) { o.ContextTimeoutEnabled = true }
 
-// BeforeEach is a hook that is called before each command of a client, with its name; "" before a pipeline.
+// BeforeEach is a hook of a client. The client calls BeforeEach before each command with the name of the command, and
+// before each pipeline with "".
 type BeforeEach func(command string)
 
-// DialHook changes nothing.
+// DialHook implements [redis.Hook] without an effect.
 func (BeforeEach) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-// ProcessHook comes before a command.
+// ProcessHook implements [redis.Hook].
 func (before BeforeEach) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		before(cmd.Name())
@@ -87,7 +89,7 @@ func (before BeforeEach) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// ProcessPipelineHook comes before a pipeline.
+// ProcessPipelineHook implements [redis.Hook].
 func (before BeforeEach) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		before("")
@@ -95,7 +97,7 @@ func (before BeforeEach) ProcessPipelineHook(next redis.ProcessPipelineHook) red
 	}
 }
 
-// RedisKeys returns the names of all keys that begin with prefix.
+// RedisKeys returns the names of all keys with prefix.
 func RedisKeys(t testing.TB, client redis.Cmdable, prefix string) []string {
 	t.Helper()
 	names, err := client.Keys(t.Context(), prefix+"*").Result()
@@ -103,15 +105,15 @@ func RedisKeys(t testing.TB, client redis.Cmdable, prefix string) []string {
 	return names
 }
 
-// LargeBody does not pass through Lua.
+// LargeBody is so large that the Redis store does not pass the body through Lua.
 var LargeBody = strings.Repeat("0123456789abcdef", 4<<10)
 
-// Large returns an answer with that body.
+// Large returns a response with LargeBody.
 func Large() idempotency.Response {
 	return idempotency.Response{Status: http.StatusCreated, Body: []byte(LargeBody)}
 }
 
-// OnRealAndMiniredis runs a test on both.
+// OnRealAndMiniredis runs test on a real server and on a miniredis.
 func OnRealAndMiniredis(t *testing.T, test func(*testing.T, *redis.Client)) {
 	t.Parallel()
 	t.Run("server", func(t *testing.T) {

@@ -20,7 +20,7 @@ type Problem struct {
 	Retry                  idempotency.Retry
 }
 
-// retries has what a client is told to do about each problem.
+// retries maps the code of each problem to the advice for the client.
 var retries = map[string]idempotency.Retry{
 	"key-missing":       idempotency.RetryNewKey,
 	"key-invalid":       idempotency.RetryNewKey,
@@ -38,7 +38,7 @@ var retries = map[string]idempotency.Retry{
 	"store-unavailable": idempotency.RetrySameKey,
 }
 
-// RequireProblem checks that a is the refusal that code names, in every part.
+// RequireProblem checks all parts of the refusal a with status and code.
 func RequireProblem(t *testing.T, a Answer, status int, code string) Problem {
 	t.Helper()
 	require.Equal(t, status, a.Status, "body: %s", a.Body)
@@ -68,7 +68,7 @@ func RequireProblem(t *testing.T, a Answer, status int, code string) Problem {
 	return p
 }
 
-// RequireReplay checks that a is first once more.
+// RequireReplay checks that a is a replay of first.
 func RequireReplay(t *testing.T, first, a Answer) {
 	t.Helper()
 	require.True(t, a.Replayed(), "not marked as a replay: %d %s", a.Status, a.Body)
@@ -77,8 +77,8 @@ func RequireReplay(t *testing.T, first, a Answer) {
 	require.Equal(t, first, Answer{a.Status, header, a.Body, a.Err})
 }
 
-// Formats returns all formats of a value for which fmt asks the value itself.
-func Formats() []string {
+// FormatVerbs returns all formats for which package fmt calls the methods of the value.
+func FormatVerbs() []string {
 	list := []string{"%+v", "%#v", "%+q", "% x", "%20s"}
 	for verb := 'A'; verb <= 'z'; verb++ {
 		if unicode.IsLetter(verb) && !strings.ContainsRune("Tpw", verb) {

@@ -12,13 +12,13 @@ import (
 	"github.com/idempotency-go/idempotency/stores/seal"
 )
 
-// SealKey returns a key whose secret depends on its ID only.
+// SealKey returns a key with the given ID. The secret depends only on the ID.
 func SealKey(id string) seal.Key {
 	secret := sha256.Sum256([]byte(id))
 	return seal.Key{ID: id, Secret: secret[:]}
 }
 
-// Sealing returns options with the keys that ids name.
+// Sealing returns options with a SealKey for each of ids.
 func Sealing(ids ...string) seal.Options {
 	var opts seal.Options
 	for _, id := range ids {
@@ -27,20 +27,20 @@ func Sealing(ids ...string) seal.Options {
 	return opts
 }
 
-// OnlyOpening returns options with which nothing new is sealed.
+// OnlyOpening returns opts with OpenOnly set, so that the store opens sealed answers but seals no new answers.
 func OnlyOpening(opts seal.Options) seal.Options {
 	opts.OpenOnly = true
 	return opts
 }
 
-// SealingWith returns options with one key, that of a key management service.
+// SealingWith returns options with one key, for which cipher encrypts and decrypts.
 func SealingWith(cipher seal.Cipher) seal.Options {
 	opts := Sealing("kms")
 	opts.Keys[0].Cipher = cipher
 	return opts
 }
 
-// MustSeal seals what a store keeps.
+// MustSeal returns a sealed store on inner.
 func MustSeal(t testing.TB, inner idempotency.Store, opts seal.Options) *seal.Store {
 	t.Helper()
 	store, err := seal.New(inner, opts)
@@ -48,7 +48,7 @@ func MustSeal(t testing.TB, inner idempotency.Store, opts seal.Options) *seal.St
 	return store
 }
 
-// KeyService is a key management service that does as its functions say. Without them it leaves all bytes as they are.
+// KeyService is a fake key management service. Without OnEncrypt or OnDecrypt, the operation returns a copy of its input.
 type KeyService struct {
 	OnEncrypt, OnDecrypt func(context.Context, []byte) ([]byte, error)
 }

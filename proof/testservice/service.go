@@ -19,9 +19,9 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// Setup is what a service is made of. Its zero value has a memory store, one user and default options.
+// Setup describes a service. The zero value has a memory store, a single user and default options.
 type Setup struct {
-	Store idempotency.Store // a SpyStore if nil
+	Store idempotency.Store // nil: a new SpyStore
 	User  idempotency.UserFunc
 	Opts  idempotency.Options
 	Outer func(http.Handler) http.Handler
@@ -31,10 +31,10 @@ type Setup struct {
 type Service struct {
 	t          testing.TB
 	Middleware *idempotency.Middleware
-	Handler    http.Handler // the whole of it, with the middleware
-	Store      *SpyStore    // nil if the service has a store of another type
-	Journal    Journal      // of the default Observer
-	Runs       atomic.Int64 // of the handler
+	Handler    http.Handler // with the middleware and Setup.Outer
+	Store      *SpyStore    // nil if Setup.Store is no SpyStore
+	Journal    Journal      // events, unless Setup.Opts has an Observer
+	Runs       atomic.Int64 // runs of the handler
 	Server     *httptest.Server
 }
 
@@ -57,7 +57,7 @@ func (s Setup) Guard(t testing.TB, handler http.HandlerFunc) *Service {
 	}
 	m, err := idempotency.New(s.Store, s.User, s.Opts)
 	require.NoError(t, err)
-	GiveUpAtTheEnd(t, m)
+	ShutdownAtEnd(t, m)
 	svc.Middleware = m
 	svc.Handler = m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		svc.Runs.Add(1)
@@ -77,13 +77,13 @@ func (s Setup) Serve(t testing.TB, handler http.HandlerFunc) *Service {
 	return svc
 }
 
-// Send sends a request over the network as a POST to target, with key unless it is empty.
+// Send sends a POST request to target over the network. An empty key means a request without a key.
 func (s *Service) Send(target, key, body string, edits ...Edit) Answer {
 	r, err := http.NewRequest(http.MethodPost, s.Server.URL+target, strings.NewReader(body))
 	if err != nil {
 		return Answer{Err: err}
 	}
-	r.GetBody = nil // else the transport repeats a request whose connection broke
+	r.GetBody = nil // otherwise the transport repeats the request after a broken connection
 	if key != "" {
 		r.Header.Set("Idempotency-Key", key)
 	}
@@ -100,7 +100,7 @@ func (s *Service) Send(target, key, body string, edits ...Edit) Answer {
 	return Answer{resp.StatusCode, resp.Header, string(b), err}
 }
 
-// Post sends a request that must be answered.
+// Post sends a request to /payments, and fails the test without an answer.
 func (s *Service) Post(key, body string, edits ...Edit) Answer {
 	s.t.Helper()
 	got := s.Send("/payments", key, body, edits...)
@@ -108,7 +108,7 @@ func (s *Service) Post(key, body string, edits ...Edit) Answer {
 	return got
 }
 
-// Call calls the handler without a network in between.
+// Call calls the handler directly, without a network.
 func (s *Service) Call(key, body string, edits ...Edit) Answer {
 	r := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader(body))
 	if key != "" {
@@ -122,39 +122,40 @@ func (s *Service) Call(key, body string, edits ...Edit) Answer {
 	return Answer{Status: w.Code, Header: w.Result().Header, Body: w.Body.String()}
 }
 
-// HangUp sends a request and leaves when the handler is at work. It returns when the server knows.
+// HangUp sends a request, and cancels the request after working, by which the handler tells that it runs. HangUp returns
+// after gone, by which the handler tells that the server has noticed.
 func (s *Service) HangUp(t *testing.T, key string, working <-chan struct{}, gone <-chan struct{}) {
 	t.Helper()
-	ctx, leave := context.WithCancel(t.Context())
-	left := make(chan Answer)
-	go func() { left <- s.Send("/payments", key, "b", WithContext(ctx)) }()
+	ctx, cancel := context.WithCancel(t.Context())
+	answered := make(chan Answer)
+	go func() { answered <- s.Send("/payments", key, "b", WithContext(ctx)) }()
 	<-working
-	leave()
-	require.Error(t, (<-left).Err)
+	cancel()
+	require.Error(t, (<-answered).Err)
 	<-gone
 }
 
-// GiveUpAtTheEnd ends what goes on in the background when the test does.
-func GiveUpAtTheEnd(t testing.TB, r interface{ Shutdown(context.Context) error }) {
+// ShutdownAtEnd ends the background work of r at the end of the test.
+func ShutdownAtEnd(t testing.TB, r interface{ Shutdown(context.Context) error }) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = r.Shutdown(ctx) // the error says that something was going on
+		_ = r.Shutdown(ctx) // the error reports only that work was still running
 	})
 }
 
-// Listen starts a server, with HTTP/1.1 or with TLS and HTTP/2.
+// Listen starts a server: with TLS and HTTP/2 if http2 is true, otherwise with HTTP/1.1.
 func Listen(t testing.TB, handler http.Handler, http2 bool) *httptest.Server {
 	t.Helper()
 	server := &httptest.Server{Listener: servertest.Listen(t), EnableHTTP2: http2, Config: &http.Server{
-		Handler: handler, ErrorLog: log.New(io.Discard, "", 0), // panics are a part of some tests
+		Handler: handler, ErrorLog: log.New(io.Discard, "", 0), // some tests panic in the handler
 	}}
 	if http2 {
 		server.StartTLS()
 	} else {
 		server.Start()
 	}
-	if server.Listener.Addr().Network() == "memory" { // else the client knows where example.com is, too
+	if server.Listener.Addr().Network() == "memory" { // the usual DialContext also resolves example.com to the server
 		server.Client().Transport.(*http.Transport).DialContext = servertest.Dial
 	}
 	t.Cleanup(server.Close)
@@ -171,7 +172,7 @@ func Echo(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body)
 }
 
-// EchoOrFail answers like Echo, but to "fail" with a status that is not stored.
+// EchoOrFail answers like Echo, except that the body "fail" gets status 500, which is not stored.
 func EchoOrFail(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	if string(body) == "fail" {
@@ -188,7 +189,7 @@ func AttemptNumber(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprint(w, "attempt ", op.Attempt)
 }
 
-// Status is a handler that answers with code and no body.
+// Status returns a handler that answers with code and without a body.
 func Status(code int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
 }

@@ -9,10 +9,11 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Hook stands between a caller and one method of a store: it may call step, or fail instead, or both. N counts from 1.
+// Hook intercepts a method of a store. The hook may call step, which calls the method of the inner store, and may return
+// an error. n is the number of the call, from 1.
 type Hook func(ctx context.Context, n int64, step func() error) error
 
-// Failing is the hook of a method that fails for the first n calls, without effect.
+// Failing returns a hook that fails the first n calls with err, without calling the store.
 func Failing(n int64, err error) Hook {
 	return func(_ context.Context, call int64, step func() error) error {
 		if call <= n {
@@ -22,13 +23,13 @@ func Failing(n int64, err error) Hook {
 	}
 }
 
-// Always is a number of calls that no test makes.
+// Always is more calls than any test makes. Use Always as the n of [Failing].
 const Always = 1 << 62
 
-// ErrDown is what a store says that cannot be reached.
+// ErrDown is the error of an unreachable store.
 var ErrDown = errors.New("store down")
 
-// SpyStore is a store that counts what is asked of it, and lets a test interfere.
+// SpyStore is a store that counts its calls. The hooks let a test change the result of a call.
 type SpyStore struct {
 	idempotency.Store
 	OnBegin, OnExtend, OnComplete, OnRelease Hook
@@ -40,14 +41,15 @@ func NewSpyStore() *SpyStore {
 	return &SpyStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
 }
 
-// Unwrap returns the store that is spied on.
+// Unwrap returns the inner store.
 func (s *SpyStore) Unwrap() idempotency.Store { return s.Store }
 
-// Begin is counted, and so are the methods of the claim that it returns. If OnBegin fails behind a grant, the claim is in doubt.
+// Begin counts the call, and returns a claim that counts its calls. If OnBegin returns an error after the inner store has
+// granted the claim, the claim is in doubt.
 func (s *SpyStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (rec idempotency.Record, claim idempotency.Claim, err error) {
-	err = spy(ctx, &s.Begins, s.OnBegin, func() (err error) {
+	err = callHook(ctx, &s.Begins, s.OnBegin, func() (err error) {
 		rec, claim, err = s.Store.Begin(ctx, key, request)
 		return err
 	})
@@ -60,7 +62,8 @@ func (s *SpyStore) Begin(
 	return rec, claim, err
 }
 
-func spy(ctx context.Context, calls *atomic.Int64, on Hook, step func() error) error {
+// callHook counts a call, and calls the hook on if the hook is set, otherwise step.
+func callHook(ctx context.Context, calls *atomic.Int64, on Hook, step func() error) error {
 	n := calls.Add(1)
 	if on == nil {
 		return step()
@@ -70,22 +73,24 @@ func spy(ctx context.Context, calls *atomic.Int64, on Hook, step func() error) e
 
 type spyClaim struct {
 	idempotency.Claim
-	store *SpyStore
+	spyStore *SpyStore
 }
 
 func (c *spyClaim) Extend(ctx context.Context, lease time.Duration) error {
-	return spy(ctx, &c.store.Extends, c.store.OnExtend, func() error { return c.Claim.Extend(ctx, lease) })
+	return callHook(ctx, &c.spyStore.Extends, c.spyStore.OnExtend, func() error { return c.Claim.Extend(ctx, lease) })
 }
 
 func (c *spyClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	return spy(ctx, &c.store.Completes, c.store.OnComplete, func() error { return c.Claim.Complete(ctx, resp, ttl) })
+	return callHook(ctx, &c.spyStore.Completes, c.spyStore.OnComplete, func() error {
+		return c.Claim.Complete(ctx, resp, ttl)
+	})
 }
 
 func (c *spyClaim) Release(ctx context.Context, ttl time.Duration) error {
-	return spy(ctx, &c.store.Releases, c.store.OnRelease, func() error { return c.Claim.Release(ctx, ttl) })
+	return callHook(ctx, &c.spyStore.Releases, c.spyStore.OnRelease, func() error { return c.Claim.Release(ctx, ttl) })
 }
 
-// AlteredStore is a store whose records are altered before they are shown.
+// AlteredStore is a store that alters each record before Begin returns the record.
 type AlteredStore struct {
 	idempotency.Store
 	Alter func(*idempotency.Record)
@@ -100,7 +105,7 @@ func (s *AlteredStore) Begin(
 	return record, claim, err
 }
 
-// ForgedStore has a completed record under each key, which somebody else has written.
+// ForgedStore is a store in which each key has a completed record with a forged response.
 type ForgedStore struct{ Response *idempotency.Response }
 
 // Begin returns the forged response.
@@ -110,10 +115,10 @@ func (s ForgedStore) Begin(
 	return idempotency.Record{Attempt: 1, Fingerprint: request.Fingerprint, Response: s.Response}, nil, nil
 }
 
-// WithoutSteps is a store whose claims keep no checkpoints.
+// WithoutSteps is a store whose claims do not implement [idempotency.Checkpointer].
 type WithoutSteps struct{ idempotency.Store }
 
-// Begin returns a claim that has the methods of [idempotency.Claim] only.
+// Begin returns a claim with only the methods of [idempotency.Claim].
 func (s WithoutSteps) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {

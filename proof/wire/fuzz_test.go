@@ -233,7 +233,7 @@ func FuzzForgedResponse(f *testing.F) {
 			return
 		}
 		require.Equal(t, withoutMark(plain.send(t, request)), withoutMark(reply))
-		if illegible.MatchString(testservice.Unescaped(header + trailer)) {
+		if illegible.MatchString(testservice.UnescapeField(header + trailer)) {
 			return // clients refuse such a value, whoever sends it
 		}
 		got := readWhole(t, reply, http.MethodPost)
@@ -421,7 +421,7 @@ func FuzzRequest(f *testing.F) {
 			require.False(t, again.Replayed())
 			return
 		}
-		id, ok := testservice.KeyByForm(ids[0])
+		id, ok := testservice.ParseKeyByPattern(ids[0])
 		switch {
 		case len(ids) > 1 || !ok:
 			s.refused(first, http.StatusBadRequest, "key-invalid")

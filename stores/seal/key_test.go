@@ -71,7 +71,7 @@ func TestKeyDoesNotPrintItsSecret(t *testing.T) {
 			return b.String()
 		},
 	}
-	for _, format := range testservice.Formats() {
+	for _, format := range testservice.FormatVerbs() {
 		printers[format] = func(v any) string { return fmt.Sprintf(format, v) }
 	}
 	// The first bytes of the secret, in the forms in which they would be printed.
