@@ -11,14 +11,14 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// answers are the answers that were acknowledged, by key.
+// answers are the acknowledged answers by key.
 type answers map[string]string
 
-// hears takes an answer. A key has one.
-func (a answers) hears(key, answer string) error {
-	was, ok := a[key]
-	if ok && was != answer {
-		return fmt.Errorf("%s has two answers: %s and %s", key, was, answer)
+// addAnswer adds the answer of key, and returns an error if key already has a different answer.
+func (a answers) addAnswer(key, answer string) error {
+	previous, ok := a[key]
+	if ok && previous != answer {
+		return fmt.Errorf("%s has two answers: %s and %s", key, previous, answer)
 	}
 	a[key] = answer
 	return nil
@@ -26,7 +26,7 @@ func (a answers) hears(key, answer string) error {
 
 func (a answers) keys() []string { return slices.Collect(maps.Keys(a)) }
 
-// requireSome returns an error if nothing was acknowledged, and so nothing is shown.
+// requireSome returns an error if there is no answer, because the test has then shown nothing.
 func (a answers) requireSome() error {
 	if len(a) == 0 {
 		return errors.New("no process has acknowledged anything")
@@ -34,7 +34,7 @@ func (a answers) requireSome() error {
 	return nil
 }
 
-// requireReplay returns an error if a store does not replay the answer of a key.
+// requireReplay returns an error unless store replays answer for key.
 func requireReplay(ctx context.Context, store idempotency.Store, key, answer string) error {
 	record, claim, err := store.Begin(ctx, keyOf(key), Request)
 	switch {
@@ -50,10 +50,11 @@ func requireReplay(ctx context.Context, store idempotency.Store, key, answer str
 	return nil
 }
 
-// parse returns the words of a line. The first one says what has happened. Wanted says how many words such a line has.
-func parse(line string, wanted map[string]int) ([]string, error) {
+// parseLine returns the words of a line. The first word is the kind of the line, and wordCounts has the number of
+// words for each kind.
+func parseLine(line string, wordCounts map[string]int) ([]string, error) {
 	words := strings.Fields(line)
-	if len(words) == 0 || wanted[words[0]] == 0 || wanted[words[0]] != len(words) {
+	if len(words) == 0 || wordCounts[words[0]] == 0 || wordCounts[words[0]] != len(words) {
 		return nil, fmt.Errorf("a process has said: %s", strings.TrimSpace(line))
 	}
 	return words, nil

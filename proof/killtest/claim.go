@@ -7,8 +7,8 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// ClaimWithSteps passes on the methods of a claim, and those of an [idempotency.TxCheckpointer] if the claim has them. A claim
-// that stands in front of another one embeds a ClaimWithSteps.
+// ClaimWithSteps wraps a claim, and forwards the methods of [idempotency.TxCheckpointer] if the claim has these
+// methods. Types that wrap a claim embed ClaimWithSteps.
 type ClaimWithSteps struct{ idempotency.Claim }
 
 // Checkpoint implements [idempotency.Checkpointer].

@@ -1,17 +1,20 @@
-// Package killtest kills processes at random while they work with one store, and then asks whether what they have said
-// and done can be explained.
+// Package killtest kills processes at random while the processes work with one store, and then checks that the
+// recorded answers and effects are consistent.
 //
-// A test starts its own binary again with [KillAll]. The environment variables that it passes tell its TestMain to call
-// [Live], which never returns. A process says what it knows, one line at a time on its standard output: what it was
-// answered, which attempts it has ended, and what it lost. A [Witness] keeps that. [Operations] is the witness of
-// operations whose effects are no steps, so they may be executed again after a death. [Errands] is the witness of operations
-// of three steps. [Transfers] is the witness of operations of two: a charge, and rows in a transaction.
+// A test starts its own binary again with [KillAll]. Environment variables tell the TestMain of the binary to call
+// [RunProcess], which never returns. Each process reports on its standard output, one line at a time: answers that
+// the process has received, attempts that the process has ended, and attempts whose claim was lost. A [Witness]
+// records the lines.
 //
-// Every operation is charged before its effect takes place, with [idempotency.Operation.DownstreamKey]. A [Provider],
-// which nobody kills, keeps a journal. However often an operation is executed, it has one key, and is charged once.
+//   - [Operations] is the witness of operations without steps, which may be executed again after a kill.
+//   - [StepProvider] is the witness of operations with three steps.
+//   - [Transfers] is the witness of operations with two steps: a charge, and rows in a transaction.
 //
-// The test of a store adds what is its own: it opens the store, and has a [Book], which writes rows in a transaction of the
-// store.
+// Every operation is charged before its effect, with the key [idempotency.Operation.DownstreamKey]. A [Provider] in
+// the process of the test, which is not killed, keeps a journal. An operation has the same key in each attempt, so
+// the provider charges once.
 //
-// It is for the tests of this repository, and may change at any time.
+// The test of a store opens the store, and provides a [Book], which writes rows in a transaction of the store.
+//
+// The package is for the tests of this repository, and may change at any time.
 package killtest

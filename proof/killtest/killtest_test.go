@@ -16,17 +16,17 @@ import (
 	"github.com/idempotency-go/idempotency/proof/killtest"
 )
 
-// child is the variable with what a process of these tests does.
+// child is the environment variable with the task of a process of these tests.
 const child = "KILLTEST_CHILD"
 
 func TestMain(m *testing.M) {
 	switch what, effects, _ := strings.Cut(os.Getenv(child), " "); what {
 	case "alone":
-		killtest.Live(func() (killtest.Work, error) {
+		killtest.RunProcess(func() (killtest.Work, error) {
 			return killtest.Execute(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), effects)
 		})
 	case "same":
-		killtest.Live(func() (killtest.Work, error) {
+		killtest.RunProcess(func() (killtest.Work, error) {
 			return func(key idempotency.Key) error {
 				killtest.SayAnswered(key, []byte("answer"))
 				time.Sleep(time.Millisecond)
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 			}, nil
 		})
 	case "fails":
-		killtest.Live(func() (killtest.Work, error) { return nil, errors.New("first\nsecond") })
+		killtest.RunProcess(func() (killtest.Work, error) { return nil, errors.New("first\nsecond") })
 	case "ends":
 		os.Exit(3)
 	default:
@@ -42,15 +42,15 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// Processes that share nothing answer the same keys, and execute what was acknowledged. Even so, the provider charges
-// once.
-func TestStoreThatIsNotShared(t *testing.T) {
+// Each process has a store of its own, so the processes give different answers to a key, and execute acknowledged
+// operations again. Even so, the provider charges once.
+func TestStoresThatAreNotShared(t *testing.T) {
 	t.Parallel()
 	effects := filepath.Join(t.TempDir(), "effects")
 	said, provider := killtest.NewOperations(), killtest.NewProvider(t)
 	env := []string{child + "=alone " + effects, provider.Env()}
 	var err error
-	for end := time.Now().Add(time.Minute); err == nil && time.Now().Before(end); { // some have not begun to work
+	for end := time.Now().Add(time.Minute); err == nil && time.Now().Before(end); { // a round may end before any process works
 		err = killtest.KillAll(3, said, env...)
 	}
 	require.ErrorContains(t, err, "has two answers")
@@ -79,20 +79,20 @@ func TestFaultsOfProcesses(t *testing.T) {
 	}
 }
 
-// As long as nobody has acknowledged anything, more processes follow.
-func TestProcessesThatAgree(t *testing.T) {
+// KillAll starts more processes than asked for until an operation is acknowledged.
+func TestMoreProcessesUntilAnAnswer(t *testing.T) {
 	t.Parallel()
 	said := killtest.NewTransfers(t)
 	require.NoError(t, said.Kill(0, child+"=same"))
 	require.NotEmpty(t, said.Acknowledged())
 }
 
-func TestLinesThatNobodySays(t *testing.T) {
+func TestUnknownLines(t *testing.T) {
 	t.Parallel()
 	lines := []string{"", "answered", "answered key", "answered key a b", "ended", "lost", "overtaken", "panic: x y"}
 	for _, line := range lines {
 		for _, said := range []killtest.Witness{killtest.NewOperations(), killtest.NewTransfers(t)} {
-			require.EqualError(t, said.Hears(line+"\n"), "a process has said: "+line)
+			require.EqualError(t, said.RecordLine(line+"\n"), "a process has said: "+line)
 		}
 	}
 }
@@ -101,10 +101,10 @@ func TestOperationsAreExplained(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name     string
-		said     string // lines
-		effects  string // words
+		lines    string // separated by commas
+		effects  string // separated by spaces
 		repeated int
-		fault    string // empty: all is explained
+		fault    string // empty: no fault
 	}{
 		{"once", "ended 0/a/1,answered a A", "0/a/1", 0, ""},
 		{"again after a death", "ended 1/a/2,answered a A", "0/a/1 1/a/2", 1, ""},
@@ -124,11 +124,11 @@ func TestOperationsAreExplained(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			said := killtest.NewOperations()
-			for line := range strings.SplitSeq(test.said, ",") {
-				require.NoError(t, said.Hears(line+"\n"))
+			for line := range strings.SplitSeq(test.lines, ",") {
+				require.NoError(t, said.RecordLine(line+"\n"))
 			}
-			said.Buries("0")
-			said.Buries("1")
+			said.RecordKill("0")
+			said.RecordKill("1")
 			effects := filepath.Join(t.TempDir(), "effects")
 			text := strings.ReplaceAll(test.effects, " ", "\n") + "\n"
 			require.NoError(t, os.WriteFile(effects, []byte(text), 0o600))
@@ -139,8 +139,8 @@ func TestOperationsAreExplained(t *testing.T) {
 	}
 }
 
-// The effects of all processes are in a file.
-func TestEffectsThatAreNotThere(t *testing.T) {
+// Explain fails without the file of the effects.
+func TestMissingEffects(t *testing.T) {
 	t.Parallel()
 	said := killtest.NewOperations()
 	_, err := said.Explain(t.Context(), newStore(t), filepath.Join(t.TempDir(), "effects"))
@@ -172,7 +172,7 @@ func TestRowsAreCompared(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			said := killtest.NewTransfers(t)
-			require.NoError(t, said.Hears("answered a R-E\n"))
+			require.NoError(t, said.RecordLine("answered a R-E\n"))
 			requireFault(t, said.Compare(test.rows), test.fault)
 		})
 	}
@@ -182,9 +182,9 @@ func TestChargesAreExplained(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name  string
-		given string // operation and key of each call
+		calls string // operation and key of each call
 		count string
-		fault string // empty: all is explained
+		fault string // empty: no fault
 	}{
 		{"once", "a A", "1 calls of the provider for 1 operations: 1 charges", ""},
 		{"again", "a A,a A", "2 calls of the provider for 1 operations: 1 charges", ""},
@@ -197,7 +197,7 @@ func TestChargesAreExplained(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			provider := killtest.NewProvider(t)
-			for call := range strings.SplitSeq(test.given, ",") {
+			for call := range strings.SplitSeq(test.calls, ",") {
 				operation, key, _ := strings.Cut(call, " ")
 				require.Equal(t, http.StatusOK, charge(t, provider, operation, key))
 			}
@@ -224,7 +224,8 @@ func charge(t *testing.T, provider *killtest.Provider, operation, key string) in
 	return resp.StatusCode
 }
 
-// newStore returns one in which a has the answer A, b has B, and an attempt of running runs.
+// newStore returns a store in which key a has the answer A, key b has the answer B, and an attempt of key running is
+// running.
 func newStore(t *testing.T) idempotency.Store {
 	t.Helper()
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})

@@ -10,19 +10,19 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Ledger has the rows of [Transfers]: a table of accounts, and one of what was moved.
+// Ledger is the database of [Transfers], with a table of accounts and a table of transfers.
 type Ledger struct{ DB *sql.DB }
 
-// Row is one row of a transfer. A transfer has two: one of the account that pays, one of the account that is paid.
+// Row is a row of a transfer. A transfer has two rows: one for the paying account, one for the receiving account.
 type Row struct {
-	Operation string // ID of its key
+	Operation string // ID of the key
 	Receipt   string // of the provider
-	Entry     string // made anew whenever the rows are written
+	Entry     string // random, new for each execution of the step
 	Account   int
 	Amount    int
 }
 
-const accounts = 10
+const accountCount = 10
 
 // Create creates the tables.
 func (l Ledger) Create(ctx context.Context) error {
@@ -30,7 +30,7 @@ func (l Ledger) Create(ctx context.Context) error {
 		"CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL)",
 		"CREATE TABLE transfers (operation VARCHAR(50), receipt VARCHAR(50), entry VARCHAR(50), account INTEGER, amount INTEGER)",
 	}
-	for id := range accounts {
+	for id := range accountCount {
 		statements = append(statements, fmt.Sprintf("INSERT INTO accounts VALUES (%d, 0)", id))
 	}
 	for _, statement := range statements {
@@ -41,7 +41,7 @@ func (l Ledger) Create(ctx context.Context) error {
 	return nil
 }
 
-// Read returns all rows. It returns an error if the balance of an account is not the sum of its rows.
+// Read returns all rows, or an error if the balance of an account is not the sum of the rows of the account.
 func (l Ledger) Read(ctx context.Context) (all []Row, err error) {
 	rows, err := l.DB.QueryContext(ctx, "SELECT operation, receipt, entry, account, amount FROM transfers")
 	if err != nil {
@@ -70,14 +70,14 @@ func (l Ledger) Read(ctx context.Context) (all []Row, err error) {
 	return all, nil
 }
 
-// WriteRows writes the rows of the operation of ctx, by four statements, and returns the entry that they have. The two
-// accounts are locked in a random order, so some databases find deadlocks.
+// WriteRows writes the rows of the operation of ctx with four statements, and returns the entry of the rows.
+// WriteRows locks the two accounts in a random order, so some databases report deadlocks.
 func WriteRows(ctx context.Context, receipt string, exec func(statement string) error) (entry string, err error) {
 	op, _ := idempotency.FromContext(ctx)
 	entry = rand.Text()
-	amount, payer := 1+mathrand.N(100), mathrand.N(accounts)
-	paid := (payer + 1 + mathrand.N(accounts-1)) % accounts
-	for _, row := range []Row{{Account: payer, Amount: -amount}, {Account: paid, Amount: amount}} {
+	amount, payer := 1+mathrand.N(100), mathrand.N(accountCount)
+	receiver := (payer + 1 + mathrand.N(accountCount-1)) % accountCount
+	for _, row := range []Row{{Account: payer, Amount: -amount}, {Account: receiver, Amount: amount}} {
 		for _, statement := range []string{
 			fmt.Sprintf("UPDATE accounts SET balance = balance + %d WHERE id = %d", row.Amount, row.Account),
 			fmt.Sprintf("INSERT INTO transfers VALUES ('%s', '%s', '%s', %d, %d)",
@@ -91,20 +91,21 @@ func WriteRows(ctx context.Context, receipt string, exec func(statement string) 
 	return entry, nil
 }
 
-// Book writes the rows of the operation of ctx in a step in a transaction, and returns the entry that they have, as the
-// result of the step.
+// Book writes the rows of the operation of ctx in a step with a transaction. The result of the step is the entry of
+// the rows.
 type Book func(ctx context.Context, receipt string) (entry string, err error)
 
 const bookStep = "book"
 
-// BookTx returns a Book that calls the DoTx of a store.
+// BookTx returns a Book that calls doTx, the DoTx of a store.
 func BookTx(doTx func(ctx context.Context, name string, fn func(tx *sql.Tx) (string, error)) (string, error)) Book {
 	return func(ctx context.Context, receipt string) (string, error) {
 		return doTx(ctx, bookStep, func(tx *sql.Tx) (string, error) { return WriteRows(ctx, receipt, execIn(ctx, tx)) })
 	}
 }
 
-// BookInTx returns a Book that begins and commits a transaction of db, and calls the DoInTx of a store in it.
+// BookInTx returns a Book that begins a transaction of db, calls doInTx, the DoInTx of a store, in the transaction,
+// and commits.
 func BookInTx[Tx any](
 	db *sql.DB, doInTx func(ctx context.Context, tx Tx, name string, fn func() (string, error)) (string, error),
 ) Book {
@@ -124,7 +125,7 @@ func BookInTx[Tx any](
 	}
 }
 
-// Alternate returns a Book that calls one of books, chosen at random, for each attempt.
+// Alternate returns a Book that calls a random Book of books for each attempt.
 func Alternate(books ...Book) Book {
 	return func(ctx context.Context, receipt string) (string, error) {
 		return books[mathrand.N(len(books))](ctx, receipt)

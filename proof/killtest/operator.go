@@ -12,22 +12,22 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Operator resolves what processes of [ExecuteOnce] have abandoned. It decides at random, so it is often wrong. What it
-// decides must count all the same.
+// Operator resolves operations that processes of [ExecuteOnce] have abandoned. The operator decides at random, so
+// many decisions are wrong. The store must keep the decisions nevertheless.
 type Operator struct {
-	store    idempotency.Resolver
-	began    time.Time
-	answers  map[string]string // of operations that have happened, as it says
-	attempts map[string]int    // their last attempts
-	resolved map[string]idempotency.Resolved
-	released int
+	store         idempotency.Resolver
+	startedAt     time.Time
+	answerByKey   map[string]string // answers of operations that were resolved as executed
+	attemptByKey  map[string]int    // last attempts of these operations
+	resolvedByKey map[string]idempotency.Resolved
+	releasedCount int // operations that were resolved as not executed
 }
 
-// NewOperator returns one for processes that start from now on.
+// NewOperator returns an operator for processes that start after the call.
 func NewOperator(store idempotency.Resolver) *Operator {
 	return &Operator{
-		store: store, began: time.Now(), answers: make(map[string]string), attempts: make(map[string]int),
-		resolved: make(map[string]idempotency.Resolved),
+		store: store, startedAt: time.Now(), answerByKey: make(map[string]string), attemptByKey: make(map[string]int),
+		resolvedByKey: make(map[string]idempotency.Resolved),
 	}
 }
 
@@ -35,19 +35,20 @@ func NewOperator(store idempotency.Resolver) *Operator {
 func (o *Operator) Work(ctx context.Context) error {
 	for ctx.Err() == nil {
 		lately := time.Now().Add(-rand.N(2 * time.Second))
-		if _, err := o.resolve(context.WithoutCancel(ctx), keyAt(lately)); err != nil {
+		if _, err := o.resolveKey(context.WithoutCancel(ctx), keyAt(lately)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Finish resolves what is left when all processes have ended. It returns an error if an operation stays as it is.
+// Finish resolves the remaining abandoned operations after all processes have ended. Finish returns an error if an
+// operation stays running or abandoned.
 func (o *Operator) Finish(ctx context.Context) error {
-	for at := o.began.Add(-time.Second); at.Before(time.Now()); at = at.Add(5 * time.Millisecond) {
+	for at := o.startedAt.Add(-time.Second); at.Before(time.Now()); at = at.Add(5 * time.Millisecond) {
 		key := keyAt(at)
 		for began := time.Now(); ; time.Sleep(time.Millisecond) {
-			state, err := o.resolve(ctx, key)
+			state, err := o.resolveKey(ctx, key)
 			if err != nil {
 				return err
 			}
@@ -62,8 +63,8 @@ func (o *Operator) Finish(ctx context.Context) error {
 	return nil
 }
 
-// resolve resolves the operation of a key, if it is abandoned, and returns the state before.
-func (o *Operator) resolve(ctx context.Context, key idempotency.Key) (idempotency.State, error) {
+// resolveKey resolves the operation of a key if the operation is abandoned, and returns the state before.
+func (o *Operator) resolveKey(ctx context.Context, key idempotency.Key) (idempotency.State, error) {
 	entry, err := o.store.Inspect(ctx, key)
 	switch {
 	case errors.Is(err, idempotency.ErrNoRecord):
@@ -81,20 +82,20 @@ func (o *Operator) resolve(ctx context.Context, key idempotency.Key) (idempotenc
 	case err != nil:
 		return entry.State, err
 	case resolution.Response != nil:
-		o.answers[key.ID], o.attempts[key.ID] = answer, entry.Attempt
-		o.resolved[key.ID] = resolution.Resolved(entry)
+		o.answerByKey[key.ID], o.attemptByKey[key.ID] = answer, entry.Attempt
+		o.resolvedByKey[key.ID] = resolution.Resolved(entry)
 	default:
-		o.released++
-		o.resolved[key.ID] = resolution.Resolved(entry)
+		o.releasedCount++
+		o.resolvedByKey[key.ID] = resolution.Resolved(entry)
 	}
 	return entry.State, nil
 }
 
-// forgotten returns an error if a record does not say any more how the operator has resolved its operation last, whatever
-// has become of it since.
-func (o *Operator) forgotten(ctx context.Context) error {
+// checkResolutions returns an error unless each record still contains the last resolution of the operator. The
+// resolution stays in the record regardless of later changes.
+func (o *Operator) checkResolutions(ctx context.Context) error {
 	var faults []error
-	for id, want := range o.resolved {
+	for id, want := range o.resolvedByKey {
 		entry, err := o.store.Inspect(ctx, keyOf(id))
 		switch {
 		case err != nil:
@@ -106,18 +107,18 @@ func (o *Operator) forgotten(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// Explain tells said what the operator has answered, and explains the rest as said does. It also returns an error if an
-// operation ran after the operator had said that it had happened, or if a record does not say how it was resolved.
+// Explain adds the answers of the operator to said, and calls Explain of said. Explain also returns an error if an
+// operation ran after the operator had resolved the operation as executed, or if a record lacks the resolution.
 func (o *Operator) Explain(ctx context.Context, said *Operations, effects string) (repeated int, err error) {
 	attempts, err := readAttempts(effects)
-	faults := []error{err, o.forgotten(ctx)}
-	for id, answer := range o.answers {
-		faults = append(faults, said.answers.hears(id, answer))
-		said.unseen[id] = true
+	faults := []error{err, o.checkResolutions(ctx)}
+	for id, answer := range o.answerByKey {
+		faults = append(faults, said.answers.addAnswer(id, answer))
+		said.operatorKeys[id] = true
 		for _, attempt := range attempts[id] {
 			n, _ := strconv.Atoi(attempt[strings.LastIndexByte(attempt, '/')+1:])
-			if n > o.attempts[id] {
-				faults = append(faults, fmt.Errorf("%s ran although attempt %d was resolved", attempt, o.attempts[id]))
+			if n > o.attemptByKey[id] {
+				faults = append(faults, fmt.Errorf("%s ran although attempt %d was resolved", attempt, o.attemptByKey[id]))
 			}
 		}
 	}
@@ -125,5 +126,5 @@ func (o *Operator) Explain(ctx context.Context, said *Operations, effects string
 	return repeated, errors.Join(append(faults, err)...)
 }
 
-// Counts returns how many operations the operator has ended in each of the two ways.
-func (o *Operator) Counts() (happened, not int) { return len(o.answers), o.released }
+// Counts returns the number of operations that were resolved as executed, and as not executed.
+func (o *Operator) Counts() (happened, not int) { return len(o.answerByKey), o.releasedCount }

@@ -18,21 +18,21 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Provider is a payment provider. It charges once for each key that it is given, and keeps a journal. It is a server in
-// the process of the test, which nobody kills.
+// Provider is a fake payment provider, which charges once for each key and keeps a journal. The provider is a server
+// in the process of the test, which is not killed.
 type Provider struct {
 	url string
 
-	mu      sync.Mutex
-	calls   int
-	charges map[string]chargeOf // by key
-	journal map[string][]string // keys by operation, as the client names it
+	mu              sync.Mutex
+	callCount       int
+	chargeByKey     map[string]keyCharge
+	keysByOperation map[string][]string // the client names the operation
 }
 
-// chargeOf is what the provider has done for a key.
-type chargeOf struct{ operation, receipt string }
+// keyCharge is the charge for a key.
+type keyCharge struct{ operation, receipt string }
 
-// NewProvider returns one that has charged nothing, for the time of a test.
+// NewProvider starts a provider for the duration of the test t.
 func NewProvider(t interface {
 	Cleanup(end func())
 	Fatal(why ...any)
@@ -42,9 +42,10 @@ func NewProvider(t interface {
 		t.Fatal(err)
 	}
 	p := &Provider{
-		url: "http://" + listener.Addr().String(), charges: make(map[string]chargeOf), journal: make(map[string][]string),
+		url:         "http://" + listener.Addr().String(),
+		chargeByKey: make(map[string]keyCharge), keysByOperation: make(map[string][]string),
 	}
-	server := http.Server{Handler: http.HandlerFunc(p.serve)}
+	server := http.Server{Handler: http.HandlerFunc(p.serveCharge)}
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = server.Serve(listener) })
 	t.Cleanup(func() {
@@ -57,17 +58,18 @@ func NewProvider(t interface {
 // providerVariable is the environment variable with the address of the provider.
 const providerVariable = "KILLTEST_PROVIDER"
 
-// Env returns what a process that calls [Charge] is started with.
+// Env returns the environment variable for processes that call [Charge].
 func (p *Provider) Env() string { return providerVariable + "=" + p.url }
 
-// Charge has the provider charge for the operation of ctx. A handler calls it before it has another effect.
+// Charge asks the provider of the environment to charge for the operation of ctx. A handler calls Charge before any
+// other effect.
 func Charge(ctx context.Context) error {
-	_, err := charge(ctx, os.Getenv(providerVariable))
+	_, err := requestCharge(ctx, os.Getenv(providerVariable))
 	return err
 }
 
-// charge has the provider at url charge for the operation of ctx, and returns the receipt.
-func charge(ctx context.Context, url string) (receipt string, err error) {
+// requestCharge asks the provider at url to charge for the operation of ctx, and returns the receipt.
+func requestCharge(ctx context.Context, url string) (receipt string, err error) {
 	op, _ := idempotency.FromContext(ctx)
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(op.Key.ID))
 	if err != nil {
@@ -88,18 +90,18 @@ func charge(ctx context.Context, url string) (receipt string, err error) {
 
 var client = http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 
-// Charge is what the function Charge is, for a handler in the process of the test.
+// Charge does the same as the function Charge, for a handler in the process of the test.
 func (p *Provider) Charge(ctx context.Context) error {
 	op, _ := idempotency.FromContext(ctx)
-	_, err := p.charge(op.Key.ID, op.DownstreamKey("charge"))
+	_, err := p.chargeOnce(op.Key.ID, op.DownstreamKey("charge"))
 	return err
 }
 
-func (p *Provider) serve(w http.ResponseWriter, r *http.Request) {
+func (p *Provider) serveCharge(w http.ResponseWriter, r *http.Request) {
 	operation, err := io.ReadAll(r.Body)
 	receipt := ""
 	if err == nil {
-		receipt, err = p.charge(string(operation), r.Header.Get("Idempotency-Key"))
+		receipt, err = p.chargeOnce(string(operation), r.Header.Get("Idempotency-Key"))
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
@@ -108,57 +110,57 @@ func (p *Provider) serve(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, receipt)
 }
 
-// charge charges, unless the key was used already, and returns the receipt of the key.
-func (p *Provider) charge(operation, key string) (receipt string, err error) {
+// chargeOnce charges unless key was used before, and returns the receipt of key.
+func (p *Provider) chargeOnce(operation, key string) (receipt string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.calls++
-	known, isKnown := p.charges[key]
+	p.callCount++
+	known, isKnown := p.chargeByKey[key]
 	switch {
 	case !isKnown:
-		known = chargeOf{operation, rand.Text()}
-		p.charges[key] = known
-		p.journal[operation] = append(p.journal[operation], key)
+		known = keyCharge{operation, rand.Text()}
+		p.chargeByKey[key] = known
+		p.keysByOperation[operation] = append(p.keysByOperation[operation], key)
 	case known.operation != operation:
 		return "", fmt.Errorf("%s comes with the key of %s", operation, known.operation)
 	}
 	return known.receipt, nil
 }
 
-// operations returns the operations that the provider has charged for.
-func (p *Provider) operations() []string {
+// knownOperations returns all charged operations in order.
+func (p *Provider) knownOperations() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Sorted(maps.Keys(p.journal))
+	return slices.Sorted(maps.Keys(p.keysByOperation))
 }
 
-// Explain returns an error if an operation has come with two keys, and so was charged twice, or if one was answered and
-// not charged.
+// Explain returns an error if an operation came with two keys, and was therefore charged twice, or if one of the
+// operations in answered was not charged.
 func (p *Provider) Explain(answered ...string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var faults []error
-	for operation, keys := range p.journal {
+	for operation, keys := range p.keysByOperation {
 		if len(keys) > 1 {
 			faults = append(faults, fmt.Errorf("%s was charged %d times, with the keys %v", operation, len(keys), keys))
 		}
 	}
 	for _, operation := range answered {
-		if len(p.journal[operation]) == 0 {
+		if len(p.keysByOperation[operation]) == 0 {
 			faults = append(faults, fmt.Errorf("%s was answered and not charged", operation))
 		}
 	}
 	return errors.Join(faults...)
 }
 
-// Counts returns how many operations the provider knows, how often it was called for them, and how often it has charged.
+// Counts returns the number of operations, of calls, and of charges.
 func (p *Provider) Counts() (operations, calls, charges int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.journal), p.calls, len(p.charges)
+	return len(p.keysByOperation), p.callCount, len(p.chargeByKey)
 }
 
-// String tells the counts.
+// String returns the counts as text.
 func (p *Provider) String() string {
 	operations, calls, charges := p.Counts()
 	return fmt.Sprintf("%d calls of the provider for %d operations: %d charges", calls, operations, charges)

@@ -23,135 +23,138 @@ import (
 	"github.com/idempotency-go/idempotency/step"
 )
 
-// Errands is a provider that does the steps of operations, and the [Witness] of the processes that ask it for them. It is
-// a server in the process of the test, which nobody kills. It keeps a journal of each call, and finds the faults.
+// StepProvider is a fake provider that performs the steps of operations, and the [Witness] of the processes that call
+// the provider. The provider is a server in the process of the test, which is not killed. The provider records each
+// call, and finds faults.
 //
-// An operation has three steps. Those of every other operation are done at most once, by [step.AtMostOnce].
-type Errands struct {
+// An operation has three steps. Operations whose ID ends in 1 use [step.AtMostOnce].
+type StepProvider struct {
 	url     string
 	answers answers
 
-	mu     sync.Mutex
-	steps  map[string]*errand // by operation and step
-	calls  int
-	again  int // calls that repeat one whose result is lost
-	asked  int // steps of which somebody had to ask
-	faults []error
+	mu            sync.Mutex
+	stepByName    map[string]*stepState // by "operation step"
+	callCount     int
+	repeatedCalls int // calls that repeat a call whose result was lost
+	lookupCount   int // questions about the outcome of a step
+	faults        []error
 }
 
-// errand is what the provider knows of a step.
-type errand struct {
-	calls    int
-	receipt  string // of the first call
-	void     bool   // nobody may call any more
-	finished int    // the number of the attempt that has stored the result; zero: none has said so
-	result   string // which that attempt has stored
+// stepState is the state of a step at the provider.
+type stepState struct {
+	callCount    int
+	firstReceipt string // receipt of the first call
+	isVoid       bool   // the provider refuses further calls
+	finishedBy   int    // number of the first attempt that has reported the result; zero: none
+	storedResult string // reported result of that attempt
 }
 
-var errandSteps = []string{"reserve", "charge", "ship"}
+// stepNames are the steps of each operation.
+var stepNames = []string{"reserve", "charge", "ship"}
 
-// NewErrands returns a provider that has done nothing, for the time of a test.
-func NewErrands(t interface {
+// NewStepProvider starts a provider for the duration of the test t.
+func NewStepProvider(t interface {
 	Cleanup(end func())
 	Fatal(why ...any)
-}) *Errands {
+}) *StepProvider {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &Errands{
-		url: "http://" + listener.Addr().String(), answers: make(answers), steps: make(map[string]*errand),
+	p := &StepProvider{
+		url: "http://" + listener.Addr().String(), answers: make(answers), stepByName: make(map[string]*stepState),
 	}
-	server := http.Server{Handler: http.HandlerFunc(e.serve)}
+	server := http.Server{Handler: http.HandlerFunc(p.serveStep)}
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = server.Serve(listener) })
 	t.Cleanup(func() {
 		_ = server.Close()
 		serving.Wait()
 	})
-	return e
+	return p
 }
 
-// Kill is [KillAll] for processes whose work is that of [ExecuteSteps]. It kills each within a fifth of a second.
-func (e *Errands) Kill(n int, env ...string) error {
-	return killAll(n, 200*time.Millisecond, e, append(env, providerVariable+"="+e.url))
+// Kill is [KillAll] for processes that run [ExecuteSteps]. Kill kills each process within 0.2 seconds.
+func (p *StepProvider) Kill(n int, env ...string) error {
+	return killAll(n, 200*time.Millisecond, p, append(env, providerVariable+"="+p.url))
 }
 
-// Hears implements [Witness].
-func (e *Errands) Hears(line string) error {
-	words, err := parse(line, map[string]int{"answered": 3})
+// RecordLine implements [Witness].
+func (p *StepProvider) RecordLine(line string) error {
+	words, err := parseLine(line, map[string]int{"answered": 3})
 	if err != nil {
 		return err
 	}
-	return e.answers.hears(words[1], words[2])
+	return p.answers.addAnswer(words[1], words[2])
 }
 
-// Buries implements [Witness].
-func (e *Errands) Buries(string) {}
+// RecordKill implements [Witness].
+func (p *StepProvider) RecordKill(string) {}
 
 // Acknowledged implements [Witness].
-func (e *Errands) Acknowledged() []string { return e.answers.keys() }
+func (p *StepProvider) Acknowledged() []string { return p.answers.keys() }
 
-func (e *Errands) serve(w http.ResponseWriter, r *http.Request) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (p *StepProvider) serveStep(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	ask := r.URL.Query()
 	attempt, _ := strconv.Atoi(ask.Get("attempt"))
 	name := ask.Get("operation") + " " + ask.Get("step")
-	known := e.steps[name]
+	known := p.stepByName[name]
 	if known == nil {
-		known = new(errand)
-		e.steps[name] = known
+		known = new(stepState)
+		p.stepByName[name] = known
 	}
 	switch r.URL.Path {
 	case "/call":
-		e.call(w, name, known, attempt, ask.Has("once"))
+		p.recordCall(w, name, known, attempt, ask.Has("once"))
 	case "/ask":
-		e.asked++
-		known.void = known.void || known.calls == 0
-		fmt.Fprint(w, cmp.Or(known.receipt, "void"))
+		p.lookupCount++
+		known.isVoid = known.isVoid || known.callCount == 0
+		fmt.Fprint(w, cmp.Or(known.firstReceipt, "void"))
 	case "/finished":
-		e.finish(name, known, attempt, ask.Get("result"))
+		p.recordResult(name, known, attempt, ask.Get("result"))
 	}
 }
 
-// call does a step. An attempt that was overtaken may repeat a step that is finished. No later one may.
-func (e *Errands) call(w http.ResponseWriter, name string, known *errand, attempt int, once bool) {
-	if known.void {
+// recordCall performs a step. Only attempts up to the attempt that has finished the step may call the step again,
+// because an overtaken attempt may be late.
+func (p *StepProvider) recordCall(w http.ResponseWriter, name string, known *stepState, attempt int, once bool) {
+	if known.isVoid {
 		http.Error(w, "void", http.StatusConflict)
 		return
 	}
-	e.calls++
-	known.calls++
+	p.callCount++
+	known.callCount++
 	switch {
-	case known.calls > 1 && once:
-		e.fault("%s was called %d times", name, known.calls)
-	case known.calls > 1:
-		e.again++
+	case known.callCount > 1 && once:
+		p.addFault("%s was called %d times", name, known.callCount)
+	case known.callCount > 1:
+		p.repeatedCalls++
 	}
-	if known.finished > 0 && attempt > known.finished {
-		e.fault("%s was finished by attempt %d, and called by attempt %d", name, known.finished, attempt)
+	if known.finishedBy > 0 && attempt > known.finishedBy {
+		p.addFault("%s was finished by attempt %d, and called by attempt %d", name, known.finishedBy, attempt)
 	}
-	receipt := rand.Text() // each call has its own, so that a lost result shows
-	known.receipt = cmp.Or(known.receipt, receipt)
+	receipt := rand.Text() // each call has a different receipt, so that a lost result becomes visible
+	known.firstReceipt = cmp.Or(known.firstReceipt, receipt)
 	fmt.Fprint(w, receipt)
 }
 
-// finish notes the result that an attempt has got for a step.
-func (e *Errands) finish(name string, known *errand, attempt int, result string) {
+// recordResult records the result of a step as an attempt reports the result.
+func (p *StepProvider) recordResult(name string, known *stepState, attempt int, result string) {
 	switch {
-	case known.finished == 0:
-		known.finished, known.result = attempt, result
-	case known.result != result:
-		e.fault("%s has the results %s and %s", name, known.result, result)
+	case known.finishedBy == 0:
+		known.finishedBy, known.storedResult = attempt, result
+	case known.storedResult != result:
+		p.addFault("%s has the results %s and %s", name, known.storedResult, result)
 	}
 }
 
-func (e *Errands) fault(format string, args ...any) {
-	e.faults = append(e.faults, fmt.Errorf(format, args...))
+func (p *StepProvider) addFault(format string, args ...any) {
+	p.faults = append(p.faults, fmt.Errorf(format, args...))
 }
 
-// ExecuteSteps returns the work of a process whose operations have steps.
+// ExecuteSteps returns the work of a process with operations in steps.
 func ExecuteSteps(store idempotency.Store) (Work, error) {
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{
 		Lease: Request.Lease, TTL: Request.TTL, StoreTimeout: Request.Lease, Logger: slog.New(slog.DiscardHandler),
@@ -162,11 +165,11 @@ func ExecuteSteps(store idempotency.Store) (Work, error) {
 	provider := os.Getenv(providerVariable)
 	return func(key idempotency.Key) error {
 		answer, err := executeSteps(context.Background(), runner, provider, key)
-		return sayOutcome(key, answer, err)
+		return reportOutcome(key, answer, err)
 	}, nil
 }
 
-// executeSteps returns the answer of the operation of key.
+// executeSteps runs the operation of key, and returns the answer.
 func executeSteps(
 	ctx context.Context, runner *idempotency.Runner, provider string, key idempotency.Key,
 ) (answer []byte, err error) {
@@ -176,9 +179,9 @@ func executeSteps(
 	return resp.Body, err
 }
 
-// sayOutcome says the answer of an operation, unless it has failed with an ordinary error: the answer of an attempt that has
-// lost its claim is none.
-func sayOutcome(key idempotency.Key, answer []byte, err error) error {
+// reportOutcome reports the answer of an operation. An ordinary error is ignored, because for example an attempt that
+// has lost its claim has no answer. reportOutcome returns any other error.
+func reportOutcome(key idempotency.Key, answer []byte, err error) error {
 	switch {
 	case err == nil:
 		SayAnswered(key, answer)
@@ -188,7 +191,7 @@ func sayOutcome(key idempotency.Key, answer []byte, err error) error {
 	return nil
 }
 
-// isOrdinary reports whether an error is one that processes get when others have died, or when the machine is slow.
+// isOrdinary reports whether err is expected after kills of other processes, or on a slow machine.
 func isOrdinary(err error) bool {
 	if isFault(err) {
 		return false
@@ -204,13 +207,13 @@ func isOrdinary(err error) bool {
 	return false
 }
 
-// errStep is the error of a step that a later attempt runs again, because the store was too slow, say.
+// errStep is the error of a step that a later attempt runs again, for example because the store was too slow.
 var errStep = errors.New("a step has failed")
 
-// failedStep returns the error of a step, as an errStep.
+// failedStep wraps the error of a step in errStep.
 func failedStep(err error) error { return fmt.Errorf("%w: %w", errStep, err) }
 
-// isFault reports whether no step should have failed with an error, whatever else the error is.
+// isFault reports whether err wraps an error that no step should return.
 func isFault(err error) bool {
 	for _, fault := range []error{step.ErrMisuse, step.ErrResult, step.ErrNoClaim, errors.ErrUnsupported} {
 		if errors.Is(err, fault) {
@@ -222,16 +225,17 @@ func isFault(err error) bool {
 
 func runSteps(ctx context.Context, provider string) (idempotency.Response, error) {
 	op, _ := idempotency.FromContext(ctx)
-	e := errandsOf{
-		provider: provider, operation: op.Key.ID, attempt: strconv.Itoa(op.Attempt), once: strings.HasSuffix(op.Key.ID, "1"),
+	a := stepAttempt{
+		providerURL: provider, operationID: op.Key.ID, attemptNumber: strconv.Itoa(op.Attempt),
+		isAtMostOnce: strings.HasSuffix(op.Key.ID, "1"),
 	}
 	var results []string
-	for _, name := range errandSteps {
-		result, err := e.run(ctx, name)
+	for _, name := range stepNames {
+		result, err := a.runStep(ctx, name)
 		if err != nil {
 			return idempotency.Response{}, failedStep(err)
 		}
-		if _, err := e.ask(ctx, "/finished", name, result); err != nil {
+		if _, err := a.askProvider(ctx, "/finished", name, result); err != nil {
 			return idempotency.Response{}, err
 		}
 		results = append(results, result)
@@ -239,27 +243,29 @@ func runSteps(ctx context.Context, provider string) (idempotency.Response, error
 	return idempotency.Response{Status: 201, Body: []byte(strings.Join(results, "-"))}, nil
 }
 
-// errandsOf is one attempt at an operation.
-type errandsOf struct {
-	provider, operation, attempt string
-	once                         bool
+// stepAttempt is an attempt at an operation with steps.
+type stepAttempt struct {
+	providerURL, operationID, attemptNumber string
+	isAtMostOnce                            bool
 }
 
-func (e errandsOf) run(ctx context.Context, name string) (string, error) {
-	call := func(ctx context.Context) (string, error) { return e.ask(ctx, "/call", name, "") }
-	if !e.once {
+func (a stepAttempt) runStep(ctx context.Context, name string) (string, error) {
+	call := func(ctx context.Context) (string, error) { return a.askProvider(ctx, "/call", name, "") }
+	if !a.isAtMostOnce {
 		return step.Do(ctx, name, call)
 	}
-	return step.AtMostOnce(ctx, name, call, func(ctx context.Context) (string, error) { return e.ask(ctx, "/ask", name, "") })
+	return step.AtMostOnce(ctx, name, call, func(ctx context.Context) (string, error) {
+		return a.askProvider(ctx, "/ask", name, "")
+	})
 }
 
-// ask asks the provider.
-func (e errandsOf) ask(ctx context.Context, path, name, result string) (string, error) {
-	query := url.Values{"operation": {e.operation}, "attempt": {e.attempt}, "step": {name}, "result": {result}}
-	if e.once {
+// askProvider sends a request to the provider, and returns the text of the answer.
+func (a stepAttempt) askProvider(ctx context.Context, path, name, result string) (string, error) {
+	query := url.Values{"operation": {a.operationID}, "attempt": {a.attemptNumber}, "step": {name}, "result": {result}}
+	if a.isAtMostOnce {
 		query.Set("once", "")
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, e.provider+path+"?"+query.Encode(), nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.providerURL+path+"?"+query.Encode(), nil)
 	if err != nil {
 		return "", err
 	}
@@ -270,70 +276,71 @@ func (e errandsOf) ask(ctx context.Context, path, name, result string) (string, 
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%w: %s: %s", errStep, path, text) // another attempt has made sure that nobody calls
+		err = fmt.Errorf("%w: %s: %s", errStep, path, text) // another attempt has voided the step
 	}
 	return string(text), err
 }
 
-// Explain brings the operations that have begun to their ends, and returns an error if there was a fault: a call that
-// should not have been made, a result that was lost, or an operation that does not complete.
-func (e *Errands) Explain(ctx context.Context, store idempotency.Store) error {
-	faults := []error{e.answers.requireSome()}
-	for _, operation := range e.operations() {
-		if err := e.complete(ctx, store, operation); err != nil {
+// Explain completes all operations that have begun, and returns all faults joined: forbidden calls, lost results, and
+// operations that do not complete.
+func (p *StepProvider) Explain(ctx context.Context, store idempotency.Store) error {
+	faults := []error{p.answers.requireSome()}
+	for _, operation := range p.knownOperations() {
+		if err := p.completeOperation(ctx, store, operation); err != nil {
 			faults = append(faults, fmt.Errorf("%s: %w", operation, err))
 		}
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for operation, answer := range e.answers {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for operation, answer := range p.answers {
 		for i, result := range strings.Split(answer, "-") {
-			known := e.steps[operation+" "+errandSteps[i]]
-			if known == nil || known.result != result {
-				faults = append(faults, fmt.Errorf("%s: its answer has %s for step %s", operation, result, errandSteps[i]))
+			known := p.stepByName[operation+" "+stepNames[i]]
+			if known == nil || known.storedResult != result {
+				faults = append(faults, fmt.Errorf("%s: its answer has %s for step %s", operation, result, stepNames[i]))
 			}
 		}
 	}
-	return errors.Join(append(faults, e.faults...)...)
+	return errors.Join(append(faults, p.faults...)...)
 }
 
-func (e *Errands) operations() []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// knownOperations returns the operations of all calls in order.
+func (p *StepProvider) knownOperations() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	all := make(map[string]bool)
-	for name := range e.steps {
+	for name := range p.stepByName {
 		operation, _, _ := strings.Cut(name, " ")
 		all[operation] = true
 	}
 	return slices.Sorted(maps.Keys(all))
 }
 
-// complete repeats an operation until it has its answer.
-func (e *Errands) complete(ctx context.Context, store idempotency.Store, operation string) error {
+// completeOperation repeats an operation until the operation has an answer.
+func (p *StepProvider) completeOperation(ctx context.Context, store idempotency.Store, operation string) error {
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
-	answer, err := untilAnswered(func() ([]byte, error) { return executeSteps(ctx, runner, e.url, keyOf(operation)) })
+	answer, err := repeatUntilAnswered(func() ([]byte, error) { return executeSteps(ctx, runner, p.url, keyOf(operation)) })
 	if err != nil {
 		return err
 	}
-	return e.answers.hears(operation, string(answer))
+	return p.answers.addAnswer(operation, string(answer))
 }
 
-// Count writes the counts to the output of a test, as attributes.
-func (e *Errands) Count(t interface{ Attr(key, value string) }) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	t.Attr("operations-with-steps", strconv.Itoa(len(e.answers)))
-	t.Attr("calls-of-the-provider", strconv.Itoa(e.calls))
-	t.Attr("calls-again-of-lost-results", strconv.Itoa(e.again))
+// Count writes the counts as attributes to the output of the test t.
+func (p *StepProvider) Count(t interface{ Attr(key, value string) }) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t.Attr("operations-with-steps", strconv.Itoa(len(p.answers)))
+	t.Attr("calls-of-the-provider", strconv.Itoa(p.callCount))
+	t.Attr("calls-again-of-lost-results", strconv.Itoa(p.repeatedCalls))
 }
 
-// String tells the counts.
-func (e *Errands) String() string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// String returns the counts as text.
+func (p *StepProvider) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	return fmt.Sprintf("%d operations, %d steps, %d calls of the provider: %d repeated, whose results were lost; %d times asked",
-		len(e.answers), len(e.steps), e.calls, e.again, e.asked)
+		len(p.answers), len(p.stepByName), p.callCount, p.repeatedCalls, p.lookupCount)
 }

@@ -12,14 +12,14 @@ import (
 	"github.com/idempotency-go/idempotency/step"
 )
 
-// Transfers is the [Witness] of processes whose work is that of [ExecuteTransfers]: an operation charges in one step, and
-// moves money between two accounts in the next one, which is a step in a transaction. Transfers has the provider, too.
+// Transfers is the [Witness] of processes that run [ExecuteTransfers]. An operation charges in its first step, and
+// moves money between two accounts in its second step, which runs in a transaction. Transfers also has the provider.
 type Transfers struct {
 	provider *Provider
 	answers  answers
 }
 
-// NewTransfers returns a witness that has heard nothing, for the time of a test.
+// NewTransfers returns a witness without records, and starts the provider for the duration of the test t.
 func NewTransfers(t interface {
 	Cleanup(end func())
 	Fatal(why ...any)
@@ -30,27 +30,27 @@ func NewTransfers(t interface {
 // Provider returns the provider that charges for the transfers.
 func (tr *Transfers) Provider() *Provider { return tr.provider }
 
-// Kill is [KillAll] for processes whose work is that of [ExecuteTransfers].
+// Kill is [KillAll] for processes that run [ExecuteTransfers].
 func (tr *Transfers) Kill(n int, env ...string) error {
 	return KillAll(n, tr, append(env, tr.provider.Env())...)
 }
 
-// Buries implements [Witness]. A death explains nothing here.
-func (tr *Transfers) Buries(string) {}
+// RecordKill implements [Witness]. The kills do not matter, because a kill excuses no fault of a transfer.
+func (tr *Transfers) RecordKill(string) {}
 
-// Hears implements [Witness].
-func (tr *Transfers) Hears(line string) error {
-	words, err := parse(line, map[string]int{"answered": 3})
+// RecordLine implements [Witness].
+func (tr *Transfers) RecordLine(line string) error {
+	words, err := parseLine(line, map[string]int{"answered": 3})
 	if err != nil {
 		return err
 	}
-	return tr.answers.hears(words[1], words[2])
+	return tr.answers.addAnswer(words[1], words[2])
 }
 
 // Acknowledged implements [Witness].
 func (tr *Transfers) Acknowledged() []string { return tr.answers.keys() }
 
-// ExecuteTransfers returns the work of a process.
+// ExecuteTransfers returns the work of a process. Each operation charges, and then writes rows with book.
 func ExecuteTransfers(store idempotency.Store, book Book) (Work, error) {
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{
 		Lease: Request.Lease, TTL: Request.TTL, StoreTimeout: Request.Lease, Logger: slog.New(slog.DiscardHandler),
@@ -60,26 +60,29 @@ func ExecuteTransfers(store idempotency.Store, book Book) (Work, error) {
 	}
 	transfer := transfer{runner, book, os.Getenv(providerVariable)}
 	return func(key idempotency.Key) error {
-		answer, err := transfer.execute(context.Background(), key)
-		return sayOutcome(key, answer, err)
+		answer, err := transfer.executeTransfer(context.Background(), key)
+		return reportOutcome(key, answer, err)
 	}, nil
 }
 
-// transfer executes operations that charge and then write rows.
+// transfer executes operations for [ExecuteTransfers].
 type transfer struct {
-	runner   *idempotency.Runner
-	book     Book
-	provider string // its address
+	runner      *idempotency.Runner
+	writeRows   Book
+	providerURL string
 }
 
-// execute returns the answer of the operation of key: the receipt of the provider, and the entry of the rows.
-func (t transfer) execute(ctx context.Context, key idempotency.Key) (answer []byte, err error) {
+// executeTransfer runs the operation of key, and returns the answer: the receipt of the provider and the entry of the
+// rows.
+func (t transfer) executeTransfer(ctx context.Context, key idempotency.Key) (answer []byte, err error) {
 	resp, _, err := t.runner.Do(ctx, key, nil, func(ctx context.Context) (resp idempotency.Response, err error) {
-		receipt, err := step.Do(ctx, "charge", func(ctx context.Context) (string, error) { return charge(ctx, t.provider) })
+		receipt, err := step.Do(ctx, "charge", func(ctx context.Context) (string, error) {
+			return requestCharge(ctx, t.providerURL)
+		})
 		if err != nil {
 			return resp, failedStep(err)
 		}
-		entry, err := t.book(ctx, receipt)
+		entry, err := t.writeRows(ctx, receipt)
 		if err != nil {
 			return resp, failedStep(err)
 		}
@@ -88,11 +91,15 @@ func (t transfer) execute(ctx context.Context, key idempotency.Key) (answer []by
 	return resp.Body, err
 }
 
-// Explain completes every operation that the provider knows, and returns an error unless each one has happened exactly once:
-// every answer that a process has had is the answer in the store, the rows of an operation are there once and have the
-// receipt and the entry of its answer, the provider has charged once for them, and the balances are those of the rows.
+// Explain completes all operations of the provider, and returns an error unless each operation has happened exactly
+// once:
+//
+//   - The store replays each answer that a process has received.
+//   - Each operation has its rows once, with the receipt and the entry of the answer.
+//   - The provider has charged once for each operation.
+//   - The balance of each account is the sum of its rows.
 func (tr *Transfers) Explain(ctx context.Context, store idempotency.Store, book Book, ledger Ledger) error {
-	if err := tr.complete(ctx, store, book); err != nil {
+	if err := tr.completeAll(ctx, store, book); err != nil {
 		return err
 	}
 	rows, err := ledger.Read(ctx)
@@ -106,17 +113,17 @@ func (tr *Transfers) Explain(ctx context.Context, store idempotency.Store, book 
 	return errors.Join(faults...)
 }
 
-// complete repeats every operation that the provider knows until the operation has its answer.
-func (tr *Transfers) complete(ctx context.Context, store idempotency.Store, book Book) error {
+// completeAll repeats each operation of the provider until the operation has an answer.
+func (tr *Transfers) completeAll(ctx context.Context, store idempotency.Store, book Book) error {
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
 	transfer := transfer{runner, book, tr.provider.url}
-	for _, operation := range tr.provider.operations() {
-		answer, err := untilAnswered(func() ([]byte, error) { return transfer.execute(ctx, keyOf(operation)) })
+	for _, operation := range tr.provider.knownOperations() {
+		answer, err := repeatUntilAnswered(func() ([]byte, error) { return transfer.executeTransfer(ctx, keyOf(operation)) })
 		if err == nil {
-			err = tr.answers.hears(operation, string(answer))
+			err = tr.answers.addAnswer(operation, string(answer))
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", operation, err)
@@ -125,17 +132,17 @@ func (tr *Transfers) complete(ctx context.Context, store idempotency.Store, book
 	return nil
 }
 
-// untilAnswered repeats an operation until it has its answer.
-func untilAnswered(execute func() (answer []byte, err error)) (answer []byte, err error) {
+// repeatUntilAnswered calls execute until the operation has an answer or fails with an error that is not ordinary.
+func repeatUntilAnswered(execute func() (answer []byte, err error)) (answer []byte, err error) {
 	for began := time.Now(); time.Since(began) < longestWait; time.Sleep(10 * time.Millisecond) {
 		if answer, err = execute(); err == nil || !isOrdinary(err) {
 			return answer, err
 		}
 	}
-	return nil, fmt.Errorf("it does not complete: %w", err)
+	return nil, fmt.Errorf("the operation does not complete: %w", err)
 }
 
-// Compare returns an error if rows are not those of the answers, each once.
+// Compare returns an error unless rows has the two rows of each answer exactly once.
 func (tr *Transfers) Compare(rows []Row) error {
 	byOperation := make(map[string][]Row)
 	for _, row := range rows {
@@ -167,7 +174,7 @@ func (tr *Transfers) Compare(rows []Row) error {
 	return errors.Join(faults...)
 }
 
-// String tells the counts.
+// String returns the counts as text.
 func (tr *Transfers) String() string {
 	return fmt.Sprintf("%d transfers, each with its rows once; %s", len(tr.answers), tr.provider)
 }

@@ -11,9 +11,9 @@ import (
 
 // Main runs the tests of a package, and fails if the tests leave goroutines behind, except the goroutines of ignored.
 //
-// Main runs more tests in parallel than the machine has processors, because most tests wait for something. With the race
-// detector Main runs fewer tests in parallel, because real clients and servers would exceed their deadlines on the slower
-// machine.
+// Main runs more tests in parallel than the machine has processors, because most tests wait for something. With the
+// race detector Main runs fewer tests in parallel, because real clients and servers would exceed their deadlines on the
+// slower machine.
 func Main(m *testing.M, ignored ...goleak.Option) {
 	parallel := "16"
 	if UnderRace() {

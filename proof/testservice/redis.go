@@ -30,7 +30,8 @@ func NewRedisClient(t testing.TB, addr string, edits ...func(*redis.Options)) *r
 	return client
 }
 
-// NewClusterClient returns a client of a cluster. If proxies is not empty, the connections to master i go through proxy i.
+// NewClusterClient returns a client of a cluster. If proxies is not empty, the connections to master i go through proxy
+// i.
 func NewClusterClient(t testing.TB, masters []*servertest.Server, proxies ...*servertest.Proxy) *redis.ClusterClient {
 	t.Helper()
 	opts := &redis.ClusterOptions{Password: servertest.RedisPassword(), ContextTimeoutEnabled: true}
@@ -51,9 +52,9 @@ func NewClusterClient(t testing.TB, masters []*servertest.Server, proxies ...*se
 	return client
 }
 
-// NewMiniredis returns a miniredis with a client. Keys of a miniredis do not expire by themselves, so the client advances
-// the clock of the expiry before each command. A key therefore never expires earlier than its TTL after the call that set
-// the key.
+// NewMiniredis returns a miniredis with a client. Keys of a miniredis do not expire by themselves, so the client
+// advances the clock of the expiry before each command. A key therefore never expires earlier than its TTL after the
+// call that set the key.
 func NewMiniredis(t testing.TB) (*miniredis.Miniredis, *redis.Client) {
 	t.Helper()
 	server := miniredis.RunT(t)

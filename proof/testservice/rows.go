@@ -102,8 +102,8 @@ func (tx *RowTx) Rollback(context.Context) error {
 	return nil
 }
 
-// RowStore is a store whose claims implement [idempotency.TxCheckpointer] with transactions of [Rows]. Bug names a bug that
-// RowStore imitates; an empty Bug means a correct store.
+// RowStore is a store whose claims implement [idempotency.TxCheckpointer] with transactions of [Rows]. Bug names a bug
+// that RowStore imitates; an empty Bug means a correct store.
 type RowStore struct {
 	idempotency.Store
 	Rows *Rows

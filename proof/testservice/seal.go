@@ -48,7 +48,8 @@ func MustSeal(t testing.TB, inner idempotency.Store, opts seal.Options) *seal.St
 	return store
 }
 
-// KeyService is a fake key management service. Without OnEncrypt or OnDecrypt, the operation returns a copy of its input.
+// KeyService is a fake key management service. Without OnEncrypt or OnDecrypt, the operation returns a copy of its
+// input.
 type KeyService struct {
 	OnEncrypt, OnDecrypt func(context.Context, []byte) ([]byte, error)
 }

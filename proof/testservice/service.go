@@ -122,8 +122,8 @@ func (s *Service) Call(key, body string, edits ...Edit) Answer {
 	return Answer{Status: w.Code, Header: w.Result().Header, Body: w.Body.String()}
 }
 
-// HangUp sends a request, and cancels the request after working, by which the handler tells that it runs. HangUp returns
-// after gone, by which the handler tells that the server has noticed.
+// HangUp sends a request, and cancels the request after working, by which the handler tells that it runs. HangUp
+// returns after gone, by which the handler tells that the server has noticed.
 func (s *Service) HangUp(t *testing.T, key string, working <-chan struct{}, gone <-chan struct{}) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -9,8 +9,8 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Hook intercepts a method of a store. The hook may call step, which calls the method of the inner store, and may return
-// an error. n is the number of the call, from 1.
+// Hook intercepts a method of a store. The hook may call step, which calls the method of the inner store, and may
+// return an error. n is the number of the call, from 1.
 type Hook func(ctx context.Context, n int64, step func() error) error
 
 // Failing returns a hook that fails the first n calls with err, without calling the store.
@@ -44,8 +44,8 @@ func NewSpyStore() *SpyStore {
 // Unwrap returns the inner store.
 func (s *SpyStore) Unwrap() idempotency.Store { return s.Store }
 
-// Begin counts the call, and returns a claim that counts its calls. If OnBegin returns an error after the inner store has
-// granted the claim, the claim is in doubt.
+// Begin counts the call, and returns a claim that counts its calls. If OnBegin returns an error after the inner store
+// has granted the claim, the claim is in doubt.
 func (s *SpyStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (rec idempotency.Record, claim idempotency.Claim, err error) {

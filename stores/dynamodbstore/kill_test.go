@@ -45,7 +45,7 @@ const (
 
 // executeUntilKilled executes operations until the process is killed.
 func executeUntilKilled(url string) {
-	killtest.Live(func() (killtest.Work, error) {
+	killtest.RunProcess(func() (killtest.Work, error) {
 		store := dynamodbstore.New(newClient(url, http.DefaultTransport), testOptions)
 		return killtest.Execute(store, os.Getenv(mortalEffects))
 	})

@@ -42,7 +42,7 @@ const (
 
 // live executes operations until the process is killed.
 func live(dsn string) {
-	killtest.Live(func() (killtest.Work, error) {
+	killtest.RunProcess(func() (killtest.Work, error) {
 		db, err := sql.Open("mysql", dsn)
 		if err != nil {
 			return nil, err

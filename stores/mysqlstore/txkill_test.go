@@ -32,7 +32,7 @@ const mortalTxDSN = "MYSQLSTORE_MORTAL_TX"
 // liveTx makes transfers until the process is killed.
 func liveTx(dsn string) {
 	_ = mysql.SetLogger(&mysql.NopLogger{})
-	killtest.Live(func() (killtest.Work, error) {
+	killtest.RunProcess(func() (killtest.Work, error) {
 		db, err := sql.Open("mysql", dsn)
 		if err != nil {
 			return nil, err

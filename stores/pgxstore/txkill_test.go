@@ -48,7 +48,7 @@ func TestTransfersSurviveKills(t *testing.T) {
 
 // live makes transfers until the process is killed.
 func live(level pgx.TxIsoLevel) {
-	killtest.Live(func() (killtest.Work, error) {
+	killtest.RunProcess(func() (killtest.Work, error) {
 		pool, err := pgxpool.New(context.Background(), os.Getenv(mortalURL))
 		if err != nil {
 			return nil, err

@@ -34,7 +34,7 @@ const mortalPath = "SQLITESTORE_MORTAL"
 
 // live executes operations until the process is killed.
 func live(path string) {
-	killtest.Live(func() (killtest.Work, error) {
+	killtest.RunProcess(func() (killtest.Work, error) {
 		store, err := sqlitestore.Open(context.Background(), path, sqlitestore.Options{})
 		if err != nil {
 			return nil, err

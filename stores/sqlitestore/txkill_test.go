@@ -33,7 +33,7 @@ const clerkPath = "SQLITESTORE_CLERK"
 
 // clerk makes transfers until its process is killed.
 func clerk(path string) {
-	killtest.Live(func() (killtest.Work, error) {
+	killtest.RunProcess(func() (killtest.Work, error) {
 		store, err := sqlitestore.Open(context.Background(), path, sqlitestore.Options{})
 		if err != nil {
 			return nil, err

@@ -32,7 +32,7 @@ const (
 
 func TestMain(m *testing.M) {
 	if kind := os.Getenv(kindVariable); kind != "" {
-		killtest.Live(func() (killtest.Work, error) {
+		killtest.RunProcess(func() (killtest.Work, error) {
 			store, err := open(kind, os.Getenv(placeVariable))
 			if err != nil {
 				return nil, err
@@ -121,7 +121,7 @@ func TestStepsOfKilledProcesses(t *testing.T) {
 			turns <- struct{}{}
 			defer func() { <-turns }()
 			place, deaths := newPlace(t), howMany()
-			provider := killtest.NewErrands(t)
+			provider := killtest.NewStepProvider(t)
 			require.NoError(t, provider.Kill(deaths, kindVariable+"="+kind, placeVariable+"="+place))
 			store, err := open(kind, place)
 			require.NoError(t, err)
