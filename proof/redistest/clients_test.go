@@ -209,7 +209,7 @@ func TestRedisClientsConform(t *testing.T) {
 // while a slot moves.
 func TestRedisClientsThatReadFromReplicas(t *testing.T) {
 	t.Parallel()
-	nodes := servertest.RedisClusterOfSix(t).Nodes()
+	nodes := servertest.RedisClusterWithReplicas(t).Nodes()
 	var masters, replicas []*redis.Client
 	for i, node := range nodes {
 		client := testservice.NewRedisClient(t, node.Addr())

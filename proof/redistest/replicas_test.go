@@ -87,7 +87,7 @@ func TestRedisReplicaIsGone(t *testing.T) {
 // WAIT goes to the server that has the key, on the connection on which the answer went there.
 func TestRedisReplicasOfACluster(t *testing.T) {
 	t.Parallel()
-	cluster := servertest.RedisClusterOfSix(t)
+	cluster := servertest.RedisClusterWithReplicas(t)
 	masters := cluster.Nodes()[:3]
 	replicas := make(map[string]*servertest.Server)
 	for i, master := range masters {

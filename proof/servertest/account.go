@@ -9,22 +9,22 @@ import (
 	"syscall"
 )
 
-// account returns who runs a server in the place of root: the first of the users that this machine has. It returns nil
-// if this process is not root's.
-func account(names ...string) (owner *syscall.Credential, err error) {
+// findAccount returns the account that runs a server instead of root: the first of names that exists on this machine.
+// The result is nil if this process does not run as root.
+func findAccount(names ...string) (owner *syscall.Credential, err error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
 	}
 	for _, name := range names {
 		var u *user.User
 		if u, err = user.Lookup(name); err == nil {
-			return credential(u)
+			return parseCredential(u)
 		}
 	}
 	return nil, err
 }
 
-func credential(u *user.User) (*syscall.Credential, error) {
+func parseCredential(u *user.User) (*syscall.Credential, error) {
 	uid, err := strconv.ParseUint(u.Uid, 10, 32)
 	if err != nil {
 		return nil, err

@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-const slots = 16384
+const slotCount = 16384
 
-// StartRedisCluster starts so many masters, which share the slots of a Redis Cluster, and waits until each of them finds
-// the cluster complete, which takes Redis two seconds. Clients need [RedisPassword]. The connections between the
-// masters have no password in Redis.
+// StartRedisCluster starts a Redis Cluster with number masters, and waits until each master reports the cluster as
+// complete, which takes Redis two seconds. Clients need [RedisPassword]. In Redis, the connections between masters
+// have no password.
 func StartRedisCluster(number int) (_ []*Server, err error) {
 	var masters []*Server
 	defer func() {
@@ -28,18 +28,18 @@ func StartRedisCluster(number int) (_ []*Server, err error) {
 		}
 		masters = append(masters, master)
 	}
-	if err := introduce(masters); err != nil {
+	if err := joinMasters(masters); err != nil {
 		return nil, err
 	}
 	return masters, awaitCluster(masters, "cluster_state:ok")
 }
 
-// awaitCluster waits until each node says something of the cluster.
+// awaitCluster waits until CLUSTER INFO of each node contains the line wanted.
 func awaitCluster(nodes []*Server, wanted string) error {
-	return await(nodes, "CLUSTER INFO", wanted, func(told string) bool { return strings.Contains(told, wanted+"\r\n") })
+	return awaitReplies(nodes, "CLUSTER INFO", wanted, func(told string) bool { return strings.Contains(told, wanted+"\r\n") })
 }
 
-// RedisCluster starts a cluster of three masters as [StartRedisCluster] does, for the duration of the test. See [Require].
+// RedisCluster starts a cluster of three masters for the duration of the test. See [StartRedisCluster] and [Require].
 func RedisCluster(t testing.TB) []*Server {
 	t.Helper()
 	masters, err := StartRedisCluster(3)
@@ -54,22 +54,23 @@ func closeAll(servers []*Server) {
 	}
 }
 
-// introduce gives each master a config epoch, its part of the slots and the addresses of the masters before it. Masters
-// that begin with the same epoch change theirs later, and the replica of one that dies before it has told so is never elected.
-func introduce(masters []*Server) error {
+// joinMasters gives each master a config epoch, a share of the slots, and the addresses of the masters before. The
+// epochs differ, because masters with the same epoch change their epochs later, and the replica of a master that
+// crashes before announcing the new epoch is never elected.
+func joinMasters(masters []*Server) error {
 	for i, master := range masters {
-		if _, err := ask(master, fmt.Sprint("CLUSTER SET-CONFIG-EPOCH ", i+1)); err != nil {
+		if _, err := askRedis(master, fmt.Sprint("CLUSTER SET-CONFIG-EPOCH ", i+1)); err != nil {
 			return err
 		}
 		command := "CLUSTER ADDSLOTS"
-		for slot := i * slots / len(masters); slot < (i+1)*slots/len(masters); slot++ {
+		for slot := i * slotCount / len(masters); slot < (i+1)*slotCount/len(masters); slot++ {
 			command += " " + strconv.Itoa(slot)
 		}
-		if _, err := ask(master, command); err != nil {
+		if _, err := askRedis(master, command); err != nil {
 			return err
 		}
 		for _, other := range masters[:i] {
-			if _, err := ask(master, fmt.Sprintf("CLUSTER MEET 127.0.0.1 %d", other.port)); err != nil {
+			if _, err := askRedis(master, fmt.Sprintf("CLUSTER MEET 127.0.0.1 %d", other.port)); err != nil {
 				return err
 			}
 		}

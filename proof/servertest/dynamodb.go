@@ -12,14 +12,18 @@ import (
 	"sync"
 )
 
-// DynamoDB serves an emulator of DynamoDB on loopback, until it is closed. The emulator is server.NewServer of
-// github.com/truora/minidyn, which is no dependency of this module. What that leaves out is done here: it does one thing at
-// a time, removes what REMOVE of an update names, and says of Time to Live that it is off, as nothing is ever deleted.
+// DynamoDB starts a server on loopback for an emulator of DynamoDB. The caller closes the server. The emulator is
+// server.NewServer of github.com/truora/minidyn, which is not a dependency of this module. The server adds missing
+// features:
+//
+//   - Calls run one at a time.
+//   - The REMOVE of an update removes attributes.
+//   - Time to Live is reported as disabled, because the emulator never deletes items.
 func DynamoDB(emulator http.Handler) *httptest.Server {
 	return httptest.NewServer(DynamoDBHandler(emulator))
 }
 
-// DynamoDBHandler is [DynamoDB] without a network.
+// DynamoDBHandler returns the handler of the server of [DynamoDB].
 func DynamoDBHandler(emulator http.Handler) http.Handler { return &dynamoDB{emulator: emulator} }
 
 type dynamoDB struct {
@@ -31,32 +35,32 @@ type dynamoDB struct {
 func (d *dynamoDB) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	request, err := io.ReadAll(r.Body)
 	if err != nil {
-		panic(http.ErrAbortHandler) // a request that is cut has no effect
+		panic(http.ErrAbortHandler) // an incomplete request has no effect
 	}
 	_, call, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
-	status, answer := d.work(call, request)
+	status, answer := d.handleCall(call, request)
 	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
-	w.Header().Set("X-Amz-Crc32", strconv.FormatUint(uint64(crc32.ChecksumIEEE(answer)), 10)) // the SDK warns without
+	w.Header().Set("X-Amz-Crc32", strconv.FormatUint(uint64(crc32.ChecksumIEEE(answer)), 10)) // the SDK logs a warning without the checksum
 	w.WriteHeader(status)
 	_, _ = w.Write(answer)
 }
 
-// work does one thing at a time.
-func (d *dynamoDB) work(call string, request []byte) (status int, answer []byte) {
+// handleCall runs a call of the API, one call at a time.
+func (d *dynamoDB) handleCall(call string, request []byte) (status int, answer []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if strings.HasSuffix(call, "TimeToLive") {
 		return http.StatusOK, []byte(`{"TimeToLiveDescription":{"TimeToLiveStatus":"DISABLED"}}`)
 	}
-	reply := d.ask(call, request)
+	reply := d.askEmulator(call, request)
 	if call == "UpdateItem" && reply.Code == http.StatusOK {
-		d.remove(request)
+		d.removeAttributes(request)
 	}
 	return reply.Code, reply.Body.Bytes()
 }
 
-// ask asks the emulator.
-func (d *dynamoDB) ask(call string, request []byte) *httptest.ResponseRecorder {
+// askEmulator sends a call to the emulator.
+func (d *dynamoDB) askEmulator(call string, request []byte) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(request))
 	r.Header.Set("X-Amz-Target", "DynamoDB_20120810."+call)
 	w := httptest.NewRecorder()
@@ -64,8 +68,8 @@ func (d *dynamoDB) ask(call string, request []byte) *httptest.ResponseRecorder {
 	return w
 }
 
-// remove does what REMOVE of an update says.
-func (d *dynamoDB) remove(update []byte) {
+// removeAttributes removes the attributes named by the REMOVE of an update.
+func (d *dynamoDB) removeAttributes(update []byte) {
 	type attributes map[string]any
 	var asked struct {
 		TableName, UpdateExpression string
@@ -78,10 +82,10 @@ func (d *dynamoDB) remove(update []byte) {
 	}
 	get, _ := json.Marshal(map[string]any{"TableName": asked.TableName, "Key": asked.Key})
 	var got struct{ Item attributes }
-	_ = json.Unmarshal(d.ask("GetItem", get).Body.Bytes(), &got)
+	_ = json.Unmarshal(d.askEmulator("GetItem", get).Body.Bytes(), &got)
 	for name := range strings.SplitSeq(names, ", ") {
 		delete(got.Item, name)
 	}
 	put, _ := json.Marshal(map[string]any{"TableName": asked.TableName, "Item": got.Item})
-	d.ask("PutItem", put)
+	d.askEmulator("PutItem", put)
 }

@@ -7,7 +7,8 @@ import (
 	"strconv"
 )
 
-// startEtcd starts an etcd of one member, in which only root can read and write. A crash of the machine loses what it has.
+// startEtcd starts an etcd with one member. Only the etcd user root can read and write. A crash of the machine loses
+// the data.
 func startEtcd() (*Server, error) {
 	s, _, err := newServer("etcd", []string{"etcd", "nobody"}, func(path, dir string, port int) *exec.Cmd {
 		clients, peers := "http://127.0.0.1:"+strconv.Itoa(port), "http://127.0.0.1:"+strconv.Itoa(secondPort(port))
@@ -18,7 +19,7 @@ func startEtcd() (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.startWith(func() error { return nil }); err != nil {
+	if err := s.fillAndStart(func() error { return nil }); err != nil {
 		return nil, err
 	}
 	for _, step := range [][2]string{

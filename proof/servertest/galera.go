@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// StartGalera starts a cluster of MariaDB nodes with an empty database, for which the settings are as for [StartMariaDB].
-// Each node takes writes. One that is started again joins the others, which find it dead when it has been silent for a
-// second. It takes a few seconds for each node: one that joins copies all files of another one. The error wraps
-// [exec.ErrNotFound] if there is no MariaDB on this machine, or no Galera.
+// StartGalera starts a cluster of MariaDB nodes with an empty database. The settings are the settings of
+// [StartMariaDB]. Every node accepts writes. A node that is started again joins the cluster. The cluster considers a
+// node dead after a second of silence. The start takes a few seconds per node, because a joining node copies all
+// files of another node. The error wraps [exec.ErrNotFound] if this machine lacks MariaDB or Galera.
 func StartGalera(size int, settings ...string) (_ []*Maria, err error) {
 	var nodes []*Maria
 	defer func() {
@@ -29,7 +29,7 @@ func StartGalera(size int, settings ...string) (_ []*Maria, err error) {
 	for range size {
 		node, err := startMaria(func(inst installation, dir string, port int) *exec.Cmd {
 			args := append(mariaArgs(dir, port, settings), galeraArgs(provider, port, nodes)...)
-			return inst.command(filepath.Join(inst.bin, "mariadbd"), args...)
+			return inst.newCommand(filepath.Join(inst.binDir, "mariadbd"), args...)
 		})
 		if err != nil {
 			return nil, err
@@ -39,7 +39,7 @@ func StartGalera(size int, settings ...string) (_ []*Maria, err error) {
 	return nodes, nil
 }
 
-// Galera starts a cluster as [StartGalera] does, for the duration of the test. See [Require].
+// Galera starts a cluster for the duration of the test. See [StartGalera] and [Require].
 func Galera(t testing.TB, size int, settings ...string) []*Maria {
 	t.Helper()
 	nodes, err := StartGalera(size, settings...)
@@ -54,11 +54,12 @@ func closeNodes(nodes []*Maria) {
 	}
 }
 
-// galeraAddr returns where the node on a port hears the others. The next two ports are for copies.
+// galeraAddr returns the address for messages between nodes, for the node on port. The two ports above are for
+// copies.
 func galeraAddr(port int) string { return "127.0.0.1:" + strconv.Itoa(secondPort(port)) }
 
-// galeraArgs returns what the node on a port is told besides. The first one makes the cluster; it joins the others when it
-// is started again.
+// galeraArgs returns the arguments for replication of the node on port. A node without peers creates the cluster: the
+// first node at its first start.
 func galeraArgs(provider string, port int, nodes []*Maria) []string {
 	group := secondPort(port)
 	var peers []string
@@ -69,7 +70,7 @@ func galeraArgs(provider string, port int, nodes []*Maria) []string {
 	}
 	options := []string{
 		"gmcast.listen_addr=tcp://" + galeraAddr(port), fmt.Sprintf("ist.recv_addr=127.0.0.1:%d", group+1),
-		"gcache.size=8M", "pc.recovery=false", // a cluster whose nodes have all died is not made again
+		"gcache.size=8M", "pc.recovery=false", // after a crash of all nodes, no cluster is recovered
 		"evs.keepalive_period=PT0.2S", "evs.inactive_check_period=PT0.2S", "evs.suspect_timeout=PT1S",
 		"evs.inactive_timeout=PT3S", "evs.install_timeout=PT3S",
 	}
@@ -86,7 +87,7 @@ func galeraArgs(provider string, port int, nodes []*Maria) []string {
 	return args
 }
 
-// galeraProvider returns the library by which a server replicates.
+// galeraProvider returns the path of the Galera library.
 func galeraProvider() (string, error) {
 	found, _ := filepath.Glob("/usr/lib*/galera*/libgalera_smm.so")
 	if len(found) == 0 {

@@ -6,135 +6,135 @@ import (
 	"time"
 )
 
-// link is a connection of a client through the proxy. Errors of writing are of no interest to it: whoever reads from
-// the same connection learns of its end and closes the other one.
+// link is a connection of a client through the proxy. A link ignores errors of writes, because the reader of the same
+// connection gets an error as well and closes both connections.
 type link struct {
-	proxy    *Proxy
-	client   net.Conn
-	server   *net.TCPConn
-	released chan struct{} // closed when a request that is held is to be passed on
-	done     chan struct{} // closed when the server has closed its connection
+	proxy          *Proxy
+	clientConn     net.Conn
+	serverConn     *net.TCPConn
+	releaseRequest chan struct{} // closed to forward a held request
+	serverDone     chan struct{} // closed when the server has closed its connection
 
-	// Guarded by the mutex of the proxy.
-	replied bool   // the server spoke last
-	tail    []byte // the end of what the flight contains so far, in which the pattern may have begun
-	matched bool   // the flight was counted as one that has the pattern
-	fault   Fault  // what has struck
+	// The mutex of the proxy guards the fields below.
+	hasReplied  bool   // the last data came from the server
+	flightTail  []byte // the end of the flight so far, which may be the beginning of the pattern
+	isMatched   bool   // the flight contains the pattern, and was counted
+	activeFault Fault  // empty without a fault
 }
 
 func newLink(p *Proxy, client net.Conn, server *net.TCPConn) *link {
 	return &link{
-		proxy: p, client: client, server: server,
-		released: make(chan struct{}), done: make(chan struct{}),
-		replied: true,
+		proxy: p, clientConn: client, serverConn: server,
+		releaseRequest: make(chan struct{}), serverDone: make(chan struct{}),
+		hasReplied: true,
 	}
 }
 
 func (l *link) close() {
-	_ = l.client.Close()
-	_ = l.server.Close()
+	_ = l.clientConn.Close()
+	_ = l.serverConn.Close()
 }
 
-// passRequests passes on what the client sends until it has closed its connection. The server may finish then what it
-// has received; it closes its own connection after that.
+// passRequests forwards data from the client until the client closes the connection. The server may still finish the
+// requests that it has received, and then closes its connection.
 func (l *link) passRequests() {
 	var held []byte
 	var fault Fault
 	buf := make([]byte, 64<<10)
 	for {
-		n, err := l.client.Read(buf)
+		n, err := l.clientConn.Read(buf)
 		if err != nil {
 			break
 		}
-		switch fault = l.judge(buf[:n]); fault {
+		switch fault = l.requestFault(buf[:n]); fault {
 		case LoseRequest:
 			l.close()
 		case CutRequest:
-			_, _ = l.server.Write(buf[:n-1])
-			_ = l.client.Close()
+			_, _ = l.serverConn.Write(buf[:n-1])
+			_ = l.clientConn.Close()
 		case HoldRequest, LateRequest:
 			held = append(held, buf[:n]...)
 		case DelayRequest:
-			l.pause()
+			l.waitDelay()
 			fallthrough
 		default:
-			_, _ = l.server.Write(buf[:n])
+			_, _ = l.serverConn.Write(buf[:n])
 		}
 	}
 	if fault == HoldRequest {
 		l.awaitRelease()
 	}
 	if l.proxy.ctx.Err() == nil {
-		_, _ = l.server.Write(held)
+		_, _ = l.serverConn.Write(held)
 	}
-	_ = l.server.CloseWrite()
+	_ = l.serverConn.CloseWrite()
 }
 
-// awaitRelease waits until what is held is to be passed on, or the end of the proxy.
+// awaitRelease waits for the release of a held request, or for the end of the proxy.
 func (l *link) awaitRelease() {
 	select {
-	case <-l.released:
+	case <-l.releaseRequest:
 	case <-l.proxy.ctx.Done():
 	}
 }
 
-// pause delays what is to be passed on.
-func (l *link) pause() {
+// waitDelay waits for the duration of a delay, or for the end of the proxy.
+func (l *link) waitDelay() {
 	select {
 	case <-time.After(delay):
 	case <-l.proxy.ctx.Done():
 	}
 }
 
-// passReplies passes on what the server sends until it has closed its connection.
+// passReplies forwards data from the server until the server closes the connection.
 func (l *link) passReplies() {
 	buf := make([]byte, 64<<10)
 	for {
-		n, err := l.server.Read(buf)
+		n, err := l.serverConn.Read(buf)
 		if err != nil {
 			return
 		}
-		switch l.reply() {
+		switch l.replyFault() {
 		case LoseReply:
-			_ = l.client.Close()
+			_ = l.clientConn.Close()
 		case CutReply:
-			_, _ = l.client.Write(buf[:n/2])
-			_ = l.client.Close()
+			_, _ = l.clientConn.Write(buf[:n/2])
+			_ = l.clientConn.Close()
 		case HoldReply:
 		case DelayReply:
-			l.pause()
+			l.waitDelay()
 			fallthrough
 		default:
-			_, _ = l.client.Write(buf[:n])
+			_, _ = l.clientConn.Write(buf[:n])
 		}
 	}
 }
 
-// judge returns the fault that strikes the flight to which the client has just added sent.
-func (l *link) judge(sent []byte) Fault {
+// requestFault adds sent to the current flight, and returns the fault for the flight.
+func (l *link) requestFault(sent []byte) Fault {
 	l.proxy.mu.Lock()
 	defer l.proxy.mu.Unlock()
-	if l.replied {
-		l.replied, l.tail, l.matched = false, nil, false
-		l.proxy.flights++
-		if l.fault.delays() {
-			l.fault = ""
+	if l.hasReplied {
+		l.hasReplied, l.flightTail, l.isMatched = false, nil, false
+		l.proxy.flightCount++
+		if l.activeFault.onlyDelays() {
+			l.activeFault = ""
 		}
 	}
 	pattern := []byte(l.proxy.rule.Pattern)
-	seen := append(l.tail, sent...)
-	if l.fault == "" && !l.matched {
-		l.matched = bytes.Contains(seen, pattern)
-		l.fault = l.proxy.strike(l, l.matched)
+	seen := append(l.flightTail, sent...)
+	if l.activeFault == "" && !l.isMatched {
+		l.isMatched = bytes.Contains(seen, pattern)
+		l.activeFault = l.proxy.nextFault(l, l.isMatched)
 	}
-	l.tail = seen[max(0, len(seen)-len(pattern)):]
-	return l.fault
+	l.flightTail = seen[max(0, len(seen)-len(pattern)):]
+	return l.activeFault
 }
 
-// reply notes that the server has spoken, and returns the fault that has struck the connection.
-func (l *link) reply() Fault {
+// replyFault records that the server has sent data, and returns the fault of the connection.
+func (l *link) replyFault() Fault {
 	l.proxy.mu.Lock()
 	defer l.proxy.mu.Unlock()
-	l.replied = true
-	return l.fault
+	l.hasReplied = true
+	return l.activeFault
 }

@@ -16,22 +16,22 @@ import (
 	"testing"
 )
 
-// Maria is a MariaDB server with an empty database. Only DSN tells its password, which all of this process share. Crash
-// is SIGKILL.
+// Maria is a MariaDB server with an empty database. DSN contains the password, which all MariaDB servers of this
+// process share. Crash uses SIGKILL.
 type Maria struct{ *Server }
 
 var mariaPassword = rand.Text()
 
-// StartMariaDB starts a MariaDB server. The settings, such as "max_connections=20", outrank its configuration. Unless
-// they say otherwise, there is no binary log, and a commit does not wait for the disk: only a crash of the machine
-// could tell the difference. The error wraps [exec.ErrNotFound] if there is no MariaDB on this machine.
+// StartMariaDB starts a MariaDB server. The settings, such as "max_connections=20", override the defaults. By default
+// the server has no binary log, and commits do not wait for the disk, which matters only for a crash of the machine.
+// The error wraps [exec.ErrNotFound] if this machine lacks MariaDB.
 func StartMariaDB(settings ...string) (*Maria, error) {
 	return startMaria(func(inst installation, dir string, port int) *exec.Cmd {
-		return inst.command(filepath.Join(inst.bin, "mariadbd"), mariaArgs(dir, port, settings)...)
+		return inst.newCommand(filepath.Join(inst.binDir, "mariadbd"), mariaArgs(dir, port, settings)...)
 	})
 }
 
-// startMaria starts a server by a command, on a copy of the template.
+// startMaria starts a server on a copy of the template, with the command that command returns.
 func startMaria(command func(inst installation, dir string, port int) *exec.Cmd) (*Maria, error) {
 	inst, err := ownMariaDB()
 	if err != nil {
@@ -41,16 +41,16 @@ func startMaria(command func(inst installation, dir string, port int) *exec.Cmd)
 	if err != nil {
 		return nil, err
 	}
-	m := &Maria{&Server{dir: dir, abort: syscall.SIGKILL, command: func(dir string, port int) *exec.Cmd {
+	m := &Maria{&Server{dir: dir, abortSignal: syscall.SIGKILL, newCommand: func(dir string, port int) *exec.Cmd {
 		return command(inst, dir, port)
 	}}}
-	if err := m.startWith(func() error { return inst.copyTemplate(dataDir(dir)) }); err != nil {
+	if err := m.fillAndStart(func() error { return inst.copyTemplate(dataDir(dir)) }); err != nil {
 		return nil, err
 	}
 	return m, nil
 }
 
-// MariaDB starts a MariaDB server as [StartMariaDB] does, for the duration of the test. See [Require].
+// MariaDB starts a MariaDB server for the duration of the test. See [StartMariaDB] and [Require].
 func MariaDB(t testing.TB, settings ...string) *Maria {
 	t.Helper()
 	m, err := StartMariaDB(settings...)
@@ -59,18 +59,17 @@ func MariaDB(t testing.TB, settings ...string) *Maria {
 	return m
 }
 
-// DSN returns what a superuser connects to the database with, as go-sql-driver/mysql writes it. It contains the
-// password.
+// DSN returns the data source name of a superuser, in the form of go-sql-driver/mysql. The DSN contains the password.
 func (m *Maria) DSN() string { return m.DSNAt(m.Addr()) }
 
-// DSNAt returns the DSN for a client that connects to another address, such as that of a [Proxy].
+// DSNAt returns the DSN for a connection to addr, for example the address of a [Proxy].
 func (m *Maria) DSNAt(addr string) string {
 	return "root:" + mariaPassword + "@tcp(" + addr + ")/test"
 }
 
-// Stop ends the server in order, as an administrator would: transactions are rolled back, and the rest is written.
-// Restart starts it again.
-func (m *Maria) Stop() { m.end(syscall.SIGTERM) }
+// Stop shuts the server down cleanly: the server rolls transactions back, and writes its data to disk. Restart starts
+// the server again.
+func (m *Maria) Stop() { m.endWith(syscall.SIGTERM) }
 
 func mariaArgs(dir string, port int, settings []string) []string {
 	args := []string{
@@ -85,15 +84,16 @@ func mariaArgs(dir string, port int, settings []string) []string {
 	return args
 }
 
-// mariaFiles keep the files of a server small. They are copied for each.
+// mariaFiles are settings for small files, because each server gets a copy of the files.
 var mariaFiles = []string{"innodb_log_file_size=8M", "innodb_temp_data_file_path=ibtmp1:1M:autoextend"}
 
-// ownMariaDB looks for MariaDB and makes the template: a copy of it is faster than mariadb-install-db.
+// ownMariaDB finds MariaDB and creates the template, because a copy of the template is faster than
+// mariadb-install-db.
 var ownMariaDB = sync.OnceValues(func() (inst installation, err error) {
-	if inst.bin, err = mariaBin(); err != nil {
+	if inst.binDir, err = mariaBin(); err != nil {
 		return inst, err
 	}
-	if inst.owner, err = account("mysql", "nobody"); err != nil {
+	if inst.owner, err = findAccount("mysql", "nobody"); err != nil {
 		return inst, err
 	}
 	dir, err := newDir(inst.owner)
@@ -104,16 +104,17 @@ var ownMariaDB = sync.OnceValues(func() (inst installation, err error) {
 	if err != nil {
 		return inst, err
 	}
-	inst.template = dataDir(dir)
-	args := []string{"--no-defaults", "--datadir=" + inst.template, "--tmpdir=" + dir, "--extra-file=" + users,
+	inst.templateDir = dataDir(dir)
+	args := []string{"--no-defaults", "--datadir=" + inst.templateDir, "--tmpdir=" + dir, "--extra-file=" + users,
 		"--skip-name-resolve", "--skip-test-db", "--skip-log-bin"}
 	for _, setting := range mariaFiles {
 		args = append(args, "--"+setting)
 	}
-	return inst, run(inst.command("mariadb-install-db", args...))
+	return inst, runCommand(inst.newCommand("mariadb-install-db", args...))
 })
 
-// mariaUsers replaces the users that mariadb-install-db makes, who need no password, by one who does.
+// mariaUsers returns SQL that replaces the users of mariadb-install-db, which need no password, with root, which
+// needs a password.
 func mariaUsers() string {
 	once := sha1.Sum([]byte(mariaPassword))
 	twice := sha1.Sum(once[:])
@@ -127,7 +128,7 @@ func mariaUsers() string {
 	}, "\n") + "\n"
 }
 
-// mariaBin looks in the PATH, and then where Debian has the server.
+// mariaBin returns the directory of mariadbd: from the PATH, or the directory that Debian uses.
 func mariaBin() (string, error) {
 	if _, err := exec.LookPath("mariadb-install-db"); err != nil {
 		return "", err

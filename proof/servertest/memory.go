@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// memory has the listeners in memory, by their addresses.
-var memory sync.Map
+// memoryListeners has the *memoryListener of each address.
+var memoryListeners sync.Map
 
-var ports atomic.Int64
+var lastPort atomic.Int64
 
-// Listen returns a listener on loopback. In a bubble of testing/synctest it returns one in memory, which nothing but Dial
-// reaches: the clock of a bubble stands still while somebody reads from a socket.
+// Listen returns a listener on loopback. In a bubble of testing/synctest, Listen returns a listener in memory, which
+// only [Dial] reaches, because the clock of a bubble does not advance while a goroutine reads from a socket.
 func Listen(t testing.TB) net.Listener {
 	t.Helper()
-	if time.Now().Year() > 2000 { // the clock of a bubble begins with that year
+	if time.Now().Year() > 2000 { // the clock of a bubble starts in 2000
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -27,16 +27,17 @@ func Listen(t testing.TB) net.Listener {
 		return listener
 	}
 	l := &memoryListener{
-		address: memoryAddress(fmt.Sprint("127.0.0.1:", 1<<16+ports.Add(1))), // not a port of the system
+		address: memoryAddress(fmt.Sprint("127.0.0.1:", 1<<16+lastPort.Add(1))), // not a port of the system
 		conns:   make(chan net.Conn), closed: make(chan struct{}),
 	}
-	memory.Store(l.address.String(), l)
+	memoryListeners.Store(l.address.String(), l)
 	return l
 }
 
-// Dial connects to a listener in memory, or over the network. It is a DialContext for an http.Transport.
+// Dial connects to a listener of [Listen] in memory, and to any other address over the network. Dial is a value for
+// DialContext of an http.Transport.
 func Dial(ctx context.Context, network, address string) (net.Conn, error) {
-	found, ok := memory.Load(address)
+	found, ok := memoryListeners.Load(address)
 	if !ok {
 		return new(net.Dialer).DialContext(ctx, network, address)
 	}
@@ -53,10 +54,10 @@ func Dial(ctx context.Context, network, address string) (net.Conn, error) {
 }
 
 type memoryListener struct {
-	address memoryAddress
-	conns   chan net.Conn
-	once    sync.Once
-	closed  chan struct{}
+	address   memoryAddress
+	conns     chan net.Conn
+	closeOnce sync.Once
+	closed    chan struct{}
 }
 
 func (l *memoryListener) Accept() (net.Conn, error) {
@@ -69,8 +70,8 @@ func (l *memoryListener) Accept() (net.Conn, error) {
 }
 
 func (l *memoryListener) Close() error {
-	l.once.Do(func() {
-		memory.Delete(l.address.String())
+	l.closeOnce.Do(func() {
+		memoryListeners.Delete(l.address.String())
 		close(l.closed)
 	})
 	return nil

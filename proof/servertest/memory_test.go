@@ -12,7 +12,7 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-func TestDialOfAListenerThatNobodyAsks(t *testing.T) {
+func TestDialWithoutAccept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		listener := servertest.Listen(t)

@@ -13,19 +13,19 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// TestMain lets this program be one that starts servers and is killed: see TestServersEndWithTheirProcess.
+// TestMain also runs this program as the process that starts servers and is killed in TestServersEndWithTheirProcess.
 func TestMain(m *testing.M) {
 	if os.Getenv("SERVERTEST_OWNER") == "" {
 		os.Exit(m.Run())
 	}
-	if err := own(); err != nil {
+	if err := ownServers(); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
 }
 
-// own starts three servers, pauses one of them, prints their directory and their processes, and waits to be killed.
-func own() error {
+// ownServers starts three servers, pauses one server, prints the directory and the processes, and waits for the kill.
+func ownServers() error {
 	s, err := servertest.StartRedis()
 	if err != nil {
 		return err
@@ -47,7 +47,7 @@ func own() error {
 
 func TestServersEndWithTheirProcess(t *testing.T) {
 	t.Parallel()
-	servertest.Redis(t) // skips this test, too
+	servertest.Redis(t) // skips the test if Redis is missing
 	servertest.Postgres(t)
 	servertest.MariaDB(t)
 	test, err := os.Executable()
@@ -81,7 +81,7 @@ func TestServersEndWithTheirProcess(t *testing.T) {
 	})
 }
 
-// ended reports whether a process is gone, or waits only for whoever adopted it to reap it.
+// ended reports whether a process is gone, or is a zombie that its new parent has not reaped yet.
 func ended(process string) bool {
 	stat, err := os.ReadFile("/proc/" + process + "/stat")
 	return err != nil || strings.Contains(string(stat), ") Z ")

@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// Server is one that cannot be started on this system, whose accounts and signals are not those of Unix. Tests that need it
-// are skipped.
+// Server stands for the servers, which cannot be started on this system because the package needs the accounts and
+// signals of Unix. Tests that need a server are skipped.
 type Server struct{}
 
-// Addr is that of no server.
+// Addr returns an empty string.
 func (*Server) Addr() string { return "" }
 
 // Redis skips the test.
@@ -24,5 +24,5 @@ func Redis(t testing.TB, _ ...string) *Server {
 // RedisCluster skips the test.
 func RedisCluster(t testing.TB) []*Server { return []*Server{Redis(t)} }
 
-// RedisPassword is that of no server.
+// RedisPassword returns an empty string.
 func RedisPassword() string { return "" }

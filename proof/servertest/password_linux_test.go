@@ -12,8 +12,9 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// Everybody can read the arguments of a process. Who takes over a server is not root then.
-func TestProcessesTellNothingAndAreNotRoot(t *testing.T) {
+// All users of the machine can read the arguments of a process. An attacker who takes over a server must not become
+// root.
+func TestProcessesHidePasswordsAndAreNotRoot(t *testing.T) {
 	t.Parallel()
 	s, db, m := servertest.Redis(t), servertest.Postgres(t), servertest.MariaDB(t)
 	standby := servertest.Replica(t, db.Addr())
@@ -21,7 +22,7 @@ func TestProcessesTellNothingAndAreNotRoot(t *testing.T) {
 		dir := fmt.Sprintf("/proc/%d", process)
 		info, err := os.Stat(dir)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // a child that has ended
+			continue // the child has ended
 		}
 		check(t, err)
 		arguments, err := os.ReadFile(dir + "/cmdline")

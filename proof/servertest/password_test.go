@@ -14,7 +14,7 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-func TestRedisRefusesWhoHasNoPassword(t *testing.T) {
+func TestRedisRequiresPassword(t *testing.T) {
 	t.Parallel()
 	for _, addr := range []string{
 		servertest.Redis(t).Addr(), servertest.RedisCluster(t)[0].Addr(), servertest.RedisSentinel(t, 1).Addrs()[0],
@@ -27,7 +27,7 @@ func TestRedisRefusesWhoHasNoPassword(t *testing.T) {
 	}
 }
 
-func TestPostgresRefusesWhoHasNoPassword(t *testing.T) {
+func TestPostgresRequiresPassword(t *testing.T) {
 	t.Parallel()
 	db := servertest.Postgres(t)
 	none := psql(db.Addr(), "-w", "-c", "SELECT 1")
@@ -52,7 +52,7 @@ func TestPostgresRefusesWhoHasNoPassword(t *testing.T) {
 	}
 }
 
-func TestMariaDBRefusesWhoHasNoPassword(t *testing.T) {
+func TestMariaDBRequiresPassword(t *testing.T) {
 	t.Parallel()
 	m := servertest.MariaDB(t)
 	none := func(user string) *exec.Cmd {
@@ -76,7 +76,7 @@ func TestMariaDBRefusesWhoHasNoPassword(t *testing.T) {
 	}
 }
 
-// Everybody can read the arguments of a process.
+// All users of the machine can read the arguments of a process.
 func TestFilesArePrivate(t *testing.T) {
 	t.Parallel()
 	db, m := servertest.Postgres(t), servertest.MariaDB(t)

@@ -19,22 +19,23 @@ import (
 	"time"
 )
 
-// PatroniCluster is two PostgreSQL servers, of which Patroni makes one the primary, and an etcd. A primary whose
-// PostgreSQL has crashed is replaced at once; one whose Patroni is silent, after 20 seconds: Patroni allows no less.
+// PatroniCluster consists of an etcd and two PostgreSQL servers, each with a Patroni. The Patronis make one server
+// the primary. After a crash of the PostgreSQL of the primary, the standby takes over at once. If the Patroni of the
+// primary is silent, the standby takes over after 20 seconds, the minimum of Patroni.
 type PatroniCluster struct {
-	etcd        *Server
-	nodes       []*Database // the process of each is a Patroni
-	follow      string      // the script that each Patroni calls when its server has another role
-	synchronous bool
+	etcd          *Server
+	nodes         []*Database // the process of each node is a Patroni
+	roleScript    string      // script that each Patroni calls after a change of role
+	isSynchronous bool
 }
 
-// patroniPassword is asked for by etcd, and by Patroni of those who change something.
+// patroniPassword is the password of etcd, and of changes by the REST API of Patroni.
 var patroniPassword = rand.Text()
 
-// StartPatroni starts a cluster, of which the standby is synchronous or not. The error wraps [exec.ErrNotFound] if this
-// machine does not have PostgreSQL, Patroni or etcd.
+// StartPatroni starts a cluster with a synchronous or an asynchronous standby. The error wraps [exec.ErrNotFound] if
+// this machine lacks PostgreSQL, Patroni or etcd.
 func StartPatroni(synchronous bool) (_ *PatroniCluster, err error) {
-	c := &PatroniCluster{synchronous: synchronous}
+	c := &PatroniCluster{isSynchronous: synchronous}
 	defer func() {
 		if err != nil {
 			c.Close()
@@ -55,33 +56,34 @@ func StartPatroni(synchronous bool) (_ *PatroniCluster, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c.follow = filepath.Join(dir, "follow")
+	c.roleScript = filepath.Join(dir, "follow")
 	for i := range 2 {
 		node, err := c.startNode(inst, program, nodeName(i))
 		if err != nil {
 			return nil, err
 		}
 		c.nodes = append(c.nodes, node)
-		if err := c.await("a primary", func() bool { return c.Primary() != nil }); err != nil {
+		if err := c.awaitCondition("a primary", func() bool { return c.Primary() != nil }); err != nil {
 			return nil, err
 		}
 	}
 	return c, c.AwaitStandby()
 }
 
-// startNode starts a Patroni. The first one finds a database that was never used, the second one makes a copy of it.
+// startNode starts a Patroni. The first Patroni gets a copy of the template, and the second Patroni copies the first
+// database.
 func (c *PatroniCluster) startNode(inst installation, program, name string) (*Database, error) {
 	dir, err := newDir(inst.owner)
 	if err != nil {
 		return nil, err
 	}
-	node := &Database{&Server{dir: dir, abort: syscall.SIGTERM, command: func(dir string, port int) *exec.Cmd {
-		cmd := inst.command("sh", "-c", `cat >patroni.json && exec "$0" patroni.json`, program)
+	node := &Database{&Server{dir: dir, abortSignal: syscall.SIGTERM, newCommand: func(dir string, port int) *exec.Cmd {
+		cmd := inst.newCommand("sh", "-c", `cat >patroni.json && exec "$0" patroni.json`, program)
 		cmd.Dir = dir
-		cmd.Stdin = strings.NewReader(c.config(inst, name, dir, port))
+		cmd.Stdin = strings.NewReader(c.configJSON(inst, name, dir, port))
 		return cmd
 	}}}
-	return node, node.startWith(func() error {
+	return node, node.fillAndStart(func() error {
 		if len(c.nodes) > 0 {
 			return nil
 		}
@@ -91,8 +93,8 @@ func (c *PatroniCluster) startNode(inst installation, program, name string) (*Da
 
 func nodeName(i int) string { return "node" + strconv.Itoa(i) }
 
-// config returns what a Patroni is told.
-func (c *PatroniCluster) config(inst installation, name, dir string, port int) string {
+// configJSON returns the configuration of a Patroni.
+func (c *PatroniCluster) configJSON(inst installation, name, dir string, port int) string {
 	type object = map[string]any
 	addr, rest := "127.0.0.1:"+strconv.Itoa(port), restAddr(port)
 	superuser := object{"username": "postgres", "password": postgresPassword}
@@ -103,15 +105,15 @@ func (c *PatroniCluster) config(inst installation, name, dir string, port int) s
 		"restapi": object{"listen": rest, "connect_address": rest,
 			"authentication": object{"username": "root", "password": patroniPassword}},
 		"bootstrap": object{"dcs": object{
-			"ttl": 20, "loop_wait": 1, "retry_timeout": 3, "primary_start_timeout": 0, "synchronous_mode": c.synchronous,
+			"ttl": 20, "loop_wait": 1, "retry_timeout": 3, "primary_start_timeout": 0, "synchronous_mode": c.isSynchronous,
 			"postgresql": object{"use_pg_rewind": true, "use_slots": false},
 		}},
 		"postgresql": object{
-			"listen": addr, "connect_address": addr, "data_dir": dataDir(dir), "bin_dir": inst.bin,
+			"listen": addr, "connect_address": addr, "data_dir": dataDir(dir), "bin_dir": inst.binDir,
 			"pgpass": filepath.Join(dir, "pgpass"), "parameters": parameters,
 			"authentication": object{"superuser": superuser, "replication": superuser},
 			"basebackup":     []any{object{"checkpoint": "fast"}, "no-sync"},
-			"callbacks":      object{"on_role_change": fmt.Sprintf("sh %s %d", c.follow, port)},
+			"callbacks":      object{"on_role_change": fmt.Sprintf("sh %s %d", c.roleScript, port)},
 		},
 	})
 	return string(text)
@@ -119,12 +121,12 @@ func (c *PatroniCluster) config(inst installation, name, dir string, port int) s
 
 func restAddr(port int) string { return "127.0.0.1:" + strconv.Itoa(secondPort(port)) }
 
-// restURL returns where the Patroni of a node is asked. It contains the password.
+// restURL returns the URL of the REST API of a node. The URL contains the password.
 func restURL(node *Database) string {
 	return "http://root:" + patroniPassword + "@" + restAddr(node.port)
 }
 
-// Patroni starts a cluster as [StartPatroni] does, for the duration of the test. See [Require].
+// Patroni starts a cluster for the duration of the test. See [StartPatroni] and [Require].
 func Patroni(t testing.TB, synchronous bool) *PatroniCluster {
 	t.Helper()
 	c, err := StartPatroni(synchronous)
@@ -136,7 +138,7 @@ func Patroni(t testing.TB, synchronous bool) *PatroniCluster {
 // Nodes returns both servers.
 func (c *PatroniCluster) Nodes() []*Database { return c.nodes }
 
-// Primary returns the server that can be written to, or nil if there is none now.
+// Primary returns the primary, or nil if the cluster currently has no primary.
 func (c *PatroniCluster) Primary() *Database {
 	i := slices.IndexFunc(c.nodes, func(node *Database) bool {
 		_, err := askHTTP("GET", restURL(node)+"/primary", "")
@@ -148,18 +150,18 @@ func (c *PatroniCluster) Primary() *Database {
 	return c.nodes[i]
 }
 
-// AwaitPrimary waits until there is another primary than old.
+// AwaitPrimary waits until the cluster has a primary that is not old.
 func (c *PatroniCluster) AwaitPrimary(old *Database) error {
-	return c.await("another primary", func() bool {
+	return c.awaitCondition("another primary", func() bool {
 		primary := c.Primary()
 		return primary != nil && primary != old
 	})
 }
 
-// AwaitStandby waits until there is a standby that follows the primary, and may take over.
+// AwaitStandby waits until a standby follows the primary and may take over.
 func (c *PatroniCluster) AwaitStandby() error {
-	role := map[bool]string{false: "replica", true: "sync_standby"}[c.synchronous]
-	return c.await("a standby", func() bool {
+	role := map[bool]string{false: "replica", true: "sync_standby"}[c.isSynchronous]
+	return c.awaitCondition("a standby", func() bool {
 		var told struct {
 			Members []struct {
 				Role, State string
@@ -180,14 +182,14 @@ func (c *PatroniCluster) AwaitStandby() error {
 	})
 }
 
-// Switchover orders that the standby takes over, though nothing is wrong with the primary.
+// Switchover makes the standby take over from a healthy primary.
 func (c *PatroniCluster) Switchover(primary *Database) error {
 	leader := fmt.Sprintf(`{"leader": "%s"}`, nodeName(slices.Index(c.nodes, primary)))
 	_, err := askHTTP("POST", restURL(primary)+"/switchover", leader)
 	return err
 }
 
-// CrashPostgres kills the PostgreSQL of a node, and leaves its Patroni to find out.
+// CrashPostgres kills the PostgreSQL of a node without telling the Patroni of the node.
 func (c *PatroniCluster) CrashPostgres(node *Database) error {
 	file, err := os.ReadFile(filepath.Join(dataDir(node.dir), "postmaster.pid"))
 	if err != nil {
@@ -201,13 +203,13 @@ func (c *PatroniCluster) CrashPostgres(node *Database) error {
 	return syscall.Kill(pid, syscall.SIGKILL)
 }
 
-// Crash kills all of a node, as the loss of its machine would. Restart starts it again.
+// Crash kills all processes of a node, like a loss of the machine. Restart starts the node again.
 func (c *PatroniCluster) Crash(node *Database) {
-	if node.process != nil { // nil: it could not be started again
+	if node.process != nil { // nil: the last Restart failed
 		node.Resume()
-		_ = node.process.cmd.Process.Kill() // fails if it has ended already
+		_ = node.process.cmd.Process.Kill() // fails if the process has ended before
 	}
-	_ = c.CrashPostgres(node) // fails if it does not run
+	_ = c.CrashPostgres(node) // fails if PostgreSQL is not running
 	node.Server.Crash()
 }
 
@@ -220,13 +222,13 @@ func (c *PatroniCluster) Close() {
 	if c.etcd != nil {
 		c.etcd.Close()
 	}
-	if c.follow != "" {
-		_ = os.RemoveAll(filepath.Dir(c.follow))
+	if c.roleScript != "" {
+		_ = os.RemoveAll(filepath.Dir(c.roleScript))
 	}
 }
 
-// PgBouncer starts a PgBouncer in front of the primary, for the duration of the test: a Patroni whose server has become
-// the primary sends it there. The settings are as for [StartPgBouncer].
+// PgBouncer starts a PgBouncer in front of the primary, for the duration of the test. After a change of the primary,
+// the Patroni of the new primary redirects the PgBouncer. The settings are the settings of [StartPgBouncer].
 func (c *PatroniCluster) PgBouncer(t testing.TB, settings ...string) *Pooler {
 	t.Helper()
 	primary := c.Primary()
@@ -234,15 +236,16 @@ func (c *PatroniCluster) PgBouncer(t testing.TB, settings ...string) *Pooler {
 		t.Fatal("there is no primary")
 	}
 	b := PgBouncer(t, primary, settings...)
-	script := `case "$3" in primary | master) cd '` + b.dir + `' && printf '` + strings.ReplaceAll(target, "%d", "%s") +
+	script := `case "$3" in primary | master) cd '` + b.dir + `' && printf '` + strings.ReplaceAll(targetFile, "%d", "%s") +
 		`' "$1" >target.ini && kill -HUP "$(cat pid)" ;; esac` + "\n"
-	if err := os.WriteFile(c.follow, []byte(script), 0o644); err != nil {
+	if err := os.WriteFile(c.roleScript, []byte(script), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	return b
 }
 
-func (c *PatroniCluster) await(what string, happened func() bool) error {
+// awaitCondition waits until happened returns true. The text what describes the condition in errors.
+func (c *PatroniCluster) awaitCondition(what string, happened func() bool) error {
 	for deadline := time.Now().Add(2 * patience); !happened(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("waited %v for %s", 2*patience, what)
@@ -251,14 +254,15 @@ func (c *PatroniCluster) await(what string, happened func() bool) error {
 	return nil
 }
 
-// askHTTP returns what etcd or a Patroni answers.
+// askHTTP sends a request to etcd or a Patroni, and returns the body of the answer. A status other than 2xx is an
+// error.
 func askHTTP(method, url, body string) ([]byte, error) {
 	r, err := http.NewRequest(method, url, strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	r.Close = true
-	client := http.Client{Timeout: 5 * time.Second} // a Patroni that is paused does not answer
+	client := http.Client{Timeout: 5 * time.Second} // a paused Patroni does not answer
 	resp, err := client.Do(r)
 	if err != nil {
 		return nil, err

@@ -10,20 +10,20 @@ import (
 	"testing"
 )
 
-// Pooler is a PgBouncer: a pooler of connections to a database. Crash is SIGKILL.
+// Pooler is a PgBouncer, a connection pooler in front of a database. Crash uses SIGKILL.
 type Pooler struct {
 	*Server
-	db *Database
+	database *Database
 }
 
-// target is the file that says to which port a PgBouncer leads.
-const target = "[databases]\npostgres = host=127.0.0.1 user=postgres port=%d\n"
+// targetFile is the format of the file with the port of the database.
+const targetFile = "[databases]\npostgres = host=127.0.0.1 user=postgres port=%d\n"
 
-// StartPgBouncer starts a PgBouncer in front of a database, in transaction mode unless the settings, such as
-// "pool_mode=session", say otherwise. The error wraps [exec.ErrNotFound] if this machine does not have the program.
+// StartPgBouncer starts a PgBouncer in front of db. The default is transaction mode; the settings, such as
+// "pool_mode=session", override the defaults. The error wraps [exec.ErrNotFound] if this machine lacks PgBouncer.
 func StartPgBouncer(db *Database, settings ...string) (*Pooler, error) {
 	var config string
-	s, owner, err := newServer("pgbouncer", []string{"postgres", "nobody"}, // it refuses to run as root
+	s, owner, err := newServer("pgbouncer", []string{"postgres", "nobody"}, // PgBouncer refuses to run as root
 		func(path, dir string, port int) *exec.Cmd {
 			cmd := exec.Command("sh", "-c", `cat >pgbouncer.ini && echo $$ >pid && exec "$0" pgbouncer.ini`, path)
 			cmd.Stdin = strings.NewReader(config + strconv.Itoa(port) + "\n")
@@ -42,11 +42,11 @@ func StartPgBouncer(db *Database, settings ...string) (*Pooler, error) {
 		"pool_mode=transaction", "default_pool_size=40", "max_client_conn=200",
 	}
 	config = strings.Join(append(own, settings...), "\n") + "\nlisten_port="
-	files := map[string]string{"target.ini": fmt.Sprintf(target, db.port)}
-	return &Pooler{s, db}, s.startWith(func() error { return writeFiles(s.dir, files, owner) })
+	files := map[string]string{"target.ini": fmt.Sprintf(targetFile, db.port)}
+	return &Pooler{s, db}, s.fillAndStart(func() error { return writeFiles(s.dir, files, owner) })
 }
 
-// PgBouncer starts a PgBouncer as [StartPgBouncer] does, for the duration of the test. See [Require].
+// PgBouncer starts a PgBouncer for the duration of the test. See [StartPgBouncer] and [Require].
 func PgBouncer(t testing.TB, db *Database, settings ...string) *Pooler {
 	t.Helper()
 	b, err := StartPgBouncer(db, settings...)
@@ -55,5 +55,5 @@ func PgBouncer(t testing.TB, db *Database, settings ...string) *Pooler {
 	return b
 }
 
-// URL returns what a superuser connects to the database with, through the pooler. It contains the password.
-func (b *Pooler) URL() string { return b.db.URLAt(b.Addr()) }
+// URL returns the URL of the database through the pooler, for a superuser. The URL contains the password.
+func (b *Pooler) URL() string { return b.database.URLAt(b.Addr()) }

@@ -17,20 +17,20 @@ import (
 	"testing"
 )
 
-// Database is a PostgreSQL server with an empty database. Only URL tells its password, which all databases of this
-// process share.
+// Database is a PostgreSQL server with an empty database. URL contains the password, which all PostgreSQL servers of
+// this process share.
 type Database struct{ *Server }
 
 var postgresPassword = rand.Text()
 
-// StartPostgres starts a PostgreSQL server. The settings, such as "max_connections=20", outrank its configuration.
-// Unless they say otherwise fsync is off: only a crash of the machine could tell the difference. The error wraps
-// [exec.ErrNotFound] if there is no PostgreSQL on this machine.
+// StartPostgres starts a PostgreSQL server. The settings, such as "max_connections=20", override the defaults. By
+// default fsync is off, which matters only for a crash of the machine. The error wraps [exec.ErrNotFound] if this
+// machine lacks PostgreSQL.
 func StartPostgres(settings ...string) (*Database, error) {
 	return startPostgres(settings, installation.copyTemplate)
 }
 
-// startPostgres starts a server whose files fill makes in the directory data.
+// startPostgres starts a server after fill has created the files of the server in the directory data.
 func startPostgres(settings []string, fill func(inst installation, data string) error) (*Database, error) {
 	inst, err := ownInstallation()
 	if err != nil {
@@ -40,21 +40,21 @@ func startPostgres(settings []string, fill func(inst installation, data string) 
 	if err != nil {
 		return nil, err
 	}
-	db := &Database{&Server{dir: dir, abort: syscall.SIGQUIT, command: func(dir string, port int) *exec.Cmd {
+	db := &Database{&Server{dir: dir, abortSignal: syscall.SIGQUIT, newCommand: func(dir string, port int) *exec.Cmd {
 		args := []string{"-D", dataDir(dir), "-p", strconv.Itoa(port)}
 		own := []string{"listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=off"}
 		for _, setting := range append(own, settings...) {
 			args = append(args, "-c", setting)
 		}
-		return inst.command(filepath.Join(inst.bin, "postgres"), args...)
+		return inst.newCommand(filepath.Join(inst.binDir, "postgres"), args...)
 	}}}
-	if err := db.startWith(func() error { return fill(inst, dataDir(dir)) }); err != nil {
+	if err := db.fillAndStart(func() error { return fill(inst, dataDir(dir)) }); err != nil {
 		return nil, err
 	}
 	return db, nil
 }
 
-// Postgres starts a PostgreSQL server as [StartPostgres] does, for the duration of the test. See [Require].
+// Postgres starts a PostgreSQL server for the duration of the test. See [StartPostgres] and [Require].
 func Postgres(t testing.TB, settings ...string) *Database {
 	t.Helper()
 	db, err := StartPostgres(settings...)
@@ -63,19 +63,19 @@ func Postgres(t testing.TB, settings ...string) *Database {
 	return db
 }
 
-// URL returns what a superuser connects to the database with. It contains the password.
+// URL returns the URL of the database for a superuser. The URL contains the password.
 func (db *Database) URL() string { return db.URLAt(db.Addr()) }
 
-// URLAt returns the URL for a client that connects to another address, such as that of a [Proxy].
+// URLAt returns the URL for a connection to addr, for example the address of a [Proxy].
 func (db *Database) URLAt(addr string) string {
 	return "postgres://postgres:" + postgresPassword + "@" + addr + "/postgres?sslmode=disable"
 }
 
-// Stop ends the server in order, as an administrator would: sessions are told, transactions are rolled back. Restart
-// starts it again.
-func (db *Database) Stop() { db.end(syscall.SIGINT) }
+// Stop shuts the server down in fast mode: the server ends all sessions, and rolls their transactions back. Restart
+// starts the server again.
+func (db *Database) Stop() { db.endWith(syscall.SIGINT) }
 
-// Standby starts the server again as a standby that waits for its primary for ever: it answers, but refuses to write.
+// Standby restarts the server as a standby without a primary. The server answers queries, but refuses writes.
 func (db *Database) Standby() error {
 	db.Stop()
 	if err := os.WriteFile(filepath.Join(dataDir(db.dir), "standby.signal"), nil, 0o644); err != nil {
@@ -84,34 +84,35 @@ func (db *Database) Standby() error {
 	return db.Restart()
 }
 
-// Psql runs a script with psql in a database of the server, up to its first error.
+// Psql runs a script with psql in a database of the server, until the first error.
 func (db *Database) Psql(database, script string) error {
 	inst, err := ownInstallation()
 	if err != nil {
 		return err
 	}
-	cmd := inst.command(filepath.Join(inst.bin, "psql"), "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1",
+	cmd := inst.newCommand(filepath.Join(inst.binDir, "psql"), "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1",
 		"--host=127.0.0.1", "--port="+strconv.Itoa(db.port), "--username=postgres", database)
 	cmd.Env = append(cmd.Env, "PGPASSWORD="+postgresPassword)
 	cmd.Stdin = strings.NewReader(script)
-	return run(cmd)
+	return runCommand(cmd)
 }
 
 func dataDir(dir string) string { return filepath.Join(dir, "data") }
 
-// installation is the PostgreSQL or the MariaDB of this machine.
+// installation is a PostgreSQL or MariaDB on this machine.
 type installation struct {
-	bin      string              // the directory of the server's program
-	owner    *syscall.Credential // who runs it; nil: who runs this process
-	template string              // the files of a server that was never started
+	binDir      string              // directory of the server program
+	owner       *syscall.Credential // account of the server; nil: the account of this process
+	templateDir string              // files of a new server
 }
 
-// ownInstallation looks for PostgreSQL and makes the template: a copy of it is much faster than initdb.
+// ownInstallation finds PostgreSQL and creates the template, because a copy of the template is much faster than
+// initdb.
 var ownInstallation = sync.OnceValues(func() (inst installation, err error) {
-	if inst.bin, err = postgresBin(); err != nil {
+	if inst.binDir, err = postgresBin(); err != nil {
 		return inst, err
 	}
-	if inst.owner, err = account("postgres"); err != nil {
+	if inst.owner, err = findAccount("postgres"); err != nil {
 		return inst, err
 	}
 	dir, err := newDir(inst.owner)
@@ -126,12 +127,12 @@ var ownInstallation = sync.OnceValues(func() (inst installation, err error) {
 	if err != nil {
 		return inst, err
 	}
-	inst.template = dataDir(dir)
-	return inst, run(inst.command(filepath.Join(inst.bin, "initdb"), "-D", inst.template, "-U", "postgres",
+	inst.templateDir = dataDir(dir)
+	return inst, runCommand(inst.newCommand(filepath.Join(inst.binDir, "initdb"), "-D", inst.templateDir, "-U", "postgres",
 		"--auth=scram-sha-256", "--pwfile", pwfile, "--encoding=UTF8", "--no-locale", "--no-sync"))
 })
 
-// writeSecret makes a file that only its owner can read, and returns its name.
+// writeSecret creates a file that only owner can read, and returns the name of the file.
 func writeSecret(dir, secret string, owner *syscall.Credential) (string, error) {
 	f, err := os.CreateTemp(dir, "secret")
 	if err != nil {
@@ -147,13 +148,13 @@ func writeSecret(dir, secret string, owner *syscall.Credential) (string, error) 
 	return f.Name(), err
 }
 
-// copyTemplate makes the directory data.
+// copyTemplate copies the template to the directory data.
 func (inst installation) copyTemplate(data string) error {
-	return run(inst.command("cp", "-Rp", inst.template, data))
+	return runCommand(inst.newCommand("cp", "-Rp", inst.templateDir, data))
 }
 
-// command makes a command that runs as the owner. Its messages are in English.
-func (inst installation) command(name string, args ...string) *exec.Cmd {
+// newCommand returns a command that runs as the owner, with English messages.
+func (inst installation) newCommand(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(name, args...)
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
@@ -161,14 +162,15 @@ func (inst installation) command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-func run(cmd *exec.Cmd) error {
+func runCommand(cmd *exec.Cmd) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", cmd, err, out)
 	}
 	return nil
 }
 
-// postgresBin looks in the PATH, and then where Debian has it.
+// postgresBin returns the directory of initdb: from the PATH, or the newest version in the directories that Debian
+// uses.
 func postgresBin() (string, error) {
 	if path, err := exec.LookPath("initdb"); err == nil {
 		path, err = filepath.EvalSymlinks(path)
@@ -178,10 +180,10 @@ func postgresBin() (string, error) {
 	if len(bins) == 0 {
 		return "", fmt.Errorf("PostgreSQL: %w", exec.ErrNotFound)
 	}
-	return slices.MaxFunc(bins, func(a, b string) int { return cmp.Compare(version(a), version(b)) }), nil
+	return slices.MaxFunc(bins, func(a, b string) int { return cmp.Compare(versionOf(a), versionOf(b)) }), nil
 }
 
-func version(bin string) float64 {
+func versionOf(bin string) float64 {
 	v, _ := strconv.ParseFloat(filepath.Base(filepath.Dir(bin)), 64)
 	return v
 }

@@ -13,24 +13,25 @@ import (
 	"time"
 )
 
-// patience is how long a server may take to start or to end.
+// patience is the time limit for the start and the end of a server.
 const patience = 2 * time.Minute
 
-// isReady finds what both Redis and PostgreSQL say, and what a sentinel, a PgBouncer, MariaDB, Prometheus and etcd do.
-var isReady = regexp.MustCompile("eady to accept |Sentinel ID is |process up: PgBouncer |: ready for connections|" +
+// readyPattern matches the messages of servers that are ready. "eady to accept" is the message of Redis and
+// PostgreSQL. The rest is for sentinels, PgBouncer, MariaDB, Prometheus and etcd.
+var readyPattern = regexp.MustCompile("eady to accept |Sentinel ID is |process up: PgBouncer |: ready for connections|" +
 	"ready to receive web requests|ready to serve client requests")
 
-// process is a running server program. It is reaped when it ends, whether somebody waits for that or not.
+// process is a running server program. A goroutine reaps the process when the process ends.
 type process struct {
-	cmd   *exec.Cmd
-	said  bytes.Buffer  // its output until it was ready
-	ready chan struct{} // closed when it accepts connections
-	done  chan struct{} // closed when it has ended, and so have all its children
+	cmd    *exec.Cmd
+	output bytes.Buffer  // output until the process was ready
+	ready  chan struct{} // closed when the process accepts connections
+	done   chan struct{} // closed when the process and all its children have ended
 }
 
-// launch starts a server and waits until it accepts connections. The server gets the signal orphaned if this process
-// dies before it.
-func launch(cmd *exec.Cmd, orphaned syscall.Signal) (*process, error) {
+// startProcess starts a server, and waits until the server accepts connections. If this process dies first, the
+// server gets the signal orphaned.
+func startProcess(cmd *exec.Cmd, orphaned syscall.Signal) (*process, error) {
 	p := &process{cmd: cmd, ready: make(chan struct{}), done: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = p, p
 	if cmd.SysProcAttr == nil {
@@ -39,7 +40,7 @@ func launch(cmd *exec.Cmd, orphaned syscall.Signal) (*process, error) {
 	signalOrphan(cmd.SysProcAttr, orphaned)
 
 	started := make(chan error)
-	go p.run(started)
+	go p.startAndReap(started)
 	if err := <-started; err != nil {
 		return nil, err
 	}
@@ -48,41 +49,41 @@ func launch(cmd *exec.Cmd, orphaned syscall.Signal) (*process, error) {
 	case <-p.ready:
 		return p, nil
 	case <-p.done:
-		return nil, fmt.Errorf("%s: %s\n%s", cmd, cmd.ProcessState, &p.said)
+		return nil, fmt.Errorf("%s: %s\n%s", cmd, cmd.ProcessState, &p.output)
 	}
 }
 
-// run starts the process and reaps it, all on one thread: Linux takes the end of the thread that started a process
-// for the death of its parent.
-func (p *process) run(started chan<- error) {
+// startAndReap starts and reaps the process on a single thread, because Linux takes the end of the thread that
+// started a process for the death of the parent.
+func (p *process) startAndReap(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := p.cmd.Start()
 	started <- err
 	if err == nil {
-		_ = p.cmd.Wait() // returns when the output is closed, which the children share; ProcessState has the result
+		_ = p.cmd.Wait() // also waits for the children, which share the output; ProcessState has the result
 	}
 	close(p.done)
 }
 
-// Write receives the output of the process. It knows from it when the server is ready: unlike an answer from its port,
-// the output cannot come from another server.
+// Write receives the output of the process, and detects in the output when the server is ready. Unlike an answer from
+// the port, the output cannot come from another server.
 func (p *process) Write(b []byte) (int, error) {
 	select {
 	case <-p.ready:
 		return len(b), nil
 	default:
 	}
-	p.said.Write(b)
-	if isReady.Match(p.said.Bytes()) {
+	p.output.Write(b)
+	if readyPattern.Match(p.output.Bytes()) {
 		close(p.ready)
 	}
 	return len(b), nil
 }
 
-// end sends the signal, and waits until the process has ended and its children have.
-func (p *process) end(sig os.Signal) {
-	_ = p.cmd.Process.Signal(sig) // fails if it has ended already
+// endWith sends the signal, and waits until the process and all its children have ended.
+func (p *process) endWith(sig os.Signal) {
+	_ = p.cmd.Process.Signal(sig) // fails if the process has ended before
 	defer p.killAfter(patience).Stop()
 	<-p.done
 }
@@ -91,11 +92,12 @@ func (p *process) killAfter(d time.Duration) *time.Timer {
 	return time.AfterFunc(d, func() { _ = p.cmd.Process.Kill() })
 }
 
-// afterwards runs a command when now is called, or else when this process has ended, in whatever way.
-func afterwards(command ...string) (now func(), err error) {
-	// Nobody writes to the standard input of this shell: it ends when we close it, or the kernel does after our death.
+// runAfterwards runs a command when the caller calls now, or after the end of this process, even after a kill.
+func runAfterwards(command ...string) (now func(), err error) {
+	// The shell waits for the end of its standard input, which now closes, or the kernel after the end of this
+	// process.
 	cmd := exec.Command("sh", append([]string{"-c", `read _; "$@"`, "sh"}, command...)...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is not meant for it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C must not end the shell
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err

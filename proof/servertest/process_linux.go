@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// signalOrphan has the kernel send sig to the process when the thread that started it ends.
+// signalOrphan makes the kernel send sig to the process when the thread that started the process ends.
 func signalOrphan(attr *syscall.SysProcAttr, sig syscall.Signal) { attr.Pdeathsig = sig }
 
-// processorTime returns how long the threads of some processes have run on a processor.
+// processorTime returns the processor time of all threads of the processes.
 func processorTime(pids []int) (sum time.Duration, err error) {
 	for _, pid := range pids {
 		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid)) // fails only for a bad pattern
@@ -31,11 +31,11 @@ func processorTime(pids []int) (sum time.Duration, err error) {
 	return sum, nil
 }
 
-// children returns the ids of the running children of a process.
-func children(pid int) (ids []int) {
+// childrenOf returns the IDs of the running children of a process.
+func childrenOf(pid int) (ids []int) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // fails only for a bad pattern
 	for _, name := range stats {
-		// "42 (name) S 1 ...": id, name, state, parent. The name may contain anything.
+		// The format is "42 (name) S 1 ...": id, name, state, parent. The name may contain any characters.
 		stat, _ := os.ReadFile(name) // fails if the process has just ended
 		var id, parent int
 		var state string

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// signalOrphan does nothing: only Linux tells the children of a process that dies.
+// signalOrphan has no effect, because only Linux signals the children of a dead process.
 func signalOrphan(*syscall.SysProcAttr, syscall.Signal) {}
 
-// processorTime is known on Linux only.
+// processorTime is supported on Linux only.
 func processorTime([]int) (time.Duration, error) { return 0, errors.ErrUnsupported }
 
-// children returns the ids of the running children of a process.
-func children(pid int) (ids []int) {
-	out, _ := exec.Command("pgrep", "-P", strconv.Itoa(pid)).Output() // fails if there are none
+// childrenOf returns the IDs of the running children of a process.
+func childrenOf(pid int) (ids []int) {
+	out, _ := exec.Command("pgrep", "-P", strconv.Itoa(pid)).Output() // fails without children
 	for field := range strings.FieldsSeq(string(out)) {
 		if id, err := strconv.Atoi(field); err == nil {
 			ids = append(ids, id)

@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// StartPrometheus starts a Prometheus. The files are put into its directory: prometheus.yml is its configuration, and may
-// name others, such as those of rules. It asks for no password, since it has nothing but figures. Crash is SIGKILL. The
-// error wraps [exec.ErrNotFound] if this machine does not have the program.
+// StartPrometheus starts a Prometheus with files in its directory. The file prometheus.yml is the configuration, and
+// may refer to other files, such as rules. The server needs no password, because the server has only figures. Crash
+// uses SIGKILL. The error wraps [exec.ErrNotFound] if this machine lacks Prometheus.
 func StartPrometheus(files map[string]string) (*Server, error) {
 	s, owner, err := newServer("prometheus", []string{"prometheus", "nobody"}, func(path, dir string, port int) *exec.Cmd {
 		return exec.Command(path, "--config.file="+filepath.Join(dir, "prometheus.yml"),
@@ -22,13 +22,13 @@ func StartPrometheus(files map[string]string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.startWith(func() error { return writeFiles(s.dir, files, owner) }); err != nil {
+	if err := s.fillAndStart(func() error { return writeFiles(s.dir, files, owner) }); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// writeFiles makes files that only their owner can read.
+// writeFiles creates files that only owner can read.
 func writeFiles(dir string, files map[string]string, owner *syscall.Credential) error {
 	for name, content := range files {
 		path := filepath.Join(dir, name)
@@ -45,7 +45,7 @@ func writeFiles(dir string, files map[string]string, owner *syscall.Credential) 
 	return nil
 }
 
-// Prometheus starts a Prometheus as [StartPrometheus] does, for the duration of the test. See [Require].
+// Prometheus starts a Prometheus for the duration of the test. See [StartPrometheus] and [Require].
 func Prometheus(t testing.TB, files map[string]string) *Server {
 	t.Helper()
 	s, err := StartPrometheus(files)

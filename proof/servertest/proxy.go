@@ -8,161 +8,163 @@ import (
 	"time"
 )
 
-// Fault is what a [Proxy] does to a request.
+// Fault is a fault that a [Proxy] injects.
 type Fault string
 
 const (
-	// LoseRequest closes the connection instead of passing the request on.
+	// LoseRequest closes the connection instead of forwarding the request.
 	LoseRequest Fault = "LoseRequest"
 
-	// LoseReply passes the request on, and closes the connection when the server replies: it has done its work then.
+	// LoseReply forwards the request, and closes the connection when the server replies. The request has then taken
+	// effect.
 	LoseReply Fault = "LoseReply"
 
-	// HoldReply passes the request on, but never a reply: the client waits until it gives up.
+	// HoldReply forwards the request but no reply, so the client waits until its timeout.
 	HoldReply Fault = "HoldReply"
 
-	// HoldRequest passes the request on only when the test calls [Proxy.Release]: the client waits until it gives up.
+	// HoldRequest holds the request until the test calls [Proxy.Release], so the client waits until its timeout.
 	HoldRequest Fault = "HoldRequest"
 
-	// LateRequest passes the request on as soon as the client has given up, and closed its connection; or when the test
-	// calls [Proxy.Release].
+	// LateRequest holds the request until the client closes the connection, or until the test calls [Proxy.Release].
 	LateRequest Fault = "LateRequest"
 
-	// CutRequest passes the request on but for its last byte, or the first 64 KiB of a large one, and closes the connection.
+	// CutRequest forwards the request without its last byte, and closes the connection. Of a large request,
+	// CutRequest forwards at most 64 KiB.
 	CutRequest Fault = "CutRequest"
 
-	// CutReply passes the request on, and half of what the server replies first; then it closes the connection.
+	// CutReply forwards the request and the first half of the first data of the reply, and closes the connection.
 	CutReply Fault = "CutReply"
 
-	// DelayRequest passes the request on after a tenth of a second.
+	// DelayRequest forwards the request after 0.1 seconds.
 	DelayRequest Fault = "DelayRequest"
 
-	// DelayReply passes the reply on after a tenth of a second.
+	// DelayReply forwards the reply after 0.1 seconds.
 	DelayReply Fault = "DelayReply"
 )
 
 const delay = 100 * time.Millisecond
 
-// delays reports whether the fault does not harm the connection.
-func (f Fault) delays() bool { return f == DelayRequest || f == DelayReply }
+// onlyDelays reports whether the fault keeps the connection intact.
+func (f Fault) onlyDelays() bool { return f == DelayRequest || f == DelayReply }
 
-// Rule says which flights of a client are struck by which fault. A flight is all that a client sends on a connection
-// from one reply of the server to the next: a request, or a pipeline of them.
+// Rule decides which flights get which fault. A flight is all data that a client sends on a connection between two
+// replies of the server: a request, or a pipeline of requests.
 type Rule struct {
-	Fault   Fault         // none if it is empty
-	Pattern string        // what a flight contains, as bytes on the wire, to be struck; every flight does if it is empty
-	Skip    int           // how many such flights pass unharmed before
-	Times   int           // how many are struck; zero means one
-	Outage  time.Duration // strikes all flights, whatever they contain, for so long after the first strike
+	Fault   Fault         // empty: no fault
+	Pattern string        // bytes on the wire that a flight must contain; empty: any flight
+	Skip    int           // number of matching flights to spare first
+	Times   int           // number of flights that get the fault; zero means one
+	Outage  time.Duration // all flights get the fault for this time after the first, even without Pattern
 }
 
-// Proxy is a TCP proxy on loopback between clients and one server or several, in this process. It is safe for concurrent
-// use.
+// Proxy is a TCP proxy on loopback, in this process, between clients and one or several servers. A Proxy is safe for
+// concurrent use.
 type Proxy struct {
-	addr    string
-	ctx     context.Context // ends with the proxy
-	cancel  context.CancelFunc
-	running sync.WaitGroup
+	addr       string
+	ctx        context.Context // ends with the proxy
+	cancel     context.CancelFunc
+	goroutines sync.WaitGroup
 
-	mu      sync.Mutex
-	rule    Rule
-	outage  time.Time // when it ends
-	strikes int
-	flights int
-	held    []*link
+	mu          sync.Mutex
+	rule        Rule
+	outageEnd   time.Time
+	strikeCount int
+	flightCount int
+	heldLinks   []*link
 }
 
-// NewProxy returns a proxy for the server at target that passes on everything, for the duration of the test.
+// NewProxy starts a proxy for the server at target, for the duration of the test. Without a rule, the proxy forwards
+// all data.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
 	p := &Proxy{}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	t.Cleanup(p.Close)
-	p.addr = p.Also(t, target)
+	p.addr = p.AddServer(t, target)
 	return p
 }
 
-// Addr returns the host and port that clients connect to.
+// Addr returns the address for clients.
 func (p *Proxy) Addr() string { return p.addr }
 
-// Also puts the proxy in front of one more server, and returns the host and port that stand for it. One rule is for all
-// servers, and their flights are counted together.
-func (p *Proxy) Also(t testing.TB, target string) string {
+// AddServer adds a server at target, and returns the address for clients of the server. All servers share the rule
+// and the counts.
+func (p *Proxy) AddServer(t testing.TB, target string) string {
 	t.Helper()
-	listener := listen(t)
-	p.running.Go(func() { relay(p.ctx, &p.running, listener, target, p.carry) })
+	listener := listenTCP(t)
+	p.goroutines.Go(func() { relayConns(p.ctx, &p.goroutines, listener, target, p.carryConn) })
 	return listener.Addr().String()
 }
 
-// Inject replaces the rule, and begins to count strikes anew. Connections that were struck before stay so.
+// Inject replaces the rule, and resets the count of strikes. Connections with a fault keep the fault.
 func (p *Proxy) Inject(rule Rule) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	rule.Times = max(rule.Times, 1)
-	p.rule, p.strikes, p.outage = rule, 0, time.Time{}
+	p.rule, p.strikeCount, p.outageEnd = rule, 0, time.Time{}
 }
 
-// Strikes returns how many flights were struck under the rule.
+// Strikes returns the number of flights that got the fault of the current rule.
 func (p *Proxy) Strikes() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.strikes
+	return p.strikeCount
 }
 
-// Flights returns how many flights clients have begun on all connections: their round trips, and what they send to
-// open and to close a connection.
+// Flights returns the number of flights on all connections: the round trips, and the data that opens and closes
+// connections.
 func (p *Proxy) Flights() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.flights
+	return p.flightCount
 }
 
-// Release passes on all requests that are held and closes their connections. When it returns, the server has
-// processed the requests and closed the connections, too.
+// Release forwards all held requests, and closes their client connections. Release returns after the server has
+// processed the requests and closed its connections.
 func (p *Proxy) Release() {
 	p.mu.Lock()
-	held := p.held
-	p.held = nil
+	held := p.heldLinks
+	p.heldLinks = nil
 	p.mu.Unlock()
 	for _, l := range held {
-		_ = l.client.Close()
-		close(l.released)
-		<-l.done
+		_ = l.clientConn.Close()
+		close(l.releaseRequest)
+		<-l.serverDone
 	}
 }
 
-// Close closes all connections and waits for the end of all that the proxy does.
+// Close closes all connections, and waits for all goroutines of the proxy.
 func (p *Proxy) Close() {
 	p.cancel()
-	p.running.Wait()
+	p.goroutines.Wait()
 }
 
-func (p *Proxy) carry(client net.Conn, server *net.TCPConn) {
+func (p *Proxy) carryConn(client net.Conn, server *net.TCPConn) {
 	l := newLink(p, client, server)
-	defer close(l.done)
+	defer close(l.serverDone)
 	defer context.AfterFunc(p.ctx, l.close)()
 	defer l.close()
 
-	p.running.Go(l.passRequests)
+	p.goroutines.Go(l.passRequests)
 	l.passReplies()
 }
 
-// strike returns the fault for one more flight, which has the pattern or is told not to.
-func (p *Proxy) strike(l *link, matches bool) Fault {
-	if !time.Now().Before(p.outage) && !(matches && p.isDue()) {
+// nextFault returns the fault for a flight of l. matches reports whether the flight contains the pattern.
+func (p *Proxy) nextFault(l *link, matches bool) Fault {
+	if !time.Now().Before(p.outageEnd) && !(matches && p.isDue()) {
 		return ""
 	}
-	p.strikes++
-	if p.strikes == 1 {
-		p.outage = time.Now().Add(p.rule.Outage)
+	p.strikeCount++
+	if p.strikeCount == 1 {
+		p.outageEnd = time.Now().Add(p.rule.Outage)
 	}
 	if p.rule.Fault == HoldRequest || p.rule.Fault == LateRequest {
-		p.held = append(p.held, l)
+		p.heldLinks = append(p.heldLinks, l)
 	}
 	return p.rule.Fault
 }
 
-// isDue reports whether the rule strikes a flight that has the pattern.
+// isDue reports whether a matching flight gets the fault of the rule, and counts the flight.
 func (p *Proxy) isDue() bool {
 	switch {
 	case p.rule.Fault == "" || p.rule.Times == 0:

@@ -21,8 +21,8 @@ func TestFaults(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		fault    servertest.Fault
-		received string // what the server has got when the client gives up
-		released string // what it has got after Release
+		received string // data at the server when the client gives up
+		released string // data at the server after Release
 	}{
 		{servertest.LoseRequest, "before\n", "before\n"},
 		{servertest.LoseReply, "before\nstrike\n", "before\nstrike\n"},
@@ -61,7 +61,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-func TestReleaseEndsAClientThatStillWaits(t *testing.T) {
+func TestReleaseEndsWaitingClient(t *testing.T) {
 	t.Parallel()
 	s := startEcho(t)
 	p := servertest.NewProxy(t, s.addr)
@@ -76,7 +76,7 @@ func TestReleaseEndsAClientThatStillWaits(t *testing.T) {
 	expectEnd(t, conn)
 }
 
-func TestCloseDoesNotDeliverWhatIsHeld(t *testing.T) {
+func TestCloseDropsHeldRequests(t *testing.T) {
 	t.Parallel()
 	s := startEcho(t)
 	p := servertest.NewProxy(t, s.addr)
@@ -103,7 +103,7 @@ func TestRuleSkipsAndRepeats(t *testing.T) {
 		for _, message := range []string{"strike strike\n", "pass\n"} {
 			conn := dial(t, p.Addr())
 			send(t, conn, message)
-			reply, _ := bufio.NewReader(conn).ReadString('\n') // the end of the connection is an answer, too
+			reply, _ := bufio.NewReader(conn).ReadString('\n') // an error means the end of the connection
 			got = append(got, reply)
 		}
 	}
@@ -132,7 +132,7 @@ func TestOutageStrikesEveryFlight(t *testing.T) {
 	t.Parallel()
 	first, second := startEcho(t), startEcho(t)
 	p := servertest.NewProxy(t, first.addr)
-	other := p.Also(t, second.addr)
+	other := p.AddServer(t, second.addr)
 	open := dial(t, other)
 	p.Inject(servertest.Rule{Fault: servertest.LoseReply, Pattern: "strike", Outage: time.Second})
 	send(t, open, "pass\n")
@@ -152,7 +152,7 @@ func TestOutageStrikesEveryFlight(t *testing.T) {
 	})
 }
 
-func TestPatternMayComeInPieces(t *testing.T) {
+func TestPatternInPieces(t *testing.T) {
 	t.Parallel()
 	s := startEcho(t)
 	p := servertest.NewProxy(t, s.addr)
@@ -208,7 +208,7 @@ func TestClosedProxyLeavesNothing(t *testing.T) {
 	eventually(t, "the end of all goroutines", func() bool { return runtime.NumGoroutine() <= before })
 }
 
-// echo is a server that sends back every line, and notes all that it gets.
+// echo is a server that sends back each line, and records all received data.
 type echo struct {
 	listener net.Listener
 	addr     string
@@ -244,7 +244,7 @@ func (s *echo) serve(conn net.Conn) {
 		if err != nil {
 			return
 		}
-		_, _ = io.WriteString(conn, line) // fails if the client is gone
+		_, _ = io.WriteString(conn, line) // fails if the client has closed the connection
 	}
 }
 
@@ -260,7 +260,7 @@ func (s *echo) text() string {
 	return s.got.String()
 }
 
-// close waits until all clients have closed their connections.
+// close ends the listener, and waits until all clients have closed their connections.
 func (s *echo) close() {
 	_ = s.listener.Close()
 	s.running.Wait()
@@ -289,7 +289,7 @@ func expect(t *testing.T, conn net.Conn, want string) {
 	}
 }
 
-// expectFault fails unless the connection shows the client what the fault does.
+// expectFault checks the effect of fault for the client on conn.
 func expectFault(t *testing.T, conn net.Conn, fault servertest.Fault, sent time.Time) {
 	t.Helper()
 	switch fault {
@@ -303,14 +303,14 @@ func expectFault(t *testing.T, conn net.Conn, fault servertest.Fault, sent time.
 		if took := time.Since(sent); took < while {
 			t.Errorf("not delayed: it took %v", took)
 		}
-		send(t, conn, "strike\n") // the connection has not suffered
+		send(t, conn, "strike\n") // the connection still works
 		expect(t, conn, "strike\n")
 	default:
 		expectEnd(t, conn)
 	}
 }
 
-// expectEnd fails unless the other side closes the connection without another byte.
+// expectEnd checks that the peer closes the connection without sending more data.
 func expectEnd(t *testing.T, conn net.Conn) {
 	t.Helper()
 	if n, err := readUntil(t, conn, soon); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {

@@ -7,11 +7,12 @@ import (
 	"testing"
 )
 
-// Relay returns the address of a proxy on loopback for the server at target, for the duration of the test. Each connection of
-// a client is carried to one of the server by carry, in a goroutine of its own, until carry returns.
+// Relay starts a proxy on loopback for the server at target, for the duration of the test, and returns the address of
+// the proxy. For each connection of a client, Relay connects to the server and calls carry in a new goroutine. Relay
+// closes both connections when carry returns.
 func Relay(t testing.TB, target string, carry func(client, server net.Conn)) (addr string) {
 	t.Helper()
-	listener := listen(t)
+	listener := listenTCP(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	t.Cleanup(func() {
@@ -19,7 +20,7 @@ func Relay(t testing.TB, target string, carry func(client, server net.Conn)) (ad
 		running.Wait()
 	})
 	running.Go(func() {
-		relay(ctx, &running, listener, target, func(client net.Conn, server *net.TCPConn) {
+		relayConns(ctx, &running, listener, target, func(client net.Conn, server *net.TCPConn) {
 			defer server.Close()
 			defer context.AfterFunc(ctx, func() {
 				_ = client.Close()
@@ -31,7 +32,7 @@ func Relay(t testing.TB, target string, carry func(client, server net.Conn)) (ad
 	return listener.Addr().String()
 }
 
-func listen(t testing.TB) net.Listener {
+func listenTCP(t testing.TB) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -40,8 +41,9 @@ func listen(t testing.TB) net.Listener {
 	return listener
 }
 
-// relay accepts connections until ctx ends. The listener is closed then.
-func relay(
+// relayConns accepts connections until ctx ends, connects each client to target, and calls carry. When ctx ends,
+// relayConns closes the listener.
+func relayConns(
 	ctx context.Context, running *sync.WaitGroup, listener net.Listener, target string,
 	carry func(client net.Conn, server *net.TCPConn),
 ) {

@@ -8,26 +8,26 @@ import (
 	"testing"
 )
 
-// StartReplica starts a standby of the server at addr, which is that of a database, or of a [Proxy] in front of one. It
-// follows its primary through that address, by streaming replication, until [Database.Promote]. The settings are as for
-// [StartPostgres].
+// StartReplica starts a standby of the server at addr, the address of a database or of a [Proxy] in front of a
+// database. The standby follows the primary through addr by streaming replication, until [Database.Promote]. The
+// settings are the settings of [StartPostgres].
 //
-// It is a synchronous standby of a primary that was started with "synchronous_standby_names=*": that one acknowledges no
-// commit then unless the standby has it.
+// If the primary was started with "synchronous_standby_names=*", the standby is synchronous: the primary acknowledges
+// a commit only after the standby has the commit.
 func StartReplica(addr string, settings ...string) (*Database, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err
 	}
 	return startPostgres(settings, func(inst installation, data string) error {
-		backup := inst.command(filepath.Join(inst.bin, "pg_basebackup"), "--pgdata="+data, "--write-recovery-conf",
+		backup := inst.newCommand(filepath.Join(inst.binDir, "pg_basebackup"), "--pgdata="+data, "--write-recovery-conf",
 			"--checkpoint=fast", "--no-sync", "--host="+host, "--port="+port, "--username=postgres")
 		backup.Env = append(backup.Env, "PGPASSWORD="+postgresPassword, "PGSSLMODE=disable")
-		return run(backup)
+		return runCommand(backup)
 	})
 }
 
-// Replica starts a standby as [StartReplica] does, for the duration of the test. See [Require].
+// Replica starts a standby for the duration of the test. See [StartReplica] and [Require].
 func Replica(t testing.TB, addr string, settings ...string) *Database {
 	t.Helper()
 	db, err := StartReplica(addr, settings...)
@@ -36,11 +36,11 @@ func Replica(t testing.TB, addr string, settings ...string) *Database {
 	return db
 }
 
-// Promote makes a standby a server that can be written to. It waits until it is one.
+// Promote makes a standby a primary, and waits until the server accepts writes.
 func (db *Database) Promote() error {
 	inst, err := ownInstallation()
 	if err != nil {
 		return err
 	}
-	return run(inst.command(filepath.Join(inst.bin, "pg_ctl"), "promote", "--wait", "--pgdata="+dataDir(db.dir)))
+	return runCommand(inst.newCommand(filepath.Join(inst.binDir, "pg_ctl"), "promote", "--wait", "--pgdata="+dataDir(db.dir)))
 }

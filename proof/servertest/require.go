@@ -7,10 +7,12 @@ import (
 	"testing"
 )
 
-// Require ends the test unless err is nil. If a program is missing on this machine, which err tells by wrapping
-// [exec.ErrNotFound], the test is skipped; but it fails where the environment variable IDEMPOTENCY_CI is set.
+// Require ends the test unless err is nil. If err wraps [exec.ErrNotFound], because a program is missing on this
+// machine, Require skips the test, unless the environment variable IDEMPOTENCY_CI is set. In all other cases the test
+// fails.
 //
-// Tests that share a server start it once, with [StartPostgres] for instance, and hand Require the error each.
+// Tests that share a server start the server once, for example with [StartPostgres], and each test calls Require with
+// the error.
 func Require(t testing.TB, err error) {
 	t.Helper()
 	if _, ci := os.LookupEnv("IDEMPOTENCY_CI"); errors.Is(err, exec.ErrNotFound) && !ci {

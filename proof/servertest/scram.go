@@ -11,9 +11,9 @@ import (
 	"fmt"
 )
 
-// scramSecret returns what PostgreSQL stores of a password, and takes in its place: see RFC 5803. Usually there are
-// thousands of iterations, for passwords that could be guessed. This one needs a single one, which saves each
-// connection of a client with the race detector more than ten milliseconds.
+// scramSecret returns the SCRAM secret of a password, which PostgreSQL stores and accepts instead of the password
+// (RFC 5803). scramSecret uses a single iteration instead of the usual thousands, because the random password cannot
+// be guessed. This saves more than ten milliseconds for each connection of a client with the race detector.
 func scramSecret(password string) (string, error) {
 	const iterations = 1
 	salt := []byte(rand.Text())

@@ -8,27 +8,27 @@ import (
 	"syscall"
 )
 
-// scratch is the directory of this process, in which every server gets one.
+// scratch is the directory of this process. Each server has a subdirectory.
 type scratch struct {
 	dir    string
-	remove func() // called by nobody: it holds what tells the remover that this process still runs
+	remove func() // never called; keeps open the pipe whose end starts the removal
 }
 
-// ownScratch makes it in the directory that IDEMPOTENCY_SERVER_FILES names, as the Makefile does, or among other temporary
-// files.
+// ownScratch creates the directory in the directory named by the environment variable IDEMPOTENCY_SERVER_FILES, which
+// the Makefile sets, or in the usual directory for temporary files.
 var ownScratch = sync.OnceValues(func() (*scratch, error) {
 	dir, err := os.MkdirTemp(os.Getenv("IDEMPOTENCY_SERVER_FILES"), "servertest-")
 	if err != nil {
 		return nil, err
 	}
-	remove, err := afterwards("rm", "-rf", dir)
+	remove, err := runAfterwards("rm", "-rf", dir)
 	if err != nil {
 		return nil, err
 	}
-	return &scratch{dir, remove}, os.Chmod(dir, 0o711) // the servers' users have to get to their directories
+	return &scratch{dir, remove}, os.Chmod(dir, 0o711) // the accounts of the servers must reach their directories
 })
 
-// newDir makes a directory that nobody else can open. It belongs to owner, nil being who runs this process.
+// newDir creates a directory that only owner can open. A nil owner means the account of this process.
 func newDir(owner *syscall.Credential) (string, error) {
 	s, err := ownScratch()
 	if err != nil {

@@ -12,19 +12,19 @@ import (
 	"time"
 )
 
-// SentinelMaster is the name by which sentinels know their master.
+// SentinelMaster is the name of the master for the sentinels.
 const SentinelMaster = "records"
 
-// Sentinel is a Redis master with replicas, and three sentinels that watch them. Two of those have to agree that the
-// master is down. They find it so when it has been silent for two seconds.
+// Sentinel consists of a Redis master, its replicas, and three sentinels. A failover begins when two sentinels agree
+// that the master is down. A sentinel considers the master down after two seconds of silence.
 type Sentinel struct {
 	nodes     []*Server
 	sentinels []*Server
 }
 
-// StartRedisSentinel starts a master with replicas, for which args are as for [StartRedis], and their sentinels. It
-// waits until the replicas have what the master has, and every sentinel knows all of them, which takes Redis two
-// seconds. Clients of the sentinels, too, need [RedisPassword].
+// StartRedisSentinel starts a master with replicas, and three sentinels. The args are the args of [StartRedis].
+// StartRedisSentinel waits until the replicas have the data of the master, and each sentinel knows all servers, which
+// takes Redis two seconds. Clients of the sentinels also need [RedisPassword].
 func StartRedisSentinel(replicas int, args ...string) (_ *Sentinel, err error) {
 	s := &Sentinel{}
 	defer func() {
@@ -32,7 +32,7 @@ func StartRedisSentinel(replicas int, args ...string) (_ *Sentinel, err error) {
 			s.Close()
 		}
 	}()
-	args = append([]string{"--repl-diskless-sync-delay", "0"}, args...) // else a replica gets its first copy after 5 s
+	args = append([]string{"--repl-diskless-sync-delay", "0"}, args...) // the default delays the first copy by 5 s
 	for range 1 + replicas {
 		node, err := StartRedis(args...)
 		if err != nil {
@@ -42,7 +42,7 @@ func StartRedisSentinel(replicas int, args ...string) (_ *Sentinel, err error) {
 	}
 	master := strconv.Itoa(s.nodes[0].port)
 	for _, replica := range s.nodes[1:] {
-		if _, err := ask(replica, "REPLICAOF 127.0.0.1 "+master); err != nil {
+		if _, err := askRedis(replica, "REPLICAOF 127.0.0.1 "+master); err != nil {
 			return nil, err
 		}
 	}
@@ -56,22 +56,22 @@ func StartRedisSentinel(replicas int, args ...string) (_ *Sentinel, err error) {
 		s.sentinels = append(s.sentinels, sentinel)
 	}
 	known := fmt.Sprintf(",slaves=%d,sentinels=3", replicas)
-	err = s.await("that all know each other", func(told string) bool { return strings.Contains(told, known) })
+	err = s.awaitSentinels("that all know each other", func(told string) bool { return strings.Contains(told, known) })
 	if err != nil {
 		return nil, err
 	}
-	return s, awaitCopy(s.nodes[1:]...)
+	return s, awaitReplication(s.nodes[1:]...)
 }
 
-// sentinelCommand gives the configuration, with the passwords, through standard input to a shell, which writes the file
-// that a sentinel needs. A sentinel that is started again has one already.
+// sentinelCommand passes the configuration with the passwords through standard input to a shell, which writes the
+// file for the sentinel. A restarted sentinel keeps its file.
 func sentinelCommand(path, dir string, port int, master string) *exec.Cmd {
 	const run = `[ -e sentinel.conf ] || cat >sentinel.conf
 exec "$0" sentinel.conf --sentinel --port "$1" --bind 127.0.0.1`
 	cmd := exec.Command("sh", "-c", run, path, strconv.Itoa(port))
 	cmd.Dir = dir
 	cmd.Stdin = strings.NewReader(strings.NewReplacer(
-		"MASTER", SentinelMaster, "PORT", master, "PASSWORD", redisPassword, "PEER", peer,
+		"MASTER", SentinelMaster, "PORT", master, "PASSWORD", redisPassword, "PEER", peerUser,
 	).Replace(`requirepass PASSWORD
 sentinel sentinel-pass PASSWORD
 sentinel monitor MASTER 127.0.0.1 PORT 2
@@ -83,8 +83,8 @@ sentinel failover-timeout MASTER 6000
 	return cmd
 }
 
-// RedisSentinel starts a master with replicas as [StartRedisSentinel] does, for the duration of the test. See
-// [Require].
+// RedisSentinel starts a master with replicas and sentinels for the duration of the test. See [StartRedisSentinel]
+// and [Require].
 func RedisSentinel(t testing.TB, replicas int, args ...string) *Sentinel {
 	t.Helper()
 	s, err := StartRedisSentinel(replicas, args...)
@@ -93,7 +93,7 @@ func RedisSentinel(t testing.TB, replicas int, args ...string) *Sentinel {
 	return s
 }
 
-// Addrs returns the hosts and ports of the sentinels.
+// Addrs returns the addresses of the sentinels.
 func (s *Sentinel) Addrs() (addrs []string) {
 	for _, sentinel := range s.sentinels {
 		addrs = append(addrs, sentinel.Addr())
@@ -101,12 +101,12 @@ func (s *Sentinel) Addrs() (addrs []string) {
 	return addrs
 }
 
-// Nodes returns the master and the replicas, of which each may be the master by now.
+// Nodes returns the first master, and then the replicas. After a failover, any node may be the master.
 func (s *Sentinel) Nodes() []*Server { return s.nodes }
 
-// Master returns the server that is the master according to one of the sentinels.
+// Master returns the current master according to the first sentinel.
 func (s *Sentinel) Master() (*Server, error) {
-	told, err := ask(s.sentinels[0], "INFO sentinel")
+	told, err := askRedis(s.sentinels[0], "INFO sentinel")
 	if err != nil {
 		return nil, err
 	}
@@ -118,13 +118,13 @@ func (s *Sentinel) Master() (*Server, error) {
 	return nil, fmt.Errorf("an unknown master: %s", told)
 }
 
-// Failover orders a failover, though nothing is wrong with the master. It does not wait for its end.
+// Failover starts a failover from a healthy master, and returns before the end of the failover.
 func (s *Sentinel) Failover() error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(patience); ; <-tick.C {
-		_, err := ask(s.sentinels[0], "SENTINEL FAILOVER "+SentinelMaster)
-		// The sentinel has not asked a replica yet, or is about to end another failover.
+		_, err := askRedis(s.sentinels[0], "SENTINEL FAILOVER "+SentinelMaster)
+		// The sentinel has not contacted a replica yet, or is finishing an earlier failover.
 		later := err != nil && (strings.HasPrefix(err.Error(), "NOGOODSLAVE") || strings.HasPrefix(err.Error(), "INPROG"))
 		if !later || time.Now().After(deadline) {
 			return err
@@ -132,30 +132,30 @@ func (s *Sentinel) Failover() error {
 	}
 }
 
-// AwaitFailover waits until all sentinels have another master than old, and that it is up.
+// AwaitFailover waits until all sentinels report a master that is up and is not old.
 func (s *Sentinel) AwaitFailover(old *Server) error {
-	return s.await("a failover", func(told string) bool {
+	return s.awaitSentinels("a failover", func(told string) bool {
 		return strings.Contains(told, ",status=ok,") && !strings.Contains(told, "address="+old.Addr()+",")
 	})
 }
 
-// Isolate cuts the master off from the sentinels and from all replicas but those that are cut off with it, until heal is
-// called. Clients still reach it.
+// Isolate disconnects the master and the replicas in with from the sentinels and all other replicas, until heal is
+// called. Clients still reach all servers.
 func (s *Sentinel) Isolate(master *Server, with ...*Server) (heal func() error, err error) {
 	var heals []func() error
 	for _, node := range append([]*Server{master}, with...) {
-		letIn, err := shutOut(node)
+		allowPeers, err := blockPeers(node)
 		if err != nil {
 			return nil, err
 		}
-		heals = append(heals, letIn)
+		heals = append(heals, allowPeers)
 	}
-	for _, replica := range with { // as a client it gets in
-		if _, err := ask(replica, `CONFIG SET masteruser ""`); err != nil {
+	for _, replica := range with { // as a client, the replica reaches the master
+		if _, err := askRedis(replica, `CONFIG SET masteruser ""`); err != nil {
 			return nil, err
 		}
 		heals = append(heals, func() error {
-			_, err := ask(replica, "CONFIG SET masteruser "+peer)
+			_, err := askRedis(replica, "CONFIG SET masteruser "+peerUser)
 			return err
 		})
 	}
@@ -167,14 +167,14 @@ func (s *Sentinel) Isolate(master *Server, with ...*Server) (heal func() error, 
 	}, nil
 }
 
-// Close ends all servers and removes their directories.
+// Close ends all servers, and removes their directories.
 func (s *Sentinel) Close() {
 	closeAll(s.sentinels)
 	closeAll(s.nodes)
 }
 
-// await waits until every sentinel tells of its master what is wanted. It tells
+// awaitSentinels waits until wanted returns true for the INFO of each sentinel, which contains a line such as
 // "master0:name=records,status=ok,address=127.0.0.1:12345,slaves=1,sentinels=3".
-func (s *Sentinel) await(what string, wanted func(told string) bool) error {
-	return await(s.sentinels, "INFO sentinel", what, wanted)
+func (s *Sentinel) awaitSentinels(what string, wanted func(told string) bool) error {
+	return awaitReplies(s.sentinels, "INFO sentinel", what, wanted)
 }

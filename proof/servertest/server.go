@@ -1,16 +1,16 @@
 //go:build unix
 
-// Package servertest starts private Redis, PostgreSQL, MariaDB and Prometheus servers for tests and examples, and puts a
-// [Proxy] between them and their clients that breaks connections at chosen messages.
+// Package servertest starts private Redis, PostgreSQL, MariaDB and Prometheus servers for tests and examples. A
+// [Proxy] between a server and its clients can break connections at chosen messages.
 //
-// The servers listen on loopback only and ask for a password that only this process knows; Prometheus asks for none. If
-// it is root's, they run as the users "redis", "postgres", "mysql", "prometheus" and "etcd". Nobody else can open the
-// temporary directories in which they keep their files.
+// The servers listen only on loopback. Each server except Prometheus asks for a password, which only this process
+// knows. If this process runs as root, the servers run as the users "redis", "postgres", "mysql", "prometheus" and
+// "etcd". The files of a server are in a temporary directory, which only the user of the server can open.
 //
-// A server that nobody closes ends with the process that started it, and the directories go then at the latest, even if
-// that process is killed. (Only Linux ends the servers of a killed process; elsewhere they have to be closed.)
+// The servers end with the process that started them, even if the process is killed, and their directories are then
+// removed. Only Linux ends the servers of a killed process; on other systems the servers must be closed.
 //
-// It is for the tests and examples of this repository, and may change at any time.
+// The package is for the tests and examples of this repository, and may change at any time.
 package servertest
 
 import (
@@ -25,84 +25,85 @@ import (
 	"time"
 )
 
-// Server is the process of a server with a port and a directory of its own. Its methods must not be called at the
-// same time, apart from Addr.
+// Server is a server process with its own port and directory. The methods, except Addr, must not be called
+// concurrently.
 type Server struct {
-	dir     string
-	port    int
-	command func(dir string, port int) *exec.Cmd
-	env     []string       // what its environment has besides
-	abort   syscall.Signal // ends the server at once; what it does not save is not asked for
-	process *process
-	resume  func() // nil unless the server is paused
+	dir             string
+	port            int
+	newCommand      func(dir string, port int) *exec.Cmd
+	extraEnv        []string       // environment variables in addition to those of this process
+	abortSignal     syscall.Signal // ends the server at once, without saving data
+	process         *process
+	resumeProcesses func() // nil: the server is not paused
 }
 
-// Addr returns the host and port of the server. They do not change.
+// Addr returns the address of the server, which never changes.
 func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
 
-// Crash ends the server without any chance to save something: PostgreSQL by an immediate shutdown, others by SIGKILL.
-// When it returns, all processes of the server are gone.
-func (s *Server) Crash() { s.end(s.abort) }
+// Crash ends the server at once, so that the server cannot save data: PostgreSQL with an immediate shutdown, other
+// servers with SIGKILL. Crash returns after the end of all processes of the server.
+func (s *Server) Crash() { s.endWith(s.abortSignal) }
 
-// Restart starts the server again with the same address and files; if it runs, it crashes before.
+// Restart starts the server again with the same address and files. A running server crashes first.
 func (s *Server) Restart() (err error) {
 	s.Crash()
-	cmd := s.command(s.dir, s.port)
-	cmd.Env = append(cmd.Environ(), s.env...)
-	s.process, err = launch(cmd, s.abort)
+	cmd := s.newCommand(s.dir, s.port)
+	cmd.Env = append(cmd.Environ(), s.extraEnv...)
+	s.process, err = startProcess(cmd, s.abortSignal)
 	return err
 }
 
-// Pause stops all processes of the server as they are: its connections stay open, but nobody answers.
+// Pause stops all processes of the server with SIGSTOP. The connections stay open without answers.
 func (s *Server) Pause() (err error) {
 	s.Resume()
 	process := s.process.cmd.Process
 	if err := process.Signal(syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("pausing %s: %w", s.Addr(), err)
 	}
-	// The list is complete: a process that was told to stop starts no further ones.
+	// The list of children is complete, because the stopped parent starts no more children.
 	resume := []string{"kill", "-CONT", strconv.Itoa(process.Pid)}
-	for _, child := range children(process.Pid) {
-		_ = syscall.Kill(child, syscall.SIGSTOP) // fails if it has just ended
+	for _, child := range childrenOf(process.Pid) {
+		_ = syscall.Kill(child, syscall.SIGSTOP) // fails if the child has just ended
 		resume = append(resume, strconv.Itoa(child))
 	}
-	s.resume, err = afterwards(resume...)
+	s.resumeProcesses, err = runAfterwards(resume...)
 	return err
 }
 
 // Resume ends a pause.
 func (s *Server) Resume() {
-	if s.resume != nil {
-		s.resume()
-		s.resume = nil
+	if s.resumeProcesses != nil {
+		s.resumeProcesses()
+		s.resumeProcesses = nil
 	}
 }
 
-// Processes returns the ids of all processes of a running server.
+// Processes returns the IDs of all processes of a running server.
 func (s *Server) Processes() []int {
 	pid := s.process.cmd.Process.Pid
-	return append(children(pid), pid)
+	return append(childrenOf(pid), pid)
 }
 
-// ProcessorTime returns the processor time that the processes of a running server have taken so far. Only Linux knows it.
+// ProcessorTime returns the processor time of all processes of a running server. ProcessorTime is supported on Linux
+// only.
 func (s *Server) ProcessorTime() (time.Duration, error) { return processorTime(s.Processes()) }
 
-// Close ends the server and removes its directory.
+// Close ends the server, and removes the directory.
 func (s *Server) Close() {
 	s.Crash()
 	_ = os.RemoveAll(s.dir)
 }
 
-func (s *Server) end(sig os.Signal) {
+func (s *Server) endWith(sig os.Signal) {
 	s.Resume()
 	if s.process != nil {
-		s.process.end(sig)
+		s.process.endWith(sig)
 	}
 }
 
-// newServer returns a server that is not started: a program, which a command runs as the first of the accounts that this
-// machine has. The owner of its directory is nil if this process is not root's. The error wraps [exec.ErrNotFound] if this
-// machine does not have the program.
+// newServer returns a server for program, without starting the server. The program runs as the first of accounts that
+// exists on this machine. If this process does not run as root, owner is nil, and the program runs as the account of
+// this process. The error wraps [exec.ErrNotFound] if this machine lacks the program.
 func newServer(
 	program string, accounts []string, command func(path, dir string, port int) *exec.Cmd,
 ) (s *Server, owner *syscall.Credential, err error) {
@@ -110,12 +111,12 @@ func newServer(
 	if err != nil {
 		return nil, nil, err
 	}
-	owner, err = account(accounts...)
+	owner, err = findAccount(accounts...)
 	if err != nil {
 		return nil, nil, err
 	}
 	dir, err := newDir(owner)
-	return &Server{dir: dir, abort: syscall.SIGKILL, command: func(dir string, port int) *exec.Cmd {
+	return &Server{dir: dir, abortSignal: syscall.SIGKILL, newCommand: func(dir string, port int) *exec.Cmd {
 		cmd := command(path, dir, port)
 		cmd.Dir, cmd.SysProcAttr = dir, &syscall.SysProcAttr{Credential: owner}
 		return cmd
@@ -124,14 +125,14 @@ func newServer(
 
 var environment atomic.Pointer[[]string]
 
-// SetEnv gives each server that is made from now on these environment variables, such as "TZ=UTC",
-// besides those of this process. It replaces what was set before.
+// SetEnv adds environment variables, such as "TZ=UTC", to the environment of each server that is started later for
+// the first time. SetEnv replaces the variables of an earlier call.
 func SetEnv(vars ...string) { environment.Store(&vars) }
 
-// start starts the server on a port that nobody else uses.
-func (s *Server) start() (err error) {
+// startOnRandomPort starts the server on a random port, and tries up to five ports.
+func (s *Server) startOnRandomPort() (err error) {
 	if vars := environment.Load(); vars != nil {
-		s.env = slices.Clone(*vars)
+		s.extraEnv = slices.Clone(*vars)
 	}
 	for range 5 {
 		s.port = randomPort()
@@ -142,11 +143,12 @@ func (s *Server) start() (err error) {
 	return err
 }
 
-// startWith starts the server when fill has made its files. If either fails, nothing is left of it.
-func (s *Server) startWith(fill func() error) error {
+// fillAndStart calls fill to create the files, and starts the server. After an error, fillAndStart removes the
+// server.
+func (s *Server) fillAndStart(fill func() error) error {
 	err := fill()
 	if err == nil {
-		err = s.start()
+		err = s.startOnRandomPort()
 	}
 	if err != nil {
 		s.Close()
@@ -154,9 +156,10 @@ func (s *Server) startWith(fill func() error) error {
 	return err
 }
 
-// randomPort returns a port below those that the kernel gives to outgoing connections, for none of them to take it
-// while the server is down. So is the bus port of a Redis Cluster, which is 10000 above.
+// randomPort returns a port below the ports that the kernel gives to outgoing connections, so that no outgoing
+// connection can take the port while the server is down. The bus port of a Redis Cluster, 10000 above, is also below
+// these ports.
 func randomPort() int { return 10000 + rand.IntN(12000) }
 
-// secondPort returns another port for the server that listens on a random one.
+// secondPort returns a second port for the server on a random port.
 func secondPort(port int) int { return port + 10000 }

@@ -20,15 +20,15 @@ import (
 )
 
 const (
-	soon  = 10 * time.Second       // something has to have happened
-	while = 100 * time.Millisecond // something must not happen
+	soon  = 10 * time.Second       // time limit for expected events
+	while = 100 * time.Millisecond // time without an unexpected event
 )
 
-func TestRedisIsTheProgramThatIsAskedFor(t *testing.T) {
-	servertest.Redis(t) // skips this test, too
+func TestRedisProgramFromEnvironment(t *testing.T) {
+	servertest.Redis(t) // skips the test if Redis is missing
 	for program, want := range map[string]string{
 		"no-such-server": exec.ErrNotFound.Error(),
-		"false":          "/false - --port", // is not a server, and ends
+		"false":          "/false - --port", // ends at once
 	} {
 		t.Setenv("IDEMPOTENCY_REDIS", program)
 		if _, err := servertest.StartRedis(); err == nil || !strings.Contains(err.Error(), want) {
@@ -59,7 +59,7 @@ func TestStartTriesAnotherPort(t *testing.T) {
 	redis(t, s, "PING")
 }
 
-func TestStartTellsWhatTheServerSaid(t *testing.T) {
+func TestStartErrorHasServerOutput(t *testing.T) {
 	t.Parallel()
 	_, redis := servertest.StartRedis("--nonsense", "1")
 	_, postgres := servertest.StartPostgres("nonsense=1")
@@ -82,7 +82,7 @@ func TestStartTellsWhatTheServerSaid(t *testing.T) {
 }
 
 func TestClosedServersLeaveNothing(t *testing.T) {
-	servertest.Postgres(t).Close() // makes what all servers of this process share
+	servertest.Postgres(t).Close() // creates the template, which all servers of this process share
 	servertest.MariaDB(t).Close()
 	before := runtime.NumGoroutine()
 
@@ -101,7 +101,7 @@ func TestClosedServersLeaveNothing(t *testing.T) {
 	db.Close()
 	m.Close()
 	s.Close()
-	s.Close() // does no harm
+	s.Close() // has no effect
 
 	expectGone(t, processes)
 	for _, dir := range []string{db.Dir(), m.Dir(), s.Dir()} {
@@ -142,7 +142,7 @@ func TestRequire(t *testing.T) {
 	}
 }
 
-// recorder notes how a test ends.
+// recorder records the end of a test.
 type recorder struct {
 	testing.TB
 	result string
@@ -182,7 +182,7 @@ func ask(t *testing.T, m *servertest.Maria, sql string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// expectGone fails unless the processes are gone already: not even unreaped ones are left.
+// expectGone checks that all processes have ended and were reaped.
 func expectGone(t *testing.T, processes []int) {
 	t.Helper()
 	for _, process := range processes {

@@ -159,7 +159,7 @@ func newClusterBackend(t *testing.T) *backend {
 			p := servertest.NewProxy(t, masters[0].Addr())
 			through := map[string]string{masters[0].Addr(): p.Addr()}
 			for _, master := range masters[1:] {
-				through[master.Addr()] = p.Also(t, master.Addr())
+				through[master.Addr()] = p.AddServer(t, master.Addr())
 			}
 			return p, func(t testing.TB) idempotency.Store {
 				return idempotency.NewRedisStore(newClusterClient(t, masters, through), idempotency.RedisOptions{})

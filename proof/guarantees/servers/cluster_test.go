@@ -27,7 +27,7 @@ func TestRedisClusterFailsOver(t *testing.T) {
 
 // cluster has six nodes: three masters with a replica each.
 type cluster struct {
-	*servertest.Six
+	*servertest.ReplicatedCluster
 	cut    cut
 	prefix string // of records
 }
@@ -40,7 +40,7 @@ var names = []string{"b", "c", "a"}
 
 func newCluster(t *testing.T, row failover) deployment {
 	t.Helper()
-	c := &cluster{Six: servertest.RedisClusterOfSix(t)}
+	c := &cluster{ReplicatedCluster: servertest.RedisClusterWithReplicas(t)}
 	if row.fault == "killed while a slot moves" {
 		c.prefix = tag
 	}

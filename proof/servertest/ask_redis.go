@@ -13,22 +13,23 @@ import (
 	"time"
 )
 
-// await asks every server until it tells what is wanted.
-func await(servers []*Server, question, what string, wanted func(told string) bool) error {
+// awaitReplies sends question to each server, repeatedly until isWanted returns true for the reply. The text what
+// describes the wanted state in errors.
+func awaitReplies(servers []*Server, question, what string, isWanted func(reply string) bool) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	deadline := time.Now().Add(patience)
 	for _, s := range servers {
 		for {
-			told, err := ask(s, question)
+			reply, err := askRedis(s, question)
 			if err != nil {
 				return err
 			}
-			if wanted(told) {
+			if isWanted(reply) {
 				break
 			}
 			if time.Now().After(deadline) {
-				return fmt.Errorf("waited %v for %s:\n%s", patience, what, told)
+				return fmt.Errorf("waited %v for %s:\n%s", patience, what, reply)
 			}
 			<-tick.C
 		}
@@ -36,8 +37,8 @@ func await(servers []*Server, question, what string, wanted func(told string) bo
 	return nil
 }
 
-// ask sends one command to a Redis server and returns the reply, which must be a string or a number.
-func ask(s *Server, command string) (string, error) {
+// askRedis sends a command to a Redis server, and returns the reply, which must be a string or a number.
+func askRedis(s *Server, command string) (string, error) {
 	conn, err := net.Dial("tcp", s.Addr())
 	if err != nil {
 		return "", err
