@@ -257,14 +257,14 @@ var (
 	keyOf       = rowtest.KeyOf
 	request     = rowtest.Request
 	answer      = rowtest.Answer
-	claimKey    = rowtest.Begun
-	completeKey = rowtest.Completed
+	claimKey    = rowtest.MustBegin
+	completeKey = rowtest.MustComplete
 )
 
 // requireReplay requires that a request with the key gets the stored answer want.
 func requireReplay(t testing.TB, store idempotency.Store, id string, want idempotency.Response) {
 	t.Helper()
-	require.Equal(t, want, rowtest.Stored(t, store, id))
+	require.Equal(t, want, rowtest.MustReadResponse(t, store, id))
 }
 
 // claimAndLapse claims a key, and returns when the lease has lapsed.

@@ -215,7 +215,7 @@ func refuseOutside(uses ...string) func(string) *mysql.MySQLError {
 
 // isOutside returns what tells statements that are not in the subset which the table of features declares for those uses.
 func isOutside(uses ...string) func(statement string) bool {
-	return enginetest.Outside(mysqlstore.Features, plainSQL, quoted, uses...)
+	return enginetest.NewWordCheck(mysqlstore.Features, plainSQL, quoted, uses...)
 }
 
 // Each statement keeps to plain SQL, and to the features that the table names for its use.

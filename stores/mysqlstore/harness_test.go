@@ -109,12 +109,12 @@ var (
 	answer        = rowtest.Answer
 	happened      = rowtest.Happened
 	notHappened   = rowtest.NotHappened
-	begun         = rowtest.Begun
-	completed     = rowtest.Completed
+	begun         = rowtest.MustBegin
+	completed     = rowtest.MustComplete
 	complete      = rowtest.Complete
-	requireStored = rowtest.Stored
+	requireStored = rowtest.MustReadResponse
 	requireReplay = rowtest.RequireReplay
-	inspected     = rowtest.Inspected
+	inspected     = rowtest.MustInspect
 )
 
 // requireWaiting waits until a statement on the table waits for another transaction: it has run for a tenth of a

@@ -38,7 +38,7 @@ func TestInspectorConformance(t *testing.T) {
 // abandoned claims a key by a lease, lets that lapse, and returns the entry.
 func (w *world) abandoned(t testing.TB, key string) idempotency.Entry {
 	t.Helper()
-	return w.subject().Abandoned(t, key)
+	return w.subject().AbandonKey(t, key)
 }
 
 // lapsed lets the lease of a key lapse, and returns the entry.

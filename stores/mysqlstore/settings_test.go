@@ -50,7 +50,7 @@ func requireRound(t *testing.T, db, admin *sql.DB, unsafe ...string) {
 	require.NoError(t, mysqlstore.Migrate(t.Context(), db, opts), "again")
 	store := mysqlstore.New(db, opts)
 	requireFindings(t, store.Table, unsafe...)
-	require.NoError(t, settingtest.Round(t.Context(), settingtest.Subject{
+	require.NoError(t, settingtest.CheckContract(t.Context(), settingtest.Subject{
 		Store: store, Maintain: store.Maintain,
 		Records: func(context.Context) (int, error) {
 			return one[int](t, admin, "SELECT COUNT(*) FROM "+opts.Table), nil

@@ -41,7 +41,7 @@ const (
 // EngineRows returns the table of the README.
 func EngineRows() (rows []string) {
 	for _, e := range engines {
-		rows = append(rows, enginetest.Row(e.Engine, features, byStore, bySteps))
+		rows = append(rows, enginetest.ReadmeRow(e.Engine, features, byStore, bySteps))
 	}
 	return rows
 }

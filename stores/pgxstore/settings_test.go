@@ -42,7 +42,7 @@ func requireRound(t *testing.T, pool, admin *pgxpool.Pool, opts pgxstore.Options
 			return one[int](t, admin, "SELECT count(*) FROM "+tableName(opts)), nil
 		}
 	}
-	require.NoError(t, settingtest.Round(t.Context(), subject))
+	require.NoError(t, settingtest.CheckContract(t.Context(), subject))
 }
 
 // Every name can be stored, whatever the encodings of the database and of the sessions are, and each session knows what

@@ -77,11 +77,11 @@ var (
 	answer        = rowtest.Answer
 	happened      = rowtest.Happened
 	notHappened   = rowtest.NotHappened
-	begun         = rowtest.Begun
-	completed     = rowtest.Completed
+	begun         = rowtest.MustBegin
+	completed     = rowtest.MustComplete
 	complete      = rowtest.Complete
 	requireReplay = rowtest.RequireReplay
-	inspected     = rowtest.Inspected
+	inspected     = rowtest.MustInspect
 )
 
 // newSubject returns a store on a file that another store has open, too.

@@ -40,7 +40,7 @@ func init() {
 func requireRound(t *testing.T, path string, unsafe map[string]string) {
 	t.Helper()
 	store := open(t, path, sqlitestore.Options{Synchronous: sqlitestore.Normal})
-	require.NoError(t, settingtest.Round(t.Context(), settingtest.Subject{Store: store}))
+	require.NoError(t, settingtest.CheckContract(t.Context(), settingtest.Subject{Store: store}))
 	found := findings(t, store)
 	delete(found, "file system") // of the tests
 	delete(found, "free space")

@@ -1,5 +1,5 @@
-// Package aborttest sends requests to a service whose connections to its database break, and whose handlers and clients
-// give up. Tests of steps in transactions share it.
+// Package aborttest sends requests to a service while connections to its database break, and while handlers and clients give up.
+// The tests of steps in transactions share the package.
 package aborttest
 
 import (
@@ -20,24 +20,24 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// Service is a service that reaches its database through a proxy. Its handler calls Interrupt where it may be
-// interrupted, and answers with 201.
+// Service is a service that reaches its database through a proxy. The handler calls Interrupt at each place where an interruption
+// may happen, and answers with status 201.
 type Service struct {
 	*testing.T
 	Proxy    *servertest.Proxy
 	Handler  http.Handler
-	Patterns []string // of the statements that are struck; "" is that of all
+	Patterns []string // patterns of statements that get a fault; "" matches all statements
 
-	mu      sync.Mutex
-	answers map[string]string // by key
-	trouble atomic.Int64      // handlers that were interrupted
+	mu                sync.Mutex
+	answerByKey       map[string]string
+	interruptionCount atomic.Int64
 }
 
-// Run sends requests with keys of their own, while connections break, until each is answered. It returns the answers by
-// key.
+// Run sends requests with different keys while connections break, and repeats each request until the answer. Run returns the
+// answers by key.
 func (s *Service) Run(keys int) map[string]string {
 	s.Helper()
-	s.answers = map[string]string{}
+	s.answerByKey = map[string]string{}
 	stop := s.injectFaults()
 	var crowd sync.WaitGroup
 	const workers = 4
@@ -50,17 +50,17 @@ func (s *Service) Run(keys int) map[string]string {
 	}
 	crowd.Wait()
 	stop()
-	require.Len(s, s.answers, keys)
-	s.Logf("%d interruptions of handlers", s.trouble.Load())
-	return maps.Clone(s.answers)
+	require.Len(s, s.answerByKey, keys)
+	s.Logf("%d interruptions of handlers", s.interruptionCount.Load())
+	return maps.Clone(s.answerByKey)
 }
 
-// Interrupt does what may happen to a handler, once in a while. Kill ends the session of its transaction, and is nil
-// outside of one. A handler that stands still does so for less than stall.
+// Interrupt interrupts a handler at random, in 4 of oneOf calls: with a panic, with an error, by kill, or with a pause shorter than
+// stall. The function kill ends the database session of the handler's transaction; outside of a transaction kill is nil.
 func (s *Service) Interrupt(oneOf int, stall time.Duration, kill func()) error {
 	what := rand.IntN(oneOf)
 	if what < 4 {
-		s.trouble.Add(1)
+		s.interruptionCount.Add(1)
 	}
 	switch what {
 	case 0:
@@ -71,12 +71,13 @@ func (s *Service) Interrupt(oneOf int, stall time.Duration, kill func()) error {
 		if kill != nil {
 			kill()
 		}
-	case 3: // renewals go on, or the server ends the session
+	case 3: // meanwhile leases are renewed, or the server ends the session
 		time.Sleep(rand.N(stall))
 	}
 	return nil
 }
 
+// injectFaults injects random faults in the background until stop is called.
 func (s *Service) injectFaults() (stop func()) {
 	faults := []servertest.Fault{
 		servertest.LoseRequest, servertest.LoseReply, servertest.CutRequest, servertest.CutReply, servertest.HoldReply,
@@ -100,12 +101,12 @@ func (s *Service) injectFaults() (stop func()) {
 	}
 }
 
-// sendUntilDone sends a request until it is answered.
+// sendUntilDone repeats a request until the answer.
 func (s *Service) sendUntilDone(key string) {
 	for until := time.Now().Add(2 * time.Minute); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
-		if w := s.send(key); w != nil && w.Code == http.StatusCreated {
+		if w := s.sendRequest(key); w != nil && w.Code == http.StatusCreated {
 			s.mu.Lock()
-			s.answers[key] = w.Body.String()
+			s.answerByKey[key] = w.Body.String()
 			s.mu.Unlock()
 			return
 		}
@@ -113,8 +114,8 @@ func (s *Service) sendUntilDone(key string) {
 	s.Errorf("%s was not answered", key)
 }
 
-// send sends a request whose client may leave. It returns nil if the handler has panicked.
-func (s *Service) send(key string) (w *httptest.ResponseRecorder) {
+// sendRequest sends a request, which the client sometimes cancels. sendRequest returns nil if the handler has panicked.
+func (s *Service) sendRequest(key string) (w *httptest.ResponseRecorder) {
 	defer func() {
 		if recover() != nil {
 			w = nil
@@ -133,13 +134,13 @@ func (s *Service) send(key string) (w *httptest.ResponseRecorder) {
 	return w
 }
 
-// RequireReplays checks that each key is answered again by its answer, and not by its handler.
+// RequireReplays checks that a retry of each key is a replay of the answer.
 func (s *Service) RequireReplays() {
 	s.Helper()
-	for key, answer := range s.answers {
+	for key, answer := range s.answerByKey {
 		var w *httptest.ResponseRecorder
-		require.Eventually(s, func() bool { // connections that were struck are still in the pool
-			w = s.send(key)
+		require.Eventually(s, func() bool { // the pool still has broken connections
+			w = s.sendRequest(key)
 			return w != nil && w.Code == http.StatusCreated
 		}, 30*time.Second, 10*time.Millisecond)
 		require.Equal(s, answer, w.Body.String())

@@ -1,4 +1,4 @@
-// Package enginetest holds the statements of a store, and its README, to what the store says of engines.
+// Package enginetest checks that the statements and the README of a store agree with the list of engines of the store.
 package enginetest
 
 import (
@@ -13,9 +13,9 @@ import (
 
 var sqlWord = regexp.MustCompile(`[A-Za-z_]\w*`)
 
-// Outside returns what tells statements that have a word which is neither plain nor a sign of a feature of those uses. What
-// quoted matches has no words: comments, strings and names in quotes.
-func Outside(features []sqlstore.Feature, plain string, quoted *regexp.Regexp, uses ...string) func(statement string) bool {
+// NewWordCheck returns a function that reports whether a statement has an unknown word. The known words are plain and the Words of
+// the features for uses. Text that quoted matches, such as comments, strings and quoted names, has no words.
+func NewWordCheck(features []sqlstore.Feature, plain string, quoted *regexp.Regexp, uses ...string) func(statement string) bool {
 	words := strings.Fields(plain)
 	for _, f := range features {
 		if f.IsUsedBy(uses) {
@@ -23,7 +23,7 @@ func Outside(features []sqlstore.Feature, plain string, quoted *regexp.Regexp, u
 		}
 	}
 	slices.Sort(words)
-	var known sync.Map // of statements, which are sent again and again
+	var known sync.Map // results by statement, because tests repeat statements
 	return func(statement string) bool {
 		if outside, ok := known.Load(statement); ok {
 			return outside.(bool)
@@ -38,9 +38,9 @@ func Outside(features []sqlstore.Feature, plain string, quoted *regexp.Regexp, u
 	}
 }
 
-// Row returns what a table in a README says of an engine: who may use it, and what it lacks. The store names, for each feature,
-// where the engine says that it has it.
-func Row(e sqlstore.Engine, features []sqlstore.Feature, uses ...string) string {
+// ReadmeRow returns the row of an engine for the table in a README: whether each of uses is allowed, and the features that the
+// engine lacks.
+func ReadmeRow(e sqlstore.Engine, features []sqlstore.Feature, uses ...string) string {
 	var cells, reasons []string
 	for _, use := range uses {
 		missing := e.Missing(features, use)
@@ -49,7 +49,7 @@ func Row(e sqlstore.Engine, features []sqlstore.Feature, uses ...string) string 
 			continue
 		}
 		cells = append(cells, "refused")
-		reason := link(missing[0].Name, missing[0].Lacks[e.Name])
+		reason := linkTo(missing[0].Name, missing[0].Lacks[e.Name])
 		if !slices.Contains(reasons, reason) {
 			reasons = append(reasons, reason)
 		}
@@ -58,7 +58,7 @@ func Row(e sqlstore.Engine, features []sqlstore.Feature, uses ...string) string 
 	return fmt.Sprintf("| %s | %s | %s |", name, strings.Join(cells, " | "), strings.Join(reasons, "; "))
 }
 
-func link(text, source string) string {
+func linkTo(text, source string) string {
 	if source == "" {
 		return text
 	}

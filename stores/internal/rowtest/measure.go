@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Measure runs a step b.N times by several workers, and reports its rate and latencies.
+// Measure runs step b.N times in workers goroutines, and reports the rate and the latencies.
 func Measure(b *testing.B, workers int, step func(i int)) {
 	b.Helper()
 	took := make([]time.Duration, b.N)

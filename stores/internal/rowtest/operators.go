@@ -9,13 +9,15 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Change is what becomes of a record after an operator has seen it as abandoned, and what operators then get.
+// Change is a change of a record after an operator has read the entry as abandoned, with the errors that the operator then
+// gets.
 type Change = struct {
 	Set             string
 	Forget, Resolve error
 }
 
-// OperatorsSeeChanges checks that an entry is changed only as it was seen, and that its record is else left as it is.
+// OperatorsSeeChanges checks that Forget and Resolve change a record only if the record still matches the entry. Otherwise the
+// record must stay as it is.
 func OperatorsSeeChanges(t *testing.T, s Subject, changes []Change) {
 	t.Helper()
 	for _, change := range changes {
@@ -28,7 +30,7 @@ func OperatorsSeeChanges(t *testing.T, s Subject, changes []Change) {
 			"not happened": {func(e idempotency.Entry) error { return s.Store.Resolve(t.Context(), e, NotHappened) }, change.Resolve},
 		} {
 			key := name + " " + change.Set
-			entry := s.Abandoned(t, key)
+			entry := s.AbandonKey(t, key)
 			s.Set(t, key, change.Set)
 			before := s.Dump(t, key)
 			require.ErrorIs(t, test.do(entry), test.want, key)
@@ -41,16 +43,16 @@ func OperatorsSeeChanges(t *testing.T, s Subject, changes []Change) {
 	}
 }
 
-// UnreadableRecords checks that a listing and the look at a key agree about which records cannot be read, and that all
-// of them can be forgotten. Damages are set in completed records.
+// UnreadableRecords checks that List and Inspect agree about unreadable records, and that operators can forget all unreadable
+// records. The damages are assignments for completed records.
 func UnreadableRecords(t *testing.T, s Subject, damages []string) {
 	t.Helper()
 	ctx := t.Context()
-	Completed(t, s.Store, "sound")
+	MustComplete(t, s.Store, "sound")
 	var entries []idempotency.Entry
 	for i, damage := range damages {
-		Completed(t, s.Store, damage)
-		before := Inspected(t, s.Store, damage)
+		MustComplete(t, s.Store, damage)
+		before := MustInspect(t, s.Store, damage)
 		s.Set(t, damage, damage)
 		entry, err := s.Store.Inspect(ctx, KeyOf(damage))
 		require.ErrorIs(t, err, idempotency.ErrRecordInvalid, damage)
@@ -61,14 +63,14 @@ func UnreadableRecords(t *testing.T, s Subject, damages []string) {
 	}
 	for i, entry := range entries {
 		want := error(nil)
-		if entry.State == idempotency.StateRunning { // by its lease without end
+		if entry.State == idempotency.StateRunning { // because its lease never ends
 			want = idempotency.ErrInProgress
 		}
 		require.ErrorIs(t, s.Store.Forget(ctx, entry), want, damages[i])
 	}
 }
 
-// RequireUnreadable checks that a listing has one entry, and counts so many records that cannot be read.
+// RequireUnreadable checks that a listing has one entry and counts unreadable records that cannot be read.
 func RequireUnreadable(t testing.TB, store Store, unreadable int) {
 	t.Helper()
 	listing, err := store.List(t.Context(), idempotency.ListRequest{States: []idempotency.State{idempotency.StateCompleted}})
@@ -80,15 +82,15 @@ func RequireUnreadable(t testing.TB, store Store, unreadable int) {
 	}, listing.Totals)
 }
 
-// DamagedRecords checks that a record whose names are those of another key is shown without them, and that an answer
-// that is damaged is not shown. Damages says for each damage whether the names are sound.
+// DamagedRecords checks that an entry has no key if the names of the record belong to another key, and no response if the stored
+// response is damaged. For each damage, damages tells whether the names are correct.
 func DamagedRecords(t *testing.T, newSubject func(t testing.TB) Subject, damages map[string]bool) {
 	t.Helper()
 	for damage, names := range damages {
 		t.Run(damage, func(t *testing.T) {
 			t.Parallel()
 			ctx, s := t.Context(), newSubject(t)
-			Completed(t, s.Store, "key")
+			MustComplete(t, s.Store, "key")
 			s.Set(t, "key", damage)
 			for _, inspect := range []func() (idempotency.Entry, error){
 				func() (idempotency.Entry, error) { return s.Store.Inspect(ctx, KeyOf("key")) },
@@ -108,21 +110,21 @@ func DamagedRecords(t *testing.T, newSubject func(t testing.TB) Subject, damages
 	}
 }
 
-// DamagedSteps checks that steps that no store has written are not shown, and cannot be kept. The operation may have
-// happened all the same.
+// DamagedSteps checks that forged steps are an error of Inspect and of a resolution that keeps the steps. A resolution as executed
+// must succeed.
 func DamagedSteps(t *testing.T, s Subject) {
 	t.Helper()
-	entry := s.Abandoned(t, "key")
+	entry := s.AbandonKey(t, "key")
 	s.Set(t, "key", "steps = x'09'")
 	_, err := s.Store.Inspect(t.Context(), KeyOf("key"))
 	require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
 	require.ErrorIs(t, s.Store.Resolve(t.Context(), entry, NotHappened), idempotency.ErrRecordInvalid)
 	require.NoError(t, s.Store.Resolve(t.Context(), entry, Happened))
-	require.Equal(t, *Happened.Response, Stored(t, s.Store, "key"))
+	require.Equal(t, *Happened.Response, MustReadResponse(t, s.Store, "key"))
 }
 
-// ListByUser checks that a user's records are found whatever the name contains, and are those of no other user. Name is
-// that of the package of the store.
+// ListByUser checks that List finds exactly the records of a user, for any characters in the name of the user. The parameter name
+// is the package name of the store, for error texts.
 func ListByUser(t *testing.T, store Store, name string) {
 	t.Helper()
 	users := []string{"a", "A", "ä", "a ", "\x00", "😀", `\`, "'", "?", "?1", "`", "{state}", "{digest}"}
@@ -140,7 +142,7 @@ func ListByUser(t *testing.T, store Store, name string) {
 		require.Equal(t, 1, listing.Totals[idempotency.StateCompleted].Records)
 		listed := listing.Entries[0]
 		require.Equal(t, key.Digest(), listed.Digest)
-		if key.User != "\x00" { // which no text has
+		if key.User != "\x00" { // invalid in texts
 			require.Equal(t, key, listed.Key)
 		}
 		entry, err := store.Inspect(t.Context(), key)

@@ -1,5 +1,5 @@
-// Package rowtest has the tests that stores in databases share: of rows that were changed behind the back of the store,
-// and of operators who look at them and change them.
+// Package rowtest has tests that stores in databases share. The tests change rows without the store, and inspect and resolve
+// records as operators do.
 package rowtest
 
 import (
@@ -13,27 +13,27 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Store is what the stores in databases can do.
+// Store is the interface of stores in databases.
 type Store interface {
 	idempotency.Store
 	idempotency.Resolver
 }
 
-// Subject is a store on a table of its own.
+// Subject is a store under test with its own table.
 type Subject struct {
 	Store Store
 
-	// Set changes columns of the row of a key, behind the back of the store.
+	// Set changes columns of the row of a key without the store. The text set has the assignments of an UPDATE.
 	Set func(t testing.TB, key, set string)
 
-	// Dump returns all that the table has of a key, and "" if it has nothing.
+	// Dump returns all columns of the row of a key as text, or "" without a row.
 	Dump func(t testing.TB, key string) string
 
-	// Lapse is what Set gets for the lease of a claim to lapse.
+	// Lapse is the argument of Set that makes the lease of a claim lapse.
 	Lapse string
 }
 
-// Request, Takeover and Answer are what the tests claim keys with, and complete them with.
+// Request and Takeover are the claim requests of the tests, and Answer is their response.
 var (
 	Request  = idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1, 2, 3}, Lease: time.Minute, TTL: time.Hour}
 	Takeover = idempotency.ClaimRequest{
@@ -42,7 +42,7 @@ var (
 	Answer = idempotency.Response{Status: 201, Header: "Content-Type: text/plain\n", Body: []byte("receipt 1")}
 )
 
-// Happened and NotHappened are what operators decide.
+// Happened and NotHappened are the resolutions of the tests.
 var (
 	Happened = idempotency.Resolution{
 		Response: &idempotency.Response{Status: 201, Body: []byte("found"), Note: "alice: found"}, TTL: time.Hour,
@@ -50,13 +50,13 @@ var (
 	NotHappened = idempotency.Resolution{Operator: "bob", Reason: "no charge", TTL: time.Hour}
 )
 
-// KeyOf returns the key with an ID.
+// KeyOf returns the key with the ID id.
 func KeyOf(id string) idempotency.Key {
 	return idempotency.Key{User: "user 42", Endpoint: "POST /payments", ID: id}
 }
 
-// Begun claims a key.
-func Begun(t testing.TB, store idempotency.Store, key string) (idempotency.Record, idempotency.Claim) {
+// MustBegin claims a key, which must be free.
+func MustBegin(t testing.TB, store idempotency.Store, key string) (idempotency.Record, idempotency.Claim) {
 	t.Helper()
 	record, claim, err := store.Begin(context.Background(), KeyOf(key), Request)
 	require.NoError(t, err)
@@ -64,13 +64,13 @@ func Begun(t testing.TB, store idempotency.Store, key string) (idempotency.Recor
 	return record, claim
 }
 
-// Completed claims and completes a key.
-func Completed(t testing.TB, store idempotency.Store, key string) {
+// MustComplete claims a key and completes the record with Answer.
+func MustComplete(t testing.TB, store idempotency.Store, key string) {
 	t.Helper()
 	require.NoError(t, Complete(store, key))
 }
 
-// Complete claims and completes a key, in any goroutine.
+// Complete does the same as MustComplete, and returns an error, so that any goroutine may call Complete.
 func Complete(store idempotency.Store, key string) error {
 	_, claim, err := store.Begin(context.Background(), KeyOf(key), Request)
 	switch {
@@ -83,8 +83,8 @@ func Complete(store idempotency.Store, key string) error {
 	}
 }
 
-// Stored asks for a key whose answer is stored, and returns that.
-func Stored(t testing.TB, store idempotency.Store, key string) idempotency.Response {
+// MustReadResponse returns the stored response of a key.
+func MustReadResponse(t testing.TB, store idempotency.Store, key string) idempotency.Response {
 	t.Helper()
 	record, claim, err := store.Begin(context.Background(), KeyOf(key), Request)
 	require.NoError(t, err)
@@ -93,26 +93,26 @@ func Stored(t testing.TB, store idempotency.Store, key string) idempotency.Respo
 	return *record.Response
 }
 
-// RequireReplay asks for a key whose answer is stored.
+// RequireReplay checks that the stored response of a key is Answer.
 func RequireReplay(t testing.TB, store idempotency.Store, key string) {
 	t.Helper()
-	require.Equal(t, Answer, Stored(t, store, key))
+	require.Equal(t, Answer, MustReadResponse(t, store, key))
 }
 
-// Inspected returns the entry of a key.
-func Inspected(t testing.TB, store idempotency.Inspector, key string) idempotency.Entry {
+// MustInspect returns the entry of a key.
+func MustInspect(t testing.TB, store idempotency.Inspector, key string) idempotency.Entry {
 	t.Helper()
 	entry, err := store.Inspect(context.Background(), KeyOf(key))
 	require.NoError(t, err)
 	return entry
 }
 
-// Abandoned claims a key, lets its lease lapse, and returns the entry.
-func (s Subject) Abandoned(t testing.TB, key string) idempotency.Entry {
+// AbandonKey claims a key, makes the lease lapse, and returns the entry.
+func (s Subject) AbandonKey(t testing.TB, key string) idempotency.Entry {
 	t.Helper()
-	Begun(t, s.Store, key)
+	MustBegin(t, s.Store, key)
 	s.Set(t, key, s.Lapse)
-	entry := Inspected(t, s.Store, key)
+	entry := MustInspect(t, s.Store, key)
 	require.Equal(t, idempotency.StateAbandoned, entry.State)
 	return entry
 }

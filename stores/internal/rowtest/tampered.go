@@ -10,11 +10,11 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// Tampering is a change of the row of a key, which is that of a state: "completed", "running" or "released".
+// Tampering is a change Set of the row of the key Of, which is named after its state: "completed", "running" or "released".
 type Tampering = struct{ Of, Set string }
 
-// TamperedRows checks that a row that no store has written is neither replayed nor claimed, and stays as it is until it
-// expires. After that, cleanUp prepares the table for the next claim.
+// TamperedRows checks that a forged row is neither replayed nor claimed, and stays unchanged until the row expires. After the
+// expiry, cleanUp prepares the table for the next claim.
 func TamperedRows(t *testing.T, newSubject func(t testing.TB) Subject, tamperings map[string]Tampering,
 	cleanUp func(t testing.TB, s Subject, set string),
 ) {
@@ -23,9 +23,9 @@ func TamperedRows(t *testing.T, newSubject func(t testing.TB) Subject, tampering
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, key := newSubject(t), tampering.Of
-			Completed(t, s.Store, "completed")
-			Begun(t, s.Store, "running")
-			_, claim := Begun(t, s.Store, "released")
+			MustComplete(t, s.Store, "completed")
+			MustBegin(t, s.Store, "running")
+			_, claim := MustBegin(t, s.Store, "released")
 			require.NoError(t, claim.Release(t.Context(), time.Hour))
 			s.Set(t, key, tampering.Set)
 			before := s.Dump(t, key)
@@ -39,14 +39,13 @@ func TamperedRows(t *testing.T, newSubject func(t testing.TB) Subject, tampering
 
 			s.Set(t, key, "expires = 0")
 			cleanUp(t, s, tampering.Set)
-			record, _ := Begun(t, s.Store, key)
+			record, _ := MustBegin(t, s.Store, key)
 			require.Equal(t, 1, record.Attempt)
 		})
 	}
 }
 
-// TamperedTimes checks that times that no clock has are no reason to fail, nor to wait for ever. The subjects have
-// integers as times.
+// TamperedTimes checks that impossible times cause neither errors nor endless leases. The subjects store times as integers.
 func TamperedTimes(t *testing.T, newSubject func(t testing.TB) Subject) {
 	t.Helper()
 	for name, set := range map[string]string{
@@ -57,7 +56,7 @@ func TamperedTimes(t *testing.T, newSubject func(t testing.TB) Subject) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSubject(t)
-			_, owner := Begun(t, s.Store, "key")
+			_, owner := MustBegin(t, s.Store, "key")
 			s.Set(t, "key", set)
 			_, claim, err := s.Store.Begin(t.Context(), KeyOf("key"), Takeover)
 			require.NoError(t, err)
@@ -68,12 +67,12 @@ func TamperedTimes(t *testing.T, newSubject func(t testing.TB) Subject) {
 	}
 }
 
-// TamperedSteps checks that steps that no store has written are neither shown nor kept, and that their operation can be
-// completed nevertheless. The sets are SQL, for the column of the steps.
+// TamperedSteps checks that forged steps are an error of Checkpoint and Checkpoints, and that the operation can still be completed.
+// The sets are SQL values for the column steps.
 func TamperedSteps(t *testing.T, s Subject, sets []string) {
 	t.Helper()
 	for _, set := range sets {
-		_, claim := Begun(t, s.Store, set)
+		_, claim := MustBegin(t, s.Store, set)
 		steps := claim.(idempotency.Checkpointer)
 		_, err := steps.Checkpoint(t.Context(), "charge", []byte("1"))
 		require.NoError(t, err, set)

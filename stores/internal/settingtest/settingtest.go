@@ -1,5 +1,5 @@
-// Package settingtest tells whether a store keeps its contract whatever a server, a session or a file is set to. Tests
-// change one setting, and run a whole round of the store.
+// Package settingtest checks that a store keeps its contract with different settings of a server, a session or a file. A test
+// changes a setting, and calls [CheckContract].
 package settingtest
 
 import (
@@ -15,23 +15,23 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Subject is a store on a table of its own, which is empty.
+// Subject is a store under test with its own empty table.
 type Subject struct {
 	Store interface {
 		idempotency.Store
 		idempotency.Resolver
 	}
 
-	// Maintain deletes all records that have expired. Nil says that the store does so by itself.
+	// Maintain deletes all expired records. Nil means that the store deletes expired records by itself.
 	Maintain func(ctx context.Context) error
 
-	// Records returns how many records the table has. A session with the usual settings counts them. Nil says that
-	// Maintain leaves records for some time.
+	// Records counts the records of the table in a session with the usual settings. Nil means that Maintain keeps expired
+	// records for some time.
 	Records func(ctx context.Context) (int, error)
 }
 
-// Names are users, endpoints and IDs of keys: each kind of name that some encoding, collation or mode takes for another
-// one or refuses.
+// Names are users, endpoints and IDs of keys. Some encoding, collation or mode refuses each of these names, or treats the name as
+// equal to a different name.
 var Names = []string{
 	"alice", "ALICE", "alice ", "", " ", "0", "\u00e4", "a\u0308", "\u4e2d\u6587", "alice \U0001F600", "\u20ac\u0153",
 	"NULL", `\`, `\'`, "'", `"`, "`", "?", "$1", "%_", "a\x00b", "a\xffb", "\xf0\x9f\x98", "a\nb", "\u202e\u0130", `\x41`, "\\u0041",
@@ -40,21 +40,21 @@ var Names = []string{
 const (
 	lease = time.Minute
 	ttl   = time.Hour
-	short = 20 * time.Millisecond // as a TTL: over soon
-	gone  = time.Microsecond      // as a lease or a TTL: over before the next step
+	short = 20 * time.Millisecond // TTL that ends soon
+	gone  = time.Microsecond      // lease or TTL that ends before the next step
 )
 
-// Round runs every method of the store on records in every state. The error names each part of the round in which the
-// store has not done what its contract says.
-func Round(ctx context.Context, s Subject) error {
-	r := &round{ctx: ctx, Subject: s}
+// CheckContract calls all methods of the store on records in all states. The error names each part of the check in which the store
+// violates its contract.
+func CheckContract(ctx context.Context, s Subject) error {
+	r := &contractCheck{ctx: ctx, Subject: s}
 	parts := []struct {
 		name string
 		run  func() error
 	}{
 		{"names", r.useNames}, {"bodies", r.useBodies}, {"attempts", r.useAttempts}, {"takeover", r.takeOver},
-		{"restoration", r.restore}, {"crowd", r.claimAtOnce}, {"operator", r.operate}, {"listing", r.list},
-		{"expiry", r.expire},
+		{"restoration", r.restoreRecords}, {"crowd", r.claimAtOnce}, {"operator", r.resolveAndForget}, {"listing", r.listRecords},
+		{"expiry", r.expireRecords},
 	}
 	var faults []error
 	for _, part := range parts {
@@ -65,20 +65,20 @@ func Round(ctx context.Context, s Subject) error {
 	return errors.Join(faults...)
 }
 
-type round struct {
+type contractCheck struct {
 	Subject
 	ctx context.Context
 }
 
-// key returns a key that no other part of the round uses.
-func key(part, id string) idempotency.Key {
+// partKey returns a key for a part of the check. Different parts have different keys.
+func partKey(part, id string) idempotency.Key {
 	return idempotency.Key{User: "user " + part, Endpoint: "POST /payments", ID: id}
 }
 
 var fingerprint = idempotency.Fingerprint{1, 2, 3}
 
-// begin claims a key for an attempt with that number.
-func (r *round) begin(key idempotency.Key, request idempotency.ClaimRequest, attempt int) (idempotency.Claim, error) {
+// beginAttempt claims a key. The number of the attempt must be attempt.
+func (r *contractCheck) beginAttempt(key idempotency.Key, request idempotency.ClaimRequest, attempt int) (idempotency.Claim, error) {
 	request.Fingerprint = fingerprint
 	record, claim, err := r.Store.Begin(r.ctx, key, request)
 	switch {
@@ -95,7 +95,7 @@ func (r *round) begin(key idempotency.Key, request idempotency.ClaimRequest, att
 	return claim, nil
 }
 
-// usual is how a claim is asked for.
+// usual is the claim request of most parts.
 var usual = idempotency.ClaimRequest{Lease: lease, TTL: ttl}
 
 func answerOf(body []byte) idempotency.Response {
@@ -103,16 +103,17 @@ func answerOf(body []byte) idempotency.Response {
 	return idempotency.Response{Status: 201, Header: header, Body: body, Note: "it's done"}
 }
 
-// complete completes a claim, and expects its response to be replayed.
-func (r *round) complete(key idempotency.Key, claim idempotency.Claim, want idempotency.Response) error {
+// completeClaim completes a claim, and checks the replay.
+func (r *contractCheck) completeClaim(key idempotency.Key, claim idempotency.Claim, want idempotency.Response) error {
 	given := want.Clone()
 	if err := claim.Complete(r.ctx, given, ttl); err != nil {
 		return fmt.Errorf("complete: %w", err)
 	}
-	return r.replay(key, want)
+	return r.requireReplay(key, want)
 }
 
-func (r *round) replay(key idempotency.Key, want idempotency.Response) error {
+// requireReplay checks that a retry gets the response want.
+func (r *contractCheck) requireReplay(key idempotency.Key, want idempotency.Response) error {
 	request := usual
 	request.Fingerprint, request.TakeOver = fingerprint, true
 	record, claim, err := r.Store.Begin(r.ctx, key, request)
@@ -134,8 +135,8 @@ func (r *round) replay(key idempotency.Key, want idempotency.Response) error {
 	return nil
 }
 
-// useNames completes an operation for each name, also for those that a server might take for equal.
-func (r *round) useNames() error {
+// useNames completes an operation for each name, because a server might treat different names as equal.
+func (r *contractCheck) useNames() error {
 	var faults []error
 	for i, name := range Names {
 		err := r.useName(idempotency.Key{User: name, Endpoint: name, ID: name}, answerOf([]byte{byte(i)}))
@@ -146,12 +147,12 @@ func (r *round) useNames() error {
 	return errors.Join(faults...)
 }
 
-func (r *round) useName(key idempotency.Key, answer idempotency.Response) error {
-	claim, err := r.begin(key, usual, 1)
+func (r *contractCheck) useName(key idempotency.Key, answer idempotency.Response) error {
+	claim, err := r.beginAttempt(key, usual, 1)
 	if err != nil {
 		return err
 	}
-	if err := r.complete(key, claim, answer); err != nil {
+	if err := r.completeClaim(key, claim, answer); err != nil {
 		return err
 	}
 	entry, err := r.Store.Inspect(r.ctx, key)
@@ -163,7 +164,7 @@ func (r *round) useName(key idempotency.Key, answer idempotency.Response) error 
 		return fmt.Errorf("look by digest: %+v, %v", byDigest, err)
 	}
 	if key.User == "" {
-		return nil // stands for all users in a listing
+		return nil // in a listing, an empty user means all users
 	}
 	listing, err := r.Store.List(r.ctx, idempotency.ListRequest{User: key.User})
 	if err != nil {
@@ -177,17 +178,17 @@ func (r *round) useName(key idempotency.Key, answer idempotency.Response) error 
 	return nil
 }
 
-// useBodies stores answers of any bytes.
-func (r *round) useBodies() error {
+// useBodies stores answers with different bytes and sizes.
+func (r *contractCheck) useBodies() error {
 	every := make([]byte, 1<<15)
 	for i := range every {
 		every[i] = byte(i * i >> 3)
 	}
 	for id, body := range map[string][]byte{"empty": {}, "zero": {0}, "every": every, "large": bytes.Repeat(every, 8)} {
-		key := key("bodies", id)
-		claim, err := r.begin(key, usual, 1)
+		key := partKey("bodies", id)
+		claim, err := r.beginAttempt(key, usual, 1)
 		if err == nil {
-			err = r.complete(key, claim, answerOf(body))
+			err = r.completeClaim(key, claim, answerOf(body))
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", id, err)
@@ -197,9 +198,9 @@ func (r *round) useBodies() error {
 }
 
 // useAttempts stores results of steps, releases the claim, and completes the next attempt.
-func (r *round) useAttempts() error {
-	key := key("attempts", "1")
-	claim, err := r.begin(key, usual, 1)
+func (r *contractCheck) useAttempts() error {
+	key := partKey("attempts", "1")
+	claim, err := r.beginAttempt(key, usual, 1)
 	if err != nil {
 		return err
 	}
@@ -219,19 +220,19 @@ func (r *round) useAttempts() error {
 	if err := claim.Release(r.ctx, ttl); err != nil {
 		return fmt.Errorf("release: %w", err)
 	}
-	if claim, err = r.begin(key, usual, 2); err != nil {
+	if claim, err = r.beginAttempt(key, usual, 2); err != nil {
 		return err
 	}
 	steps["mail"] = []byte("1")
 	if err := r.keepSteps(claim, steps, 2); err != nil {
 		return err
 	}
-	return r.complete(key, claim, answerOf([]byte("1")))
+	return r.completeClaim(key, claim, answerOf([]byte("1")))
 }
 
-// keepSteps stores those of the results that are not stored yet, and expects all to be there. Attempt says which one of
-// the attempts stores them: the result of the first one counts.
-func (r *round) keepSteps(claim idempotency.Claim, want map[string][]byte, attempt int) error {
+// keepSteps stores the results want as checkpoints, and checks that Checkpoints returns exactly want. From the second attempt on,
+// keepSteps offers a different result for the step charge, because the result of the first attempt counts.
+func (r *contractCheck) keepSteps(claim idempotency.Claim, want map[string][]byte, attempt int) error {
 	keeper, ok := claim.(idempotency.Checkpointer)
 	if !ok {
 		return errors.New("the claim keeps no checkpoints")
@@ -253,16 +254,16 @@ func (r *round) keepSteps(claim idempotency.Claim, want map[string][]byte, attem
 	return nil
 }
 
-// takeOver has an attempt take over the operation of another one, whose lease has lapsed.
-func (r *round) takeOver() error {
-	key := key("takeover", "1")
-	first, err := r.begin(key, idempotency.ClaimRequest{Lease: gone, TTL: ttl}, 1)
+// takeOver takes over an operation after the lease of the first attempt has lapsed.
+func (r *contractCheck) takeOver() error {
+	key := partKey("takeover", "1")
+	first, err := r.beginAttempt(key, idempotency.ClaimRequest{Lease: gone, TTL: ttl}, 1)
 	if err != nil {
 		return err
 	}
 	request := usual
 	request.TakeOver = true
-	second, err := r.begin(key, request, 2)
+	second, err := r.beginAttempt(key, request, 2)
 	if err != nil {
 		return err
 	}
@@ -274,11 +275,11 @@ func (r *round) takeOver() error {
 			return fmt.Errorf("%s of the attempt before: %v", name, err)
 		}
 	}
-	return r.complete(key, second, answerOf([]byte("2")))
+	return r.completeClaim(key, second, answerOf([]byte("2")))
 }
 
-// restore uses claims whose records have expired.
-func (r *round) restore() error {
+// restoreRecords calls the methods of claims whose records have expired.
+func (r *contractCheck) restoreRecords() error {
 	for _, use := range []struct {
 		name string
 		call func(claim idempotency.Checkpointer) error
@@ -290,8 +291,8 @@ func (r *round) restore() error {
 			return errors.Join(err, claim.Extend(r.ctx, lease))
 		}},
 	} {
-		key := key("restoration", use.name)
-		claim, err := r.begin(key, idempotency.ClaimRequest{Lease: gone, TTL: short}, 1)
+		key := partKey("restoration", use.name)
+		claim, err := r.beginAttempt(key, idempotency.ClaimRequest{Lease: gone, TTL: short}, 1)
 		if err == nil {
 			err = r.awaitExpiry(key)
 		}
@@ -301,7 +302,7 @@ func (r *round) restore() error {
 		if err := use.call(claim.(idempotency.Checkpointer)); !errors.Is(err, idempotency.ErrRestored) {
 			return fmt.Errorf("%s of a record that has expired: %v", use.name, err)
 		}
-		if err := r.complete(key, claim, answerOf(nil)); err != nil {
+		if err := r.completeClaim(key, claim, answerOf(nil)); err != nil {
 			return fmt.Errorf("%s: %w", use.name, err)
 		}
 	}
@@ -309,7 +310,7 @@ func (r *round) restore() error {
 }
 
 // awaitExpiry waits until the record of a key has expired.
-func (r *round) awaitExpiry(key idempotency.Key) error {
+func (r *contractCheck) awaitExpiry(key idempotency.Key) error {
 	for {
 		_, err := r.Store.Inspect(r.ctx, key)
 		switch {
@@ -322,8 +323,8 @@ func (r *round) awaitExpiry(key idempotency.Key) error {
 	}
 }
 
-// claimAtOnce has one key claimed by several at the same time.
-func (r *round) claimAtOnce() error {
+// claimAtOnce claims a key concurrently. Exactly one claim must succeed.
+func (r *contractCheck) claimAtOnce() error {
 	const callers = 8
 	request := usual
 	request.Fingerprint = fingerprint
@@ -331,7 +332,7 @@ func (r *round) claimAtOnce() error {
 	var callersDone sync.WaitGroup
 	for i := range callers {
 		callersDone.Go(func() {
-			_, claim, err := r.Store.Begin(r.ctx, key("crowd", "1"), request)
+			_, claim, err := r.Store.Begin(r.ctx, partKey("crowd", "1"), request)
 			failures[i] = err
 			if claim != nil && err == nil {
 				claims[i] = errors.New("claimed")
@@ -348,14 +349,14 @@ func (r *round) claimAtOnce() error {
 	return nil
 }
 
-// operate resolves what was abandoned, in both ways, and forgets it.
-func (r *round) operate() error {
+// resolveAndForget resolves abandoned operations in both ways, and forgets the records.
+func (r *contractCheck) resolveAndForget() error {
 	happened := answerOf([]byte("by an operator"))
 	for id, resolution := range map[string]idempotency.Resolution{
 		"happened": {Response: &happened, TTL: ttl}, "not happened": {TTL: ttl},
 	} {
-		key := key("operator", id)
-		claim, err := r.begin(key, idempotency.ClaimRequest{Lease: lease, TTL: ttl}, 1)
+		key := partKey("operator", id)
+		claim, err := r.beginAttempt(key, idempotency.ClaimRequest{Lease: lease, TTL: ttl}, 1)
 		if err != nil {
 			return err
 		}
@@ -388,12 +389,12 @@ func (r *round) operate() error {
 			return fmt.Errorf("forget of an entry that was resolved: %v", err)
 		}
 		if resolution.Response != nil {
-			if err := r.replay(key, happened); err != nil {
+			if err := r.requireReplay(key, happened); err != nil {
 				return err
 			}
-		} else if claim, err = r.begin(key, usual, 2); err != nil {
+		} else if claim, err = r.beginAttempt(key, usual, 2); err != nil {
 			return err
-		} else if err := r.complete(key, claim, happened); err != nil {
+		} else if err := r.completeClaim(key, claim, happened); err != nil {
 			return err
 		}
 		if entry, err = r.Store.Inspect(r.ctx, key); err != nil || entry.Size == 0 || entry.Note != happened.Note {
@@ -409,16 +410,16 @@ func (r *round) operate() error {
 	return nil
 }
 
-// list pages through records in all states.
-func (r *round) list() error {
+// listRecords lists records in all states, page by page.
+func (r *contractCheck) listRecords() error {
 	states := []idempotency.State{
 		idempotency.StateRunning, idempotency.StateAbandoned, idempotency.StateReleased, idempotency.StateCompleted,
 	}
-	user := key("listing", "").User
+	user := partKey("listing", "").User
 	for i, state := range states {
 		for n := range 3 {
-			key := key("listing", fmt.Sprint(state, n))
-			claim, err := r.begin(key, usual, 1)
+			key := partKey("listing", fmt.Sprint(state, n))
+			claim, err := r.beginAttempt(key, usual, 1)
 			switch {
 			case err != nil:
 				return err
@@ -446,7 +447,7 @@ func (r *round) list() error {
 }
 
 // readPages reads all pages of a listing, and compares them with the totals.
-func (r *round) readPages(request idempotency.ListRequest) error {
+func (r *contractCheck) readPages(request idempotency.ListRequest) error {
 	limit := request.Limit
 	var entries []idempotency.Entry
 	for {
@@ -481,10 +482,10 @@ func (r *round) readPages(request idempotency.ListRequest) error {
 	}
 }
 
-// expire lets records expire, and counts what Maintain leaves.
-func (r *round) expire() error {
+// expireRecords lets records expire, and counts the records before and after Maintain.
+func (r *contractCheck) expireRecords() error {
 	for i := range 5 {
-		if _, err := r.begin(key("expiry", fmt.Sprint(i)), idempotency.ClaimRequest{Lease: gone, TTL: gone}, 1); err != nil {
+		if _, err := r.beginAttempt(partKey("expiry", fmt.Sprint(i)), idempotency.ClaimRequest{Lease: gone, TTL: gone}, 1); err != nil {
 			return err
 		}
 	}
