@@ -319,7 +319,7 @@ func TestFormIsLeftToTheServer(t *testing.T) {
 		assert.NoError(t, err)
 		c.String(http.StatusCreated, file.Filename)
 	})
-	adaptertest.FormIsLeft(t, r)
+	adaptertest.CheckForm(t, r)
 }
 
 func TestMounting(t *testing.T) {
@@ -332,7 +332,7 @@ func TestMounting(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			adaptertest.Mounted(t, func(guard adaptertest.Guard, run func()) http.Handler {
+			adaptertest.CheckMounting(t, func(guard adaptertest.Guard, run func()) http.Handler {
 				r := gin.New()
 				mount(r, ginidempotency.Middleware(guard), func(c *gin.Context) { run(); c.String(http.StatusCreated, "charged") })
 				return r
@@ -358,7 +358,7 @@ func TestWithoutAKeyNothingChanges(t *testing.T) {
 // A claim that is lost is refused, and the refusal is the only answer: middleware that answers errors adds nothing.
 func TestClaimLost(t *testing.T) {
 	t.Parallel()
-	adaptertest.ClaimLost(t, func(guard adaptertest.Guard) http.Handler {
+	adaptertest.CheckClaimLost(t, func(guard adaptertest.Guard) http.Handler {
 		r := gin.New()
 		r.Use(func(c *gin.Context) {
 			c.Next()

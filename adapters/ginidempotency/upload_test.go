@@ -30,7 +30,7 @@ func takeScans(guard adaptertest.Guard, handlers ...gin.HandlerFunc) http.Handle
 func TestUpload(t *testing.T) {
 	t.Parallel()
 	read := func(c *gin.Context) (int64, error) { return io.Copy(io.Discard, c.Request.Body) }
-	adaptertest.Upload(t, map[string]gin.HandlerFunc{
+	adaptertest.CheckUpload(t, map[string]gin.HandlerFunc{
 		"attaches the error": func(c *gin.Context) {
 			n, err := read(c)
 			if err != nil {
@@ -68,7 +68,7 @@ func TestUpload(t *testing.T) {
 
 func TestUploadWithoutKey(t *testing.T) {
 	t.Parallel()
-	adaptertest.UploadWithoutKey(t, func(guard adaptertest.Guard) http.Handler {
+	adaptertest.CheckUploadWithoutKey(t, func(guard adaptertest.Guard) http.Handler {
 		return takeScans(guard, func(c *gin.Context) {
 			body, err := io.ReadAll(c.Request.Body)
 			_ = c.Error(errors.Join(err, fmt.Errorf("read %q of %d", body, c.Request.ContentLength)))

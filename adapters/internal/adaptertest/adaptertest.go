@@ -1,4 +1,5 @@
-// Package adaptertest has the tests that adapters of web frameworks share. Each adapter mounts its own framework in them.
+// Package adaptertest has tests that the adapters of web frameworks share. Each adapter provides functions that mount
+// its framework.
 package adaptertest
 
 import (
@@ -19,12 +20,12 @@ import (
 	"github.com/idempotency-go/idempotency/upload"
 )
 
-// Guard is what adapters take: a middleware of package idempotency or upload.
+// Guard is the parameter of adapters: a middleware of package idempotency or upload.
 type Guard interface {
 	Handler(next http.Handler) http.Handler
 }
 
-// NewGuard returns a guard with a store of its own, in memory.
+// NewGuard returns a guard with a new memory store.
 func NewGuard(t *testing.T, user idempotency.UserFunc, opts idempotency.Options) Guard {
 	t.Helper()
 	opts.Logger = slog.New(slog.DiscardHandler)
@@ -33,7 +34,7 @@ func NewGuard(t *testing.T, user idempotency.UserFunc, opts idempotency.Options)
 	return idem
 }
 
-// Answer is what a client receives. Its header is without the date and the mark of replays.
+// Answer is the answer that a client receives. Header is without Date and Idempotent-Replayed.
 type Answer struct {
 	Status   int
 	Header   http.Header
@@ -42,17 +43,18 @@ type Answer struct {
 	Replayed bool
 }
 
-// Serve starts a service, and returns a function that sends requests to it, with key unless it is empty.
+// Serve starts a service, and returns a function that sends requests to the service. An empty key means a request
+// without a key.
 func Serve(t *testing.T, service http.Handler) func(path, key, body string) Answer {
 	t.Helper()
 	s := httptest.NewServer(service)
 	t.Cleanup(s.Close)
 	return func(path, key, body string) Answer {
-		return send(t, s, path, key, body, nil)
+		return sendRequest(t, s, path, key, body, nil)
 	}
 }
 
-func send(t *testing.T, s *httptest.Server, path, key, body string, header http.Header) Answer {
+func sendRequest(t *testing.T, s *httptest.Server, path, key, body string, header http.Header) Answer {
 	t.Helper()
 	r, err := http.NewRequest(http.MethodPost, s.URL+path, strings.NewReader(body))
 	require.NoError(t, err)
@@ -73,7 +75,7 @@ func send(t *testing.T, s *httptest.Server, path, key, body string, header http.
 	return Answer{resp.StatusCode, resp.Header, resp.Trailer, string(b), replayed}
 }
 
-// RequireReplay checks that an answer is a replay of first.
+// RequireReplay checks that a is a replay of first.
 func RequireReplay(t *testing.T, first, a Answer) {
 	t.Helper()
 	require.True(t, a.Replayed, a)
@@ -81,9 +83,9 @@ func RequireReplay(t *testing.T, first, a Answer) {
 	require.Equal(t, first, a)
 }
 
-// Mounted checks that a service answers a retry of POST /v1/p by a replay, and runs its handler once. Run must be called
-// in the handler, which answers with 201 and the text "charged".
-func Mounted(t *testing.T, service func(guard Guard, run func()) http.Handler) {
+// CheckMounting checks that a service answers a retry of POST /v1/p with a replay, and runs the handler once. The
+// handler must call run, and answer with status 201 and the text "charged".
+func CheckMounting(t *testing.T, service func(guard Guard, run func()) http.Handler) {
 	t.Helper()
 	runs := 0
 	send := Serve(t, service(NewGuard(t, idempotency.SingleUser, idempotency.Options{}), func() { runs++ }))
@@ -93,9 +95,9 @@ func Mounted(t *testing.T, service func(guard Guard, run func()) http.Handler) {
 	require.Equal(t, 1, runs)
 }
 
-// FormIsLeft checks that the server finds the files of a form in its own request, because it removes them. The service
-// answers with 201 and the name of the file of the field f.
-func FormIsLeft(t *testing.T, service http.Handler) {
+// CheckForm checks that the request of the server still refers to the files of a form, because the server removes
+// these files. The service answers with status 201 and the name of the file in the field f.
+func CheckForm(t *testing.T, service http.Handler) {
 	t.Helper()
 	for _, key := range []string{"", "k"} {
 		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(
@@ -112,9 +114,9 @@ func FormIsLeft(t *testing.T, service http.Handler) {
 	}
 }
 
-// ClaimLost checks that a claim that is lost is refused, and that the refusal is the only answer. The handler of the
-// service waits for the end of its context.
-func ClaimLost(t *testing.T, service func(guard Guard) http.Handler) {
+// CheckClaimLost checks that the loss of a claim is answered with a refusal, and that the answer has nothing else.
+// The handler of the service waits for the end of its context.
+func CheckClaimLost(t *testing.T, service func(guard Guard) http.Handler) {
 	t.Helper()
 	store := &FaultyStore{
 		Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), ExtendErr: idempotency.ErrClaimLost,
@@ -129,8 +131,8 @@ func ClaimLost(t *testing.T, service func(guard Guard) http.Handler) {
 	require.True(t, strings.HasSuffix(got.Body, "}") && strings.Count(got.Body, "{") == 1, got.Body)
 }
 
-// serveUploads starts a service that takes scans, and returns a function that sends one to it, with key unless it is
-// empty.
+// serveUploads starts a service for uploads, and returns a function that uploads body with the digest of digestOf. An
+// empty key means a request without a key.
 func serveUploads(t *testing.T, service func(guard Guard) http.Handler) func(key, digestOf, body string) Answer {
 	t.Helper()
 	idem, err := upload.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser,
@@ -140,17 +142,17 @@ func serveUploads(t *testing.T, service func(guard Guard) http.Handler) func(key
 	t.Cleanup(s.Close)
 	return func(key, digestOf, body string) Answer {
 		sum := sha256.Sum256([]byte(digestOf))
-		a := send(t, s, "/scans", key, body,
+		a := sendRequest(t, s, "/scans", key, body,
 			http.Header{"Content-Digest": {"sha-256=:" + base64.StdEncoding.EncodeToString(sum[:]) + ":"}})
 		a.Header = nil
 		return a
 	}
 }
 
-// Upload checks that an adapter verifies bodies if it has the middleware of package upload: no answer to a wrong body is
-// sent or stored. Service mounts each of the handlers as POST /scans. They read the body with what they get of io.Copy,
-// and what they do about its error differs. Run must be called before the handler.
-func Upload[H any](t *testing.T, handlers map[string]H, service func(guard Guard, handler H, run func()) http.Handler) {
+// CheckUpload checks that an adapter verifies bodies with the middleware of package upload: no answer to a wrong body
+// is sent or stored. The function service mounts a handler as POST /scans, and must call run before the handler. The
+// handlers differ in whether they read the body, and in how they treat the error of the read.
+func CheckUpload[H any](t *testing.T, handlers map[string]H, service func(guard Guard, handler H, run func()) http.Handler) {
 	t.Helper()
 	large := strings.Repeat("a page of the scan\n", 1<<12) // more than MaxBody
 	for name, handler := range handlers {
@@ -170,16 +172,16 @@ func Upload[H any](t *testing.T, handlers map[string]H, service func(guard Guard
 			require.Less(t, first.Status, 300, first)
 			require.False(t, first.Replayed)
 			require.EqualValues(t, 3, runs.Load())
-			RequireReplay(t, first, send("1", large, "")) // no byte of the body need be sent again
+			RequireReplay(t, first, send("1", large, "")) // a retry may omit the body
 			require.EqualValues(t, 3, runs.Load())
 		})
 	}
 }
 
-// UploadWithoutKey checks that a request without a key passes as it was sent, whatever its digest says, and that outer
-// middleware still answers for the handler. The handler answers with the error `read "BODY" of LENGTH`, of which outer
-// middleware makes a 418.
-func UploadWithoutKey(t *testing.T, service func(guard Guard) http.Handler) {
+// CheckUploadWithoutKey checks that a request without a key reaches the handler unchanged even if its digest is
+// wrong, and that outer middleware can still answer for the handler. The handler returns the error `read "BODY" of
+// LENGTH`, which outer middleware answers with status 418.
+func CheckUploadWithoutKey(t *testing.T, service func(guard Guard) http.Handler) {
 	t.Helper()
 	require.Equal(t, Answer{Status: http.StatusTeapot, Body: `read "a scan" of 6`},
 		serveUploads(t, service)("", "another scan", "a scan"))

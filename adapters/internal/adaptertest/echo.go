@@ -17,7 +17,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// EchoContext is what the tests use of a context of echo, in any version.
+// EchoContext has the methods of a context of echo that the tests use. All versions of echo have these methods.
 type EchoContext interface {
 	Request() *http.Request
 	Param(name string) string
@@ -41,7 +41,7 @@ type EchoApp[C EchoContext] interface {
 	OnError(handler func(c C, err error))
 	Use(middleware ...EchoMiddleware[C])
 	POST(path string, handler EchoHandler[C], middleware ...EchoMiddleware[C])
-	// POSTInGroup adds a route to a new group.
+	// POSTInGroup adds a route to a new group with the middleware group.
 	POSTInGroup(prefix string, group EchoMiddleware[C], path string, handler EchoHandler[C], middleware ...EchoMiddleware[C])
 }
 
@@ -54,7 +54,7 @@ type EchoResponse struct {
 	Before    func(hook func())
 }
 
-// Echo is a version of echo with its adapter.
+// Echo is a version of echo, with its adapter.
 type Echo[C EchoContext] struct {
 	New       func() EchoApp[C]
 	Guard     func(guard Guard) EchoMiddleware[C]
@@ -64,7 +64,7 @@ type Echo[C EchoContext] struct {
 	BodyLimit EchoMiddleware[C] // of 4 bytes
 }
 
-// RunEcho tests an adapter of echo.
+// RunEcho tests the adapter of a version of echo.
 func RunEcho[C EchoContext](t *testing.T, e Echo[C]) {
 	for name, test := range map[string]func(t *testing.T){
 		"context of the request":              e.testContext,
@@ -87,8 +87,8 @@ func RunEcho[C EchoContext](t *testing.T, e Echo[C]) {
 	}
 }
 
-// single returns a guard for a single user.
-func (e Echo[C]) single(t *testing.T) EchoMiddleware[C] {
+// newSingleGuard returns a guard with a single user.
+func (e Echo[C]) newSingleGuard(t *testing.T) EchoMiddleware[C] {
 	return e.Guard(NewGuard(t, idempotency.SingleUser, idempotency.Options{}))
 }
 
@@ -112,7 +112,7 @@ func (e Echo[C]) testContext(t *testing.T) {
 		_, guarded := idempotency.FromContext(c.Request().Context())
 		assert.True(t, guarded)
 		response := e.Response(c)
-		assert.Equal(t, http.StatusOK, response.Status) // as long as nothing is written
+		assert.Equal(t, http.StatusOK, response.Status) // the status before the first write
 		assert.False(t, response.Committed)
 		return c.String(http.StatusCreated, c.Param("id")+c.Get("user").(string))
 	}, e.Guard(NewGuard(t, user, idempotency.Options{
@@ -132,37 +132,38 @@ func (e Echo[C]) testContext(t *testing.T) {
 	require.Nil(t, e.Context(httptest.NewRequest(http.MethodPost, "/", nil)))
 }
 
-// seen is what outer middleware sees of a request when the guard has returned.
-type seen struct {
-	status int
-	size   int64
-	err    error
-	value  any
+// outerView is the state that outer middleware sees after the guard has returned.
+type outerView struct {
+	status       int
+	bodySize     int64
+	returnedErr  error
+	contextValue any
 }
 
 func (e Echo[C]) testOuterMiddleware(t *testing.T) {
 	failure := e.HTTPError(http.StatusPaymentRequired, "declined")
 	for name, row := range map[string]struct {
 		handler EchoHandler[C]
-		first   seen
-		retry   seen
+		first   outerView
+		retry   outerView
 	}{
 		"an answer": {
 			func(c C) error { c.Set("inside", 1); return c.String(http.StatusCreated, "charged") },
-			seen{http.StatusCreated, 7, nil, 1}, seen{http.StatusCreated, 7, nil, nil},
+			outerView{http.StatusCreated, 7, nil, 1}, outerView{http.StatusCreated, 7, nil, nil},
 		},
 		"a status": {
 			func(c C) error { return c.NoContent(http.StatusNoContent) },
-			seen{status: http.StatusNoContent}, seen{status: http.StatusNoContent},
+			outerView{status: http.StatusNoContent}, outerView{status: http.StatusNoContent},
 		},
 		"an error": {
 			func(C) error { return failure },
-			seen{status: http.StatusPaymentRequired, size: 23, err: failure}, seen{status: http.StatusPaymentRequired, size: 23},
+			outerView{status: http.StatusPaymentRequired, bodySize: 23, returnedErr: failure},
+			outerView{status: http.StatusPaymentRequired, bodySize: 23},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			log := make(chan seen, 2)
+			log := make(chan outerView, 2)
 			app := e.New()
 			app.Use(func(next EchoHandler[C]) EchoHandler[C] {
 				return func(c C) error {
@@ -171,11 +172,11 @@ func (e Echo[C]) testOuterMiddleware(t *testing.T) {
 					response := e.Response(c)
 					assert.True(t, response.Committed)
 					assert.Same(t, request, c.Request())
-					log <- seen{response.Status, response.Size, err, c.Get("inside")}
+					log <- outerView{response.Status, response.Size, err, c.Get("inside")}
 					return err
 				}
 			})
-			app.POST("/", row.handler, e.single(t))
+			app.POST("/", row.handler, e.newSingleGuard(t))
 			send := Serve(t, app)
 			first := send("/", "k", "")
 			RequireReplay(t, first, send("/", "k", ""))
@@ -185,8 +186,8 @@ func (e Echo[C]) testOuterMiddleware(t *testing.T) {
 	}
 }
 
-// An error handler that does not look whether there is an answer adds nothing to that of the guarded handler, and
-// neither does middleware that sees its error.
+// After the guarded handler has answered, neither an error handler nor middleware that gets the error can add to the
+// answer.
 func (e Echo[C]) testNothingAfterTheAnswer(t *testing.T) {
 	app := e.New()
 	app.OnError(func(c C, err error) { _ = c.String(http.StatusPaymentRequired, err.Error()) })
@@ -201,7 +202,7 @@ func (e Echo[C]) testNothingAfterTheAnswer(t *testing.T) {
 			return err
 		}
 	})
-	app.POST("/", func(C) error { return errors.New("declined") }, e.single(t))
+	app.POST("/", func(C) error { return errors.New("declined") }, e.newSingleGuard(t))
 	send := Serve(t, app)
 	first := send("/", "k", "")
 	require.Equal(t, "declined", first.Body)
@@ -211,13 +212,13 @@ func (e Echo[C]) testNothingAfterTheAnswer(t *testing.T) {
 	require.Equal(t, first.Body, retry.Body)
 }
 
-// What the error handler of echo does not answer may be answered outside. It is not stored.
+// Outer middleware may answer an error that the error handler of echo leaves unanswered. The answer is not stored.
 func (e Echo[C]) testUnansweredError(t *testing.T) {
 	app := e.New()
 	app.OnError(func(C, error) {})
 	app.Use(e.answerErrors(http.StatusPaymentRequired))
 	runs := 0
-	app.POST("/", func(C) error { runs++; return errors.New("declined") }, e.single(t))
+	app.POST("/", func(C) error { runs++; return errors.New("declined") }, e.newSingleGuard(t))
 	send := Serve(t, app)
 	want := send("/", "", "")
 	require.Equal(t, "declined", want.Body)
@@ -226,7 +227,7 @@ func (e Echo[C]) testUnansweredError(t *testing.T) {
 	require.Equal(t, 3, runs)
 }
 
-// answerErrors returns a middleware that answers errors with their text.
+// answerErrors returns middleware that answers errors with status and the text of the error.
 func (e Echo[C]) answerErrors(status int) EchoMiddleware[C] {
 	return func(next EchoHandler[C]) EchoHandler[C] {
 		return func(c C) error {
@@ -249,7 +250,7 @@ func (e Echo[C]) testHooks(t *testing.T) {
 			return next(c)
 		}
 	})
-	app.POST("/", func(c C) error { return c.String(http.StatusOK, "charged") }, e.single(t))
+	app.POST("/", func(c C) error { return c.String(http.StatusOK, "charged") }, e.newSingleGuard(t))
 	send := Serve(t, app)
 	require.Equal(t, "1", send("/", "k", "").Header.Get("X-Fresh"))
 	retry := send("/", "k", "")
@@ -269,7 +270,7 @@ func (e Echo[C]) testMounting(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			Mounted(t, func(guard Guard, run func()) http.Handler {
+			CheckMounting(t, func(guard Guard, run func()) http.Handler {
 				app := e.New()
 				mount(app, e.Guard(guard), func(c C) error {
 					run()
@@ -295,7 +296,7 @@ func (e Echo[C]) testWithoutKey(t *testing.T) {
 		assert.Same(t, request, c.Request())
 		assert.Same(t, response, e.Response(c).ResponseWriter)
 		return e.HTTPError(http.StatusForbidden, "no")
-	}, e.single(t))
+	}, e.newSingleGuard(t))
 	require.Equal(t, http.StatusForbidden, Serve(t, app)("/", "", "").Status)
 }
 
@@ -307,8 +308,8 @@ func (e Echo[C]) testForm(t *testing.T) {
 			return err
 		}
 		return c.String(http.StatusCreated, file.Filename)
-	}, e.single(t))
-	FormIsLeft(t, app)
+	}, e.newSingleGuard(t))
+	CheckForm(t, app)
 }
 
 func (e Echo[C]) testBodyLimit(t *testing.T) {
@@ -319,7 +320,7 @@ func (e Echo[C]) testBodyLimit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			app := e.New()
-			app.POST("/", func(c C) error { return c.String(http.StatusCreated, "charged") }, layers(e.single(t))...)
+			app.POST("/", func(c C) error { return c.String(http.StatusCreated, "charged") }, layers(e.newSingleGuard(t))...)
 			send := Serve(t, app)
 			require.Equal(t, http.StatusCreated, send("/", "k", "1234").Status)
 			first, retry := send("/", "l", "12345"), send("/", "l", "12345")
@@ -330,9 +331,9 @@ func (e Echo[C]) testBodyLimit(t *testing.T) {
 	}
 }
 
-// A claim that is lost is refused whatever the handler returns.
+// After the loss of a claim, the client gets a refusal regardless of the result of the handler.
 func (e Echo[C]) testClaimLost(t *testing.T) {
-	ClaimLost(t, func(guard Guard) http.Handler {
+	CheckClaimLost(t, func(guard Guard) http.Handler {
 		var once sync.Once
 		app := e.New()
 		app.OnError(func(c C, err error) { _ = c.String(http.StatusTeapot, err.Error()) })
@@ -347,7 +348,7 @@ func (e Echo[C]) testClaimLost(t *testing.T) {
 }
 
 func (e Echo[C]) testUpload(t *testing.T) {
-	Upload(t, map[string]EchoHandler[C]{
+	CheckUpload(t, map[string]EchoHandler[C]{
 		"returns the error": func(c C) error {
 			n, err := io.Copy(io.Discard, c.Request().Body)
 			if err != nil {
@@ -375,7 +376,7 @@ func (e Echo[C]) testUpload(t *testing.T) {
 }
 
 func (e Echo[C]) testUploadWithoutKey(t *testing.T) {
-	UploadWithoutKey(t, func(guard Guard) http.Handler {
+	CheckUploadWithoutKey(t, func(guard Guard) http.Handler {
 		app := e.New()
 		app.POST("/scans", func(c C) error {
 			body, err := io.ReadAll(c.Request().Body)

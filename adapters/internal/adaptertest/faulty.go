@@ -7,21 +7,22 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// FaultyStore is a store whose methods, and those of its claims, return errors that are not nil.
+// FaultyStore wraps a store. A method of the store or of its claims fails with the error in the corresponding field,
+// if set.
 type FaultyStore struct {
 	idempotency.Store
 	BeginErr, ExtendErr, CompleteErr error
 
-	// Released gets for how long Release keeps a record. 0 says that the key is freed.
+	// Released receives the ttl of each Release, which is 0 if the key is freed. Nil means that nothing is sent.
 	Released chan time.Duration
 }
 
 type faultyClaim struct {
 	idempotency.Claim
-	store *FaultyStore
+	faultyStore *FaultyStore
 }
 
-// Begin claims a key unless BeginErr is set.
+// Begin implements [idempotency.Store].
 func (s *FaultyStore) Begin(
 	ctx context.Context, key idempotency.Key, r idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
@@ -36,22 +37,22 @@ func (s *FaultyStore) Begin(
 }
 
 func (c *faultyClaim) Extend(ctx context.Context, lease time.Duration) error {
-	if c.store.ExtendErr != nil {
-		return c.store.ExtendErr
+	if c.faultyStore.ExtendErr != nil {
+		return c.faultyStore.ExtendErr
 	}
 	return c.Claim.Extend(ctx, lease)
 }
 
 func (c *faultyClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	if c.store.CompleteErr != nil {
-		return c.store.CompleteErr
+	if c.faultyStore.CompleteErr != nil {
+		return c.faultyStore.CompleteErr
 	}
 	return c.Claim.Complete(ctx, resp, ttl)
 }
 
 func (c *faultyClaim) Release(ctx context.Context, ttl time.Duration) error {
-	if c.store.Released != nil {
-		c.store.Released <- ttl
+	if c.faultyStore.Released != nil {
+		c.faultyStore.Released <- ttl
 	}
 	return c.Claim.Release(ctx, ttl)
 }
