@@ -92,7 +92,7 @@ func TestTableOfTheService(t *testing.T) {
 	require.NotContains(t, try(t, env, append([]string{"check"}, flags...)...).stdout, "broken")
 	got := try(t, env, "check", "--schema", "of shop", "--table", "Keys")
 	require.Equal(t, 1, got.status)
-	require.Contains(t, got.stdout, "another setting of PartitionDays")
+	require.Contains(t, got.stdout, "a different PartitionDays")
 	require.Contains(t, got.stdout, "broken")
 	got = try(t, env, with("inspect")...)
 	require.Equal(t, 3, got.status, "the usual table is not there")

@@ -40,7 +40,7 @@ func TestConfirmedOnAServerWithoutTheResponse(t *testing.T) {
 		"repeated Complete": func(t *testing.T, _ idempotency.Store, claim idempotency.Claim) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			require.ErrorContains(t, claim.Complete(ctx, answer, time.Hour), "not as it was")
+			require.ErrorContains(t, claim.Complete(ctx, answer, time.Hour), "gone, or has changed")
 			require.NoError(t, ctx.Err(), "it has waited for what will not come back")
 		},
 		"replay": func(t *testing.T, store idempotency.Store, _ idempotency.Claim) {

@@ -257,7 +257,7 @@ func TestCheck(t *testing.T) {
 	require.NoError(t, pgxstore.New(pool, days).Check(ctx))
 	days.PartitionDays = 9
 	err := pgxstore.New(pool, days).Check(ctx)
-	require.ErrorContains(t, err, "only 3 partitions")
+	require.ErrorContains(t, err, "partitions for only 3 days")
 	unready, ok := errors.AsType[*pgxstore.UnreadyTable](err)
 	require.True(t, ok)
 	require.Equal(t, tableName(days), unready.Table)
@@ -314,7 +314,7 @@ func TestCheckOfTheTable(t *testing.T) {
 			"COMMENT ON TABLE {table} IS NULL":               "table {table} has no comment with its version: call Migrate",
 			`DROP FUNCTION "{function}"`:                     "table {table} lacks its function {function}: call Migrate",
 			"COMMENT ON TABLE {table} IS '{0}'":              "table {table} has version 0, not 1: call Migrate",
-			"COMMENT ON TABLE {table} IS 'mine'":             `table {table} is "mine", not "idempotency records, version %d"`,
+			"COMMENT ON TABLE {table} IS 'mine'":             `the comment of table {table} is "mine", not "idempotency records, version %d"`,
 			"COMMENT ON TABLE {table} IS '{99}'":             "table {table} has version 99, newer than 1: use a newer version of pgxstore",
 			"ALTER TABLE {table} DROP trailer, DROP replays": "table {table} lacks the columns trailer, replays",
 			`ALTER TABLE {table} ADD tenant int NOT NULL, ADD "a b" int NOT NULL, ADD c int, ADD d int NOT NULL DEFAULT 1,

@@ -72,7 +72,7 @@ func TestOpenReportsAllFaults(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
 	_, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{Synchronous: 7, MaxBytes: 5})
-	require.ErrorContains(t, err, "Synchronous 7")
+	require.ErrorContains(t, err, "Synchronous is 7")
 	require.ErrorContains(t, err, "MaxBytes is 5")
 	require.NoFileExists(t, path)
 }

@@ -130,7 +130,7 @@ func TestStepsAndTheirTransactions(t *testing.T) {
 		"COMMIT":                {executes("COMMIT"), "", nil, "not authorized"},
 		"COMMIT, ignored":       {ignores("COMMIT", "END", "ROLLBACK", "BEGIN", "VACUUM", ";;-- a comment\n cOmMiT;"), "1", nil, ""},
 		"COMMIT behind another": {ignores("INSERT INTO orders VALUES (2, ''); COMMIT; INSERT INTO orders VALUES (3, '')"), "1 2", nil, ""},
-		"SQLite rolls back":     {ignores("INSERT OR ROLLBACK INTO orders VALUES (1, '')", "INSERT INTO orders VALUES (2, '')", "SAVEPOINT a"), "", step.ErrMisuse, "SQLite has rolled it back"},
+		"SQLite rolls back":     {ignores("INSERT OR ROLLBACK INTO orders VALUES (1, '')", "INSERT INTO orders VALUES (2, '')", "SAVEPOINT a"), "", step.ErrMisuse, "SQLite has rolled the transaction back"},
 		"a savepoint": {executes("SAVEPOINT part", "INSERT INTO orders VALUES (2, '')", "ROLLBACK TRANSACTION TO SAVEPOINT part",
 			"INSERT INTO orders VALUES (3, '')", "RELEASE part"), "1 3", nil, ""},
 		"a constraint, ignored": {ignores("INSERT INTO orders VALUES (1, '')", "INSERT INTO orders VALUES (2, '')"), "1 2", nil, ""},
@@ -149,7 +149,7 @@ func TestStepsAndTheirTransactions(t *testing.T) {
 			_, _ = savepoint.Exec() // begins a transaction of its own
 			_, _ = insert.Exec()
 			return nil
-		}, "", step.ErrMisuse, "SQLite has rolled it back"},
+		}, "", step.ErrMisuse, "SQLite has rolled the transaction back"},
 		"a temporary table": {executes("CREATE TEMP TABLE items (id INTEGER)", "INSERT INTO temp.items VALUES (4)",
 			"CREATE TEMP TRIGGER double AFTER INSERT ON orders BEGIN INSERT INTO items VALUES (NEW.id); END",
 			"INSERT INTO orders SELECT id, '' FROM items"), "1 4", nil, ""},
@@ -273,7 +273,7 @@ func TestResultIsKeptOut(t *testing.T) {
 	s := openShop(t, sqlitestore.Options{})
 	execute(t, s.other, `CREATE TRIGGER none BEFORE UPDATE OF steps ON idempotency_records WHEN NEW.steps IS NOT NULL
 		BEGIN SELECT RAISE(IGNORE); END`)
-	require.ErrorContains(t, s.step(t, "key", executes()), "changed at the same time")
+	require.ErrorContains(t, s.step(t, "key", executes()), "changed concurrently")
 	require.Empty(t, s.orders(t))
 	execute(t, s.other, "DROP TRIGGER none")
 	s.requireWorks(t)
