@@ -36,7 +36,9 @@ func StartRedisCluster(number int) (_ []*Server, err error) {
 
 // awaitCluster waits until CLUSTER INFO of each node contains the line wanted.
 func awaitCluster(nodes []*Server, wanted string) error {
-	return awaitReplies(nodes, "CLUSTER INFO", wanted, func(told string) bool { return strings.Contains(told, wanted+"\r\n") })
+	return awaitReplies(nodes, "CLUSTER INFO", wanted, func(reply string) bool {
+		return strings.Contains(reply, wanted+"\r\n")
+	})
 }
 
 // RedisCluster starts a cluster of three masters for the duration of the test. See [StartRedisCluster] and [Require].

@@ -40,7 +40,8 @@ func (d *dynamoDB) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, call, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
 	status, answer := d.handleCall(call, request)
 	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
-	w.Header().Set("X-Amz-Crc32", strconv.FormatUint(uint64(crc32.ChecksumIEEE(answer)), 10)) // the SDK logs a warning without the checksum
+	sum := crc32.ChecksumIEEE(answer)
+	w.Header().Set("X-Amz-Crc32", strconv.FormatUint(uint64(sum), 10)) // the SDK logs a warning without the checksum
 	w.WriteHeader(status)
 	_, _ = w.Write(answer)
 }

@@ -42,5 +42,6 @@ func (db *Database) Promote() error {
 	if err != nil {
 		return err
 	}
-	return runCommand(inst.newCommand(filepath.Join(inst.binDir, "pg_ctl"), "promote", "--wait", "--pgdata="+dataDir(db.dir)))
+	pgCtl := filepath.Join(inst.binDir, "pg_ctl")
+	return runCommand(inst.newCommand(pgCtl, "promote", "--wait", "--pgdata="+dataDir(db.dir)))
 }

@@ -342,7 +342,7 @@ func (t *Table) resolveEntry(ctx context.Context, entry idempotency.Entry, resol
 		return damage
 	}
 	if found.isReplyLost && found.storedRow.attempt.Int32 != int32(entry.Attempt) {
-		return fmt.Errorf("in doubt, because a reply of the server was lost; the state of the record now: %v", found.explainUnchanged())
+		return fmt.Errorf("in doubt, because a reply of the server was lost; by now: %v", found.explainUnchanged())
 	}
 	return found.explainUnchanged()
 }

@@ -156,5 +156,5 @@ func ListByUser(t *testing.T, store Store, name string) {
 	require.NoError(t, err)
 	require.Empty(t, listing.Entries)
 	_, err = store.List(t.Context(), idempotency.ListRequest{Limit: -1})
-	require.ErrorContains(t, err, name+": list: Limit is -1")
+	require.ErrorContains(t, err, name+": list: the limit is -1")
 }

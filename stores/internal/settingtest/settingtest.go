@@ -78,7 +78,9 @@ func partKey(part, id string) idempotency.Key {
 var fingerprint = idempotency.Fingerprint{1, 2, 3}
 
 // beginAttempt claims a key. The number of the attempt must be attempt.
-func (r *contractCheck) beginAttempt(key idempotency.Key, request idempotency.ClaimRequest, attempt int) (idempotency.Claim, error) {
+func (r *contractCheck) beginAttempt(
+	key idempotency.Key, request idempotency.ClaimRequest, attempt int,
+) (idempotency.Claim, error) {
 	request.Fingerprint = fingerprint
 	record, claim, err := r.Store.Begin(r.ctx, key, request)
 	switch {
@@ -485,7 +487,8 @@ func (r *contractCheck) readPages(request idempotency.ListRequest) error {
 // expireRecords lets records expire, and counts the records before and after Maintain.
 func (r *contractCheck) expireRecords() error {
 	for i := range 5 {
-		if _, err := r.beginAttempt(partKey("expiry", fmt.Sprint(i)), idempotency.ClaimRequest{Lease: gone, TTL: gone}, 1); err != nil {
+		request := idempotency.ClaimRequest{Lease: gone, TTL: gone}
+		if _, err := r.beginAttempt(partKey("expiry", fmt.Sprint(i)), request, 1); err != nil {
 			return err
 		}
 	}

@@ -50,7 +50,7 @@ type Lister struct {
 // twice.
 func (l *Lister) List(ctx context.Context, request idempotency.ListRequest, now int64) (idempotency.Listing, error) {
 	if request.Limit < 0 {
-		return idempotency.Listing{}, fmt.Errorf("Limit is %d, less than zero", request.Limit)
+		return idempotency.Listing{}, fmt.Errorf("the limit is %d, less than zero", request.Limit)
 	}
 	listing := idempotency.Listing{Totals: make(map[idempotency.State]idempotency.Total)}
 	err := l.scanRows(ctx, l.buildStatement("list", request, now), func(rows *sql.Rows) error {
