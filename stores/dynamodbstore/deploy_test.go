@@ -30,7 +30,7 @@ func TestFilesToDeploy(t *testing.T) {
 	require.NoError(t, json.Unmarshal(text, &policy))
 	store, s := newStore(t)
 	_ = store.Check(context.Background())
-	completed(t, store, "1")
+	completeKey(t, store, "1")
 	requireReplay(t, store, "1", answer)
 	calls := strings.Fields(s.takeCalls())
 	require.NotEmpty(t, calls)
