@@ -113,9 +113,9 @@ func TestParameters(t *testing.T) {
 	t.Parallel()
 	for parameters, want := range map[string]string{
 		"mode=ro":                            "mode is reserved for the store",
-		"_journal_mode=OFF":                  "_journal_mode is not",
-		"_pragma=synchronous(OFF)":           "synchronous(OFF) is not",
-		"_pragma=wal_autocheckpoint(0)":      "wal_autocheckpoint(0) is not",
+		"_journal_mode=OFF":                  "_journal_mode is reserved",
+		"_pragma=synchronous(OFF)":           "synchronous(OFF) is reserved",
+		"_pragma=wal_autocheckpoint(0)":      "wal_autocheckpoint(0) is reserved",
 		"_pragma=+/**/Journal_mode%3DDELETE": "is reserved for the store",
 		"_pragma=main.synchronous(0)":        "is reserved for the store",
 		"_pragma=foreign_keys(1)%3Bselect+1": "is reserved for the store",
