@@ -133,7 +133,7 @@ func TestListingOfTamperedItems(t *testing.T) {
 	require.Equal(t, "sound", listing.Entries[0].Key.ID)
 	require.Equal(t, 1, listing.Unreadable)
 	_, err = store.List(t.Context(), idempotency.ListRequest{Limit: -1})
-	require.ErrorContains(t, err, "less than zero")
+	require.ErrorContains(t, err, "is negative")
 }
 
 // Keys may contain any bytes.

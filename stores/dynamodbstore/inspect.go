@@ -64,7 +64,7 @@ func (s *Store) List(ctx context.Context, request idempotency.ListRequest) (idem
 		return idempotency.Listing{}, s.optionFaults
 	}
 	if request.Limit < 0 || request.Scan < 0 {
-		err := fmt.Errorf("a Limit of %d or a Scan of %d is less than zero", request.Limit, request.Scan)
+		err := fmt.Errorf("ListRequest.Limit %d or Scan %d is negative", request.Limit, request.Scan)
 		return idempotency.Listing{}, wrapError("list", err)
 	}
 	l := &listing{request: request, remainingScan: cmp.Or(request.Scan, 100_000), now: s.nowMicros()}
