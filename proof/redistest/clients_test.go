@@ -3,7 +3,9 @@ package redistest_test
 import (
 	"context"
 	"errors"
+	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -233,7 +235,7 @@ func TestRedisClientsThatReadFromReplicas(t *testing.T) {
 					Addrs: []string{nodes[0].Addr()}, Password: servertest.RedisPassword(), ContextTimeoutEnabled: true,
 				}
 				set(opts)
-				return redis.NewClusterClient(opts)
+				return newClusterClient(opts)
 			})
 			store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: name})
 			for i := range 20 { // slots
@@ -256,6 +258,29 @@ func TestRedisClientsThatReadFromReplicas(t *testing.T) {
 			})
 		})
 	}
+}
+
+// newClusterClient returns a client whose nodes connect when they are complete. With RouteByLatency, go-redis 9.23 begins to measure
+// the latency of a new node before it sets the last field of the node, which is a data race in go-redis.
+func newClusterClient(opts *redis.ClusterOptions) *redis.ClusterClient {
+	var completions sync.Map // channels by *redis.Client
+	opts.NewClient = func(o *redis.Options) *redis.Client {
+		completed := make(chan struct{})
+		o.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
+			<-completed
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}
+		client := redis.NewClient(o)
+		completions.Store(client, completed)
+		return client
+	}
+	cluster := redis.NewClusterClient(opts)
+	cluster.OnNewNode(func(client *redis.Client) {
+		if completed, ok := completions.Load(client); ok {
+			close(completed.(chan struct{}))
+		}
+	})
+	return cluster
 }
 
 // awaitReplicas opens clients until there is one that knows so many replicas.
