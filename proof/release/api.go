@@ -16,8 +16,9 @@ import (
 	modules "golang.org/x/mod/module"
 )
 
-// listFolder has a list for each library: one line for each exported name with its signature. A changed line means that users
-// may have to change their code, and an added one that they need not: so an interface is one line with all of its methods.
+// listFolder has a list for each library, with a line for each exported name and signature. After a changed line, users may
+// have to change code. An added line requires no change, so an interface is a single line with all methods, because a new
+// method of an interface may break users.
 const listFolder = "proof/release/api"
 
 func (w *workspace) listFile(m *module) string {
@@ -25,7 +26,7 @@ func (w *workspace) listFile(m *module) string {
 	if m.dir == "." {
 		name = "idempotency"
 	}
-	return filepath.Join(w.dir, listFolder, name+".txt")
+	return filepath.Join(w.rootDir, listFolder, name+".txt")
 }
 
 func (w *workspace) writeAPI(ctx context.Context) error {
@@ -53,11 +54,11 @@ func (w *workspace) listedPackages(m *module) ([]string, error) {
 	return packages, err
 }
 
-// listExports lists what the packages of a module export that users may rely on. The compiler has written it down for those who
-// import them.
+// listExports lists the exported names of the promised packages of a module. listExports reads the names from the export data
+// of the compiler.
 func (w *workspace) listExports(ctx context.Context, m *module) (string, error) {
 	format := "{{.ImportPath}}\t{{.Export}}\t{{and (not .DepOnly) (ne .Name \"main\")}}"
-	lines, err := output(ctx, filepath.Join(w.dir, m.dir), nil, "go", "list", "-export", "-deps", "-f", format, "./...")
+	lines, err := runProgram(ctx, filepath.Join(w.rootDir, m.dir), nil, "go", "list", "-export", "-deps", "-f", format, "./...")
 	if err != nil {
 		return "", err
 	}
@@ -66,7 +67,7 @@ func (w *workspace) listExports(ctx context.Context, m *module) (string, error) 
 	for line := range strings.Lines(lines) {
 		field := strings.Split(strings.TrimSpace(line), "\t")
 		compiled[field[0]] = field[1]
-		if field[2] == "true" && promised(field[0]) {
+		if field[2] == "true" && isPromised(field[0]) {
 			paths = append(paths, field[0])
 		}
 	}
@@ -84,10 +85,10 @@ func (w *workspace) listExports(ctx context.Context, m *module) (string, error) 
 	return list.String(), nil
 }
 
-// promised reports whether users may rely on what a package exports. Nobody else can import a package of internal, and those
-// of the root module in proof are for the tests of this repository.
-func promised(path string) bool {
-	return !slices.ContainsFunc(append([]string{"internal"}, never...), func(dir string) bool {
+// isPromised reports whether users may rely on the exported names of a package. Users cannot import the packages of internal,
+// and the packages of the root module in proof are for the tests of this repository.
+func isPromised(path string) bool {
+	return !slices.ContainsFunc(append([]string{"internal"}, neverPublished...), func(dir string) bool {
 		return strings.Contains(path+"/", "/"+dir+"/")
 	})
 }
@@ -103,42 +104,42 @@ func exportedLines(p *types.Package) []string {
 	return lines
 }
 
-// declarationLines returns the lines of an exported name: its own, and those of its fields and methods. A type is named as in
-// the source of the package, with the major version of a package that has one in its path.
+// declarationLines returns the lines of an exported name, of the fields and of the methods. A line names types as the source
+// of the package does, and adds the major version in the path of an imported package.
 func declarationLines(object types.Object) []string {
-	short := func(other *types.Package) string {
+	qualify := func(other *types.Package) string {
 		if other == object.Pkg() {
 			return ""
 		}
 		_, major, _ := modules.SplitPathVersion(other.Path())
 		return other.Name() + major
 	}
-	name := types.TypeString(object.Type(), short)
+	name := types.TypeString(object.Type(), qualify)
 	if constant, ok := object.(*types.Const); ok {
 		return []string{fmt.Sprintf("const %s %s = %s\n", object.Name(), name, constant.Val().ExactString())}
 	}
 	if typeName, ok := object.(*types.TypeName); !ok || typeName.IsAlias() {
-		return []string{types.ObjectString(object, short) + "\n"}
+		return []string{types.ObjectString(object, qualify) + "\n"}
 	}
-	kind := types.TypeString(object.Type().Underlying(), short)
+	kind := types.TypeString(object.Type().Underlying(), qualify)
 	var lines []string
-	if of, ok := object.Type().Underlying().(*types.Struct); ok {
+	if structType, ok := object.Type().Underlying().(*types.Struct); ok {
 		kind = "struct"
-		for i := range of.NumFields() {
-			if field := of.Field(i); field.Exported() {
-				line := fmt.Sprintf("type %s struct, %s %s %s", name, field.Name(), types.TypeString(field.Type(), short), of.Tag(i))
+		for i := range structType.NumFields() {
+			if field := structType.Field(i); field.Exported() {
+				line := fmt.Sprintf("type %s struct, %s %s %s", name, field.Name(), types.TypeString(field.Type(), qualify), structType.Tag(i))
 				lines = append(lines, strings.TrimSpace(line)+"\n")
 			}
 		}
 	}
 	lines = append(lines, fmt.Sprintf("type %s %s\n", name, kind))
 	values := types.NewMethodSet(object.Type())
-	for method := range types.NewMethodSet(types.NewPointer(object.Type())).Methods() { // those of embedded types, too
+	for method := range types.NewMethodSet(types.NewPointer(object.Type())).Methods() { // includes methods of embedded types
 		receiver := "*" + name
 		if values.Lookup(object.Pkg(), method.Obj().Name()) != nil {
 			receiver = name
 		}
-		if signature := types.TypeString(method.Type(), short); method.Obj().Exported() {
+		if signature := types.TypeString(method.Type(), qualify); method.Obj().Exported() {
 			lines = append(lines, fmt.Sprintf("method (%s) %s%s\n", receiver, method.Obj().Name(), strings.TrimPrefix(signature, "func")))
 		}
 	}

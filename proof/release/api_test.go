@@ -10,7 +10,7 @@ import (
 
 func TestAPIIsTheListThatIsCheckedIn(t *testing.T) {
 	t.Parallel()
-	w, err := open("../..")
+	w, err := openWorkspace("../..")
 	require.NoError(t, err)
 	var files []string
 	for _, m := range w.libraries {
@@ -24,7 +24,7 @@ func TestAPIIsTheListThatIsCheckedIn(t *testing.T) {
 			require.Equal(t, string(want), have, "if the change is meant: .ci/release api")
 		})
 	}
-	lists, err := filepath.Glob(filepath.Join(w.dir, listFolder, "*"))
+	lists, err := filepath.Glob(filepath.Join(w.rootDir, listFolder, "*"))
 	require.NoError(t, err)
 	require.ElementsMatch(t, files, lists, "a list for each published library, and no other")
 }
@@ -87,12 +87,12 @@ type Store interface{Begin(kind ...Kind); sealed(); io.Closer}
 var ErrClosed error
 `
 	w := newWorkspace(t, map[string]string{
-		"go.mod":           requiring("example.com/shop"),
+		"go.mod":           goModRequiring("example.com/shop"),
 		"shop.go":          source,
 		"internal/own.go":  "package internal\n\nfunc Hidden() {}\n",
 		"program/main.go":  "package main\n\nfunc Run() {}\n\nfunc main() {}\n",
 		"shop_test.go":     "package shop\n\nfunc Tested() {}\n",
-		"cmd/tool/go.mod":  requiring("example.com/shop/cmd/tool", "example.com/shop v0.1.0"),
+		"cmd/tool/go.mod":  goModRequiring("example.com/shop/cmd/tool", "example.com/shop v0.1.0"),
 		"cmd/tool/main.go": "package main\n\nfunc main() {}\n",
 	})
 	have, err := w.listExports(t.Context(), w.libraries[0])

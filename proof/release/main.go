@@ -1,14 +1,14 @@
-// Command release tags all modules of the workspace at once, and tests beforehand that users can have them. .ci/release runs it:
+// Command release tests that users can get all modules of the workspace, and tags the modules. .ci/release runs the command:
 //
-//	.ci/release list            # the directories of the modules that are published, and of those that never are
-//	.ci/release api             # writes what each published library exports into the folder api
-//	.ci/release set v0.1.0      # makes every go.mod require that version of the published modules
-//	.ci/release check [v0.1.0]  # does what a user of each module does; by default with the version that go.mod requires
-//	.ci/release tag v0.1.0      # checks everything, and makes the tags; it pushes nothing
+//	.ci/release list            # the directories of the published modules, and of the modules that are never published
+//	.ci/release api             # writes the exported names of each published library into the folder api
+//	.ci/release set v0.1.0      # sets the version of the published modules in every go.mod
+//	.ci/release check [v0.1.0]  # uses each module as a user does; the default is the version in the go.mod files
+//	.ci/release tag v0.1.0      # checks the release, and makes the tags; a person pushes the tags
 //
-// An importer ignores the replace directives of a module, so a go.mod needs both: a replace for development, and a require of
-// the version that is released with it. "go install" refuses a command whose go.mod has a replace. So a command is tagged at
-// a commit of its own, on top of the released one, which removes them.
+// An importer ignores the replace directives of a module, so a go.mod needs both: a replace for development, and a require
+// with the released version. "go install" refuses a command with a replace in go.mod. Therefore the tag of a command points
+// to a separate commit on top of the released commit, without the replace directives.
 package main
 
 import (
@@ -25,44 +25,44 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil {
+	if err := runCommand(ctx, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, args []string) error {
-	w, err := open(".")
+func runCommand(ctx context.Context, args []string) error {
+	w, err := openWorkspace(".")
 	if err != nil {
 		return err
 	}
 	args = append(args, "", "")
 	switch name, version := args[0], args[1]; name {
 	case "list":
-		w.list()
+		w.printModules()
 		return nil
 	case "api":
 		return w.writeAPI(ctx)
 	case "set":
-		return w.set(ctx, version)
+		return w.setVersion(ctx, version)
 	case "check":
-		return w.check(ctx, version)
+		return w.checkRelease(ctx, version)
 	case "tag":
-		return w.tag(ctx, version)
+		return w.tagRelease(ctx, version)
 	}
 	return errors.New("usage: release list | api | set VERSION | check [VERSION] | tag VERSION")
 }
 
-// output runs a program in dir, with env beside the variables of this process, and returns what it prints. Its complaints are
-// in the error.
-func output(ctx context.Context, dir string, env []string, name string, args ...string) (string, error) {
-	run := exec.CommandContext(ctx, name, args...)
-	run.Dir, run.Env = dir, append(os.Environ(), env...)
-	var complaints bytes.Buffer
-	run.Stderr = &complaints
-	text, err := run.Output()
+// runProgram runs a program in dir, with env and the variables of this process, and returns the standard output. The error
+// contains the standard error of the program.
+func runProgram(ctx context.Context, dir string, env []string, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	text, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, complaints.String())
+		return "", fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, stderr.String())
 	}
 	return strings.TrimSpace(string(text)), nil
 }

@@ -10,22 +10,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// newShop makes a repository with a library in the root, one beside it, a command and a module that is never published. Their
-// go.mod files have the replace directives of a developer.
+// newShop makes a repository with a library in the root, a second library, a command, and a module that is never published.
+// The go.mod files have the replace directives of a developer.
 func newShop(t *testing.T, version string) *workspace {
 	t.Helper()
 	const name = "github.com/example/shop"
 	root, till := name+" "+version, name+"/till "+version
 	return newWorkspace(t, map[string]string{
-		"go.mod":       requiring(name),
+		"go.mod":       goModRequiring(name),
 		"shop.go":      "package shop\n\nfunc Open() string { return \"open\" }\n",
-		"till/go.mod":  requiring(name+"/till", root) + "\nreplace " + name + " => ../\n",
+		"till/go.mod":  goModRequiring(name+"/till", root) + "\nreplace " + name + " => ../\n",
 		"till/till.go": "package till\n\nimport \"" + name + "\"\n\nfunc Ring() string { return shop.Open() }\n",
-		"cmd/tool/go.mod": requiring(name+"/cmd/tool", root, till) +
+		"cmd/tool/go.mod": goModRequiring(name+"/cmd/tool", root, till) +
 			"\nreplace " + name + " => ../..\n\nreplace " + name + "/till => ../../till\n",
 		"cmd/tool/main.go": "package main\n\nimport (\n\t\"" + name + "\"\n\t\"" + name + "/till\"\n)\n\n" +
 			"func main() { println(shop.Open(), till.Ring()) }\n",
-		"examples/go.mod": requiring(name+"/examples", root) + "\nreplace " + name + " => ../\n",
+		"examples/go.mod": goModRequiring(name+"/examples", root) + "\nreplace " + name + " => ../\n",
 		"examples/grpc/main.go": "package main\n\nimport \"" + name + "\"\n\n" +
 			"func main() {\n\tif shop.Open() != \"open\" {\n\t\tpanic(\"closed\")\n\t}\n}\n",
 		"LICENSE":                       "Do as you like.\n",
@@ -39,43 +39,45 @@ func newShop(t *testing.T, version string) *workspace {
 func TestUsersCanHaveARelease(t *testing.T) {
 	t.Parallel()
 	w := newShop(t, "v0.1.0")
-	head := git(t, w.dir, "rev-parse", "HEAD")
+	head := mustRunGit(t, w.rootDir, "rev-parse", "HEAD")
 
-	require.NoError(t, w.check(t.Context(), ""))
-	require.Empty(t, git(t, w.dir, "tag"), "to check is not to tag")
+	require.NoError(t, w.checkRelease(t.Context(), ""))
+	require.Empty(t, mustRunGit(t, w.rootDir, "tag"), "to check is not to tag")
 
-	require.NoError(t, w.tag(t.Context(), "v0.1.0"))
-	require.Equal(t, "cmd/tool/v0.1.0\ntill/v0.1.0\nv0.1.0", git(t, w.dir, "tag"))
-	require.Equal(t, head, git(t, w.dir, "rev-parse", "v0.1.0^{commit}"))
-	require.Equal(t, head, git(t, w.dir, "rev-parse", "till/v0.1.0^{commit}"))
-	require.Equal(t, head, git(t, w.dir, "rev-parse", "cmd/tool/v0.1.0^{commit}^"))
-	require.Equal(t, "cmd/tool/go.mod\ncmd/tool/go.sum", git(t, w.dir, "diff", "--name-only", head, "cmd/tool/v0.1.0"))
-	require.NotContains(t, git(t, w.dir, "show", "cmd/tool/v0.1.0:cmd/tool/go.mod"), "replace")
-	require.Contains(t, git(t, w.dir, "show", "cmd/tool/v0.1.0:cmd/tool/go.sum"), "github.com/example/shop/till v0.1.0 h1:")
-	require.Equal(t, head, git(t, w.dir, "rev-parse", "HEAD"))
-	require.Empty(t, git(t, w.dir, "status", "--porcelain"))
+	require.NoError(t, w.tagRelease(t.Context(), "v0.1.0"))
+	require.Equal(t, "cmd/tool/v0.1.0\ntill/v0.1.0\nv0.1.0", mustRunGit(t, w.rootDir, "tag"))
+	require.Equal(t, head, mustRunGit(t, w.rootDir, "rev-parse", "v0.1.0^{commit}"))
+	require.Equal(t, head, mustRunGit(t, w.rootDir, "rev-parse", "till/v0.1.0^{commit}"))
+	require.Equal(t, head, mustRunGit(t, w.rootDir, "rev-parse", "cmd/tool/v0.1.0^{commit}^"))
+	require.Equal(t, "cmd/tool/go.mod\ncmd/tool/go.sum", mustRunGit(t, w.rootDir, "diff", "--name-only", head, "cmd/tool/v0.1.0"))
+	require.NotContains(t, mustRunGit(t, w.rootDir, "show", "cmd/tool/v0.1.0:cmd/tool/go.mod"), "replace")
+	require.Contains(t, mustRunGit(t, w.rootDir, "show", "cmd/tool/v0.1.0:cmd/tool/go.sum"), "github.com/example/shop/till v0.1.0 h1:")
+	require.Equal(t, head, mustRunGit(t, w.rootDir, "rev-parse", "HEAD"))
+	require.Empty(t, mustRunGit(t, w.rootDir, "status", "--porcelain"))
 
-	require.ErrorContains(t, w.tag(t.Context(), "v0.1.0"), "already exists")
+	require.ErrorContains(t, w.tagRelease(t.Context(), "v0.1.0"), "already exists")
 }
 
-// Each change makes a release that users could not have, or that says the wrong thing about itself.
+// With each change, users cannot get the release, or the files of the release contradict the version.
 func TestReleaseIsRefused(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
-		name      string
-		file      string
-		text      string
-		unsaved   bool // not committed
-		complaint string
+		name          string
+		file          string
+		text          string
+		isUncommitted bool // written without a commit
+		wantError     string
 	}{
 		{"dirty", "shop.go", "package shop\n\nfunc Open() string { return \"closed\" }\n", true, "not committed"},
 		{"another version", "till/go.mod",
-			requiring("github.com/example/shop/till", "github.com/example/shop v0.0.9") + "\nreplace github.com/example/shop => ../\n",
+			goModRequiring("github.com/example/shop/till", "github.com/example/shop v0.0.9") +
+				"\nreplace github.com/example/shop => ../\n",
 			false, "v0.0.9"},
 		{"not released by its README", "README.md", "# Shop\n\nNo version has been released yet.\n", false, "README.md"},
 		{"no changelog", "CHANGELOG.md", "# Changelog\n\n## [Unreleased]\n\nThe 0.1.0 to be: ## [0.1.0]\n", false, "CHANGELOG.md"},
 		{"does not compile", "till/till.go", "package till\n\nfunc Ring() string { return shop.Open() }\n", false, "undefined: shop"},
-		{"lacks a package that is listed", listFolder + "/till.txt", "package github.com/example/shop/till/drawer\n", false, "till/drawer"},
+		{"lacks a package that is listed", listFolder + "/till.txt", "package github.com/example/shop/till/drawer\n", false,
+			"till/drawer"},
 		{"fails when it is used", "examples/grpc/main.go",
 			"package main\n\nimport _ \"github.com/example/shop\"\n\nfunc main() { panic(\"closed today\") }\n", false, "closed today"},
 	}
@@ -83,80 +85,80 @@ func TestReleaseIsRefused(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			w := newShop(t, "v0.1.0")
-			require.NoError(t, os.WriteFile(filepath.Join(w.dir, test.file), []byte(test.text), 0o666))
-			if !test.unsaved {
-				commit(t, w.dir)
+			require.NoError(t, os.WriteFile(filepath.Join(w.rootDir, test.file), []byte(test.text), 0o666))
+			if !test.isUncommitted {
+				commitAll(t, w.rootDir)
 			}
-			err := reopen(t, w.dir).tag(t.Context(), "v0.1.0")
-			require.ErrorContains(t, err, test.complaint)
-			require.Empty(t, git(t, w.dir, "tag"))
+			err := reopenWorkspace(t, w.rootDir).tagRelease(t.Context(), "v0.1.0")
+			require.ErrorContains(t, err, test.wantError)
+			require.Empty(t, mustRunGit(t, w.rootDir, "tag"))
 		})
 	}
 }
 
-// Each release has a number that says what its users have to change.
+// The version number of a release tells users which kind of change to expect.
 func TestVersionsTellWhatChanges(t *testing.T) {
 	t.Parallel()
-	const was = "package example.com/shop\nfunc Open() string\ntype Door interface{Close()}\n"
+	const oldList = "package example.com/shop\nfunc Open() string\ntype Door interface{Close()}\n"
 	for name, test := range map[string]struct {
-		is      string
-		refused []string // versions
+		newList         string
+		refusedVersions []string
 	}{
-		"nothing":             {was, nil},
-		"a new name":          {was + "func Shut() string\n", []string{"v0.1.1", "v1.1.1"}},
-		"a new package":       {was + "package example.com/shop/yard\nfunc Open() string\n", []string{"v0.1.1", "v1.1.1"}},
-		"a new interface":     {was + "type Gate interface{Close()}\n", []string{"v0.1.1", "v1.1.1"}},
-		"a name is gone":      {strings.Replace(was, "func Open() string\n", "", 1), []string{"v0.1.1", "v1.1.1", "v1.2.0"}},
-		"another signature":   {strings.Replace(was, "Open()", "Open(n int)", 1), []string{"v0.1.1", "v1.1.1", "v1.2.0"}},
-		"an interface's more": {strings.Replace(was, "Close()", "Close(); Lock()", 1), []string{"v0.1.1", "v1.1.1", "v1.2.0"}},
+		"nothing":             {oldList, nil},
+		"a new name":          {oldList + "func Shut() string\n", []string{"v0.1.1", "v1.1.1"}},
+		"a new package":       {oldList + "package example.com/shop/yard\nfunc Open() string\n", []string{"v0.1.1", "v1.1.1"}},
+		"a new interface":     {oldList + "type Gate interface{Close()}\n", []string{"v0.1.1", "v1.1.1"}},
+		"a name is gone":      {strings.Replace(oldList, "func Open() string\n", "", 1), []string{"v0.1.1", "v1.1.1", "v1.2.0"}},
+		"another signature":   {strings.Replace(oldList, "Open()", "Open(n int)", 1), []string{"v0.1.1", "v1.1.1", "v1.2.0"}},
+		"an interface's more": {strings.Replace(oldList, "Close()", "Close(); Lock()", 1), []string{"v0.1.1", "v1.1.1", "v1.2.0"}},
 		"a module is gone":    {"", []string{"v0.1.1", "v1.1.1", "v1.2.0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorkspace(t, map[string]string{"go.mod": requiring("example.com/shop"), listFolder + "/idempotency.txt": was})
+			w := newWorkspace(t, map[string]string{"go.mod": goModRequiring("example.com/shop"), listFolder + "/idempotency.txt": oldList})
 			for _, tag := range []string{"v0.1.0", "v0.1.1-rc.1", "v1.1.0", "v1.9.0", "vain"} {
-				git(t, w.dir, "tag", tag)
+				mustRunGit(t, w.rootDir, "tag", tag)
 			}
 			file := w.listFile(w.libraries[0])
-			require.NoError(t, os.WriteFile(file, []byte(test.is), 0o666))
-			if test.is == "" {
+			require.NoError(t, os.WriteFile(file, []byte(test.newList), 0o666))
+			if test.newList == "" {
 				require.NoError(t, os.Remove(file))
 			}
-			commit(t, w.dir)
+			commitAll(t, w.rootDir)
 			for _, version := range []string{"v0.0.9", "v0.1.1", "v0.2.0", "v1.0.0", "v1.1.1", "v1.2.0"} {
-				before, err := w.releaseBefore(t.Context(), version)
+				before, err := w.findReleaseBefore(t.Context(), version)
 				require.NoError(t, err)
-				err = w.keepsNames(t.Context(), before, version)
-				require.Equal(t, slices.Contains(test.refused, version), err != nil, "%s: %v", version, err)
+				err = w.checkNames(t.Context(), before, version)
+				require.Equal(t, slices.Contains(test.refusedVersions, version), err != nil, "%s: %v", version, err)
 			}
 		})
 	}
 }
 
-// A golden file of a release is never changed. That of a new form is new.
+// A golden file of a release stays unchanged. A new form has a new golden file.
 func TestFormsAreKept(t *testing.T) {
 	t.Parallel()
 	const old, row = "proof/golden/testdata/redis/v1/done.txt", "stores/tillstore/testdata/rows_v1.sql"
 	w := newWorkspace(t, map[string]string{
-		"go.mod": requiring("example.com/shop"), "proof/golden/testdata/README.md": "", old: "a record\n", row: "a row\n",
+		"go.mod": goModRequiring("example.com/shop"), "proof/golden/testdata/README.md": "", old: "a record\n", row: "a row\n",
 	})
-	require.NoError(t, w.keepsForms(t.Context(), ""), "there is no release yet")
-	git(t, w.dir, "tag", "v0.1.0")
+	require.NoError(t, w.checkForms(t.Context(), ""), "there is no release yet")
+	mustRunGit(t, w.rootDir, "tag", "v0.1.0")
 	write := func(file, text string) {
-		file = filepath.Join(w.dir, file)
+		file = filepath.Join(w.rootDir, file)
 		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o777))
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o666))
-		commit(t, w.dir)
+		commitAll(t, w.rootDir)
 	}
 	write("proof/golden/testdata/redis/v2/done.txt", "another record\n")
 	write("proof/golden/testdata/README.md", "There are two forms.\n")
-	require.NoError(t, w.keepsForms(t.Context(), "v0.1.0"))
+	require.NoError(t, w.checkForms(t.Context(), "v0.1.0"))
 	write(row, "another row\n")
-	require.ErrorContains(t, w.keepsForms(t.Context(), "v0.1.0"), "golden files of v0.1.0 were changed or removed: "+row)
+	require.ErrorContains(t, w.checkForms(t.Context(), "v0.1.0"), "golden files of v0.1.0 were changed or removed: "+row)
 	write(row, "a row\n")
-	require.NoError(t, os.Remove(filepath.Join(w.dir, old)))
-	commit(t, w.dir)
-	require.ErrorContains(t, w.keepsForms(t.Context(), "v0.1.0"), old)
+	require.NoError(t, os.Remove(filepath.Join(w.rootDir, old)))
+	commitAll(t, w.rootDir)
+	require.ErrorContains(t, w.checkForms(t.Context(), "v0.1.0"), old)
 }
 
 func TestVersions(t *testing.T) {
@@ -166,7 +168,7 @@ func TestVersions(t *testing.T) {
 	} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
-			require.Equal(t, valid, validVersion(version) == nil)
+			require.Equal(t, valid, checkVersion(version) == nil)
 		})
 	}
 }
@@ -174,17 +176,17 @@ func TestVersions(t *testing.T) {
 func TestSet(t *testing.T) {
 	t.Parallel()
 	w := newShop(t, "v0.0.0")
-	require.ErrorContains(t, w.check(t.Context(), "v0.1.0"), "in the last commit the go.mod files require v0.0.0")
+	require.ErrorContains(t, w.checkRelease(t.Context(), "v0.1.0"), "in the last commit the go.mod files require v0.0.0")
 
-	require.NoError(t, w.set(t.Context(), "v0.1.0"))
-	w = reopen(t, w.dir)
-	required, err := w.required()
+	require.NoError(t, w.setVersion(t.Context(), "v0.1.0"))
+	w = reopenWorkspace(t, w.rootDir)
+	required, err := w.findRequiredVersion()
 	require.NoError(t, err)
 	require.Equal(t, "v0.1.0", required)
-	for _, m := range w.modules() {
-		require.Len(t, m.file.Replace, len(requires(m, w.published())), "what is replaced stays so")
+	for _, m := range w.allModules() {
+		require.Len(t, m.modFile.Replace, len(findRequires(m, w.publishedModules())), "what is replaced stays so")
 	}
-	require.ErrorContains(t, w.check(t.Context(), ""), "in the last commit the go.mod files require v0.0.0")
-	commit(t, w.dir)
-	require.NoError(t, w.check(t.Context(), ""))
+	require.ErrorContains(t, w.checkRelease(t.Context(), ""), "in the last commit the go.mod files require v0.0.0")
+	commitAll(t, w.rootDir)
+	require.NoError(t, w.checkRelease(t.Context(), ""))
 }

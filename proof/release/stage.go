@@ -10,48 +10,48 @@ import (
 	"strings"
 )
 
-// stage is a release as its users will find it, before it is published: a clone of the repository that has its tags, and the
-// environment of a user whose git takes the clone for the repository on GitHub.
+// stage is an unpublished release, in the form that users will get: a clone of the repository with the tags of the release,
+// and the environment of a user. In the environment, git uses the clone in place of the repository on GitHub.
 type stage struct {
-	*workspace // the clone: nothing in it but what is committed
+	*workspace // the clone, with committed files only
 
-	dir     string
+	tempDir string
 	version string
 	userEnv []string
 }
 
-// newStage makes a stage of the last commit. Call close to remove it.
+// newStage makes a stage of the last commit. The caller removes the stage with close.
 func (w *workspace) newStage(ctx context.Context, version string) (*stage, error) {
-	if err := validVersion(version); err != nil {
+	if err := checkVersion(version); err != nil {
 		return nil, err
 	}
 	dir, err := os.MkdirTemp("", "release-")
 	if err != nil {
 		return nil, err
 	}
-	s := &stage{dir: dir, version: version}
-	if err := s.fill(ctx, w.dir); err != nil {
+	s := &stage{tempDir: dir, version: version}
+	if err := s.prepareClone(ctx, w.rootDir); err != nil {
 		s.close()
 		return nil, err
 	}
 	return s, nil
 }
 
-func (s *stage) close() { os.RemoveAll(s.dir) }
+func (s *stage) close() { os.RemoveAll(s.tempDir) }
 
-func (s *stage) fill(ctx context.Context, repository string) error {
-	clone := filepath.Join(s.dir, "clone")
-	if _, err := output(ctx, "", nil, "git", "clone", "--quiet", "--shared", repository, clone); err != nil {
+func (s *stage) prepareClone(ctx context.Context, repository string) error {
+	clone := filepath.Join(s.tempDir, "clone")
+	if _, err := runProgram(ctx, "", nil, "git", "clone", "--quiet", "--shared", repository, clone); err != nil {
 		return err
 	}
 	var err error
-	if s.workspace, err = open(clone); err != nil {
+	if s.workspace, err = openWorkspace(clone); err != nil {
 		return err
 	}
-	if err := s.requiresOnly(s.version); err != nil {
+	if err := s.checkRequiredVersion(s.version); err != nil {
 		return fmt.Errorf("in the last commit %w", err)
 	}
-	if s.userEnv, err = s.environment(ctx); err != nil {
+	if s.userEnv, err = s.buildUserEnv(ctx); err != nil {
 		return err
 	}
 	if err := s.tagHead(ctx, s.libraries); err != nil {
@@ -63,72 +63,74 @@ func (s *stage) fill(ctx context.Context, repository string) error {
 	return s.tagHead(ctx, s.commands)
 }
 
-// environment is that of a user with an empty module cache. Our modules come from the clone, and others from the module cache
-// of this machine, or else from its proxy.
-func (s *stage) environment(ctx context.Context) ([]string, error) {
-	have, err := output(ctx, "", nil, "go", "env", "GOMODCACHE", "GOPROXY")
+// buildUserEnv returns the environment of a user with an empty module cache. The modules of the workspace come from the clone.
+// Third-party modules come from the module cache of this machine, or from the module proxy.
+func (s *stage) buildUserEnv(ctx context.Context) ([]string, error) {
+	goEnv, err := runProgram(ctx, "", nil, "go", "env", "GOMODCACHE", "GOPROXY")
 	if err != nil {
 		return nil, err
 	}
-	cache, proxy, _ := strings.Cut(have, "\n")
-	root := s.libraries[0].path()
+	cache, proxy, _ := strings.Cut(goEnv, "\n")
+	root := s.libraries[0].modulePath()
 	return []string{
 		"GIT_CONFIG_COUNT=1",
-		"GIT_CONFIG_KEY_0=url.file://" + s.workspace.dir + ".insteadOf",
+		"GIT_CONFIG_KEY_0=url.file://" + s.workspace.rootDir + ".insteadOf",
 		"GIT_CONFIG_VALUE_0=https://" + root,
 		"GONOPROXY=" + root + "," + root + "/*",
-		"GONOSUMDB=" + root + "," + root + "/*", // no database has their sums yet
+		"GONOSUMDB=" + root + "," + root + "/*", // the checksum database lacks the sums of an unpublished version
 		"GOPROXY=file://" + filepath.Join(cache, "cache", "download") + "," + proxy,
-		"GOMODCACHE=" + filepath.Join(s.dir, "cache"),
-		"GOBIN=" + filepath.Join(s.dir, "bin"),
-		"GOFLAGS=-modcacherw -trimpath -tags=nomsgpack", // to be removed; to be compiled once, wherever it is; see Makefile
+		"GOMODCACHE=" + filepath.Join(s.tempDir, "cache"),
+		"GOBIN=" + filepath.Join(s.tempDir, "bin"),
+		// modcacherw lets close remove the cache, trimpath compiles packages once for all directories, and the Makefile
+		// explains nomsgpack.
+		"GOFLAGS=-modcacherw -trimpath -tags=nomsgpack",
 		"GOWORK=off",
 	}, nil
 }
 
 func (s *stage) tagHead(ctx context.Context, modules []*module) error {
 	for _, m := range modules {
-		if _, err := s.git(ctx, nil, "tag", "--force", m.tag(s.version)); err != nil {
+		if _, err := s.runGit(ctx, nil, "tag", "--force", m.tagName(s.version)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// commitCommands commits what go install asks of a command: no replace directives, and so the sums of the modules that they
-// replaced. The commit has the name and time of the one before it, so that it is the same each time.
+// commitCommands removes the replace directives of the commands, because go install refuses the directives, and adds the sums
+// of the replaced modules. The commit has the name and time of the previous commit, so the hash is the same each time.
 func (s *stage) commitCommands(ctx context.Context) error {
 	for _, m := range s.commands {
-		for _, replace := range m.file.Replace {
-			if err := s.goMod(ctx, m, nil, "edit", "-dropreplace="+replace.Old.Path); err != nil {
+		for _, replace := range m.modFile.Replace {
+			if err := s.runGoMod(ctx, m, nil, "edit", "-dropreplace="+replace.Old.Path); err != nil {
 				return err
 			}
 		}
-		if err := s.goMod(ctx, m, s.userEnv, "tidy"); err != nil {
+		if err := s.runGoMod(ctx, m, s.userEnv, "tidy"); err != nil {
 			return err
 		}
 	}
-	who, err := s.git(ctx, nil, "log", "-1", "--format=GIT_AUTHOR_NAME=%cn%nGIT_AUTHOR_EMAIL=%ce%nGIT_AUTHOR_DATE=%cI%n"+
+	identity, err := s.runGit(ctx, nil, "log", "-1", "--format=GIT_AUTHOR_NAME=%cn%nGIT_AUTHOR_EMAIL=%ce%nGIT_AUTHOR_DATE=%cI%n"+
 		"GIT_COMMITTER_NAME=%cn%nGIT_COMMITTER_EMAIL=%ce%nGIT_COMMITTER_DATE=%cI")
 	if err != nil {
 		return err
 	}
-	if _, err := s.git(ctx, nil, "add", "--all"); err != nil {
+	if _, err := s.runGit(ctx, nil, "add", "--all"); err != nil {
 		return err
 	}
-	_, err = s.git(ctx, strings.Split(who, "\n"), "commit", "--quiet", "--allow-empty", "--no-verify", "--no-gpg-sign",
+	_, err = s.runGit(ctx, strings.Split(identity, "\n"), "commit", "--quiet", "--allow-empty", "--no-verify", "--no-gpg-sign",
 		"--message", "Commands of "+s.version+": require what is released",
 		"--message", "Their replace directives are gone, because go install refuses them.")
 	return err
 }
 
-func (w *workspace) git(ctx context.Context, env []string, args ...string) (string, error) {
-	return output(ctx, w.dir, env, "git", args...)
+func (w *workspace) runGit(ctx context.Context, env []string, args ...string) (string, error) {
+	return runProgram(ctx, w.rootDir, env, "git", args...)
 }
 
-// check does, with each published module of the last commit, what its users do with a version of it.
-func (w *workspace) check(ctx context.Context, version string) error {
-	required, err := w.required()
+// checkRelease uses each published module of the last commit as a user does. An empty version is the required version.
+func (w *workspace) checkRelease(ctx context.Context, version string) error {
+	required, err := w.findRequiredVersion()
 	if err != nil {
 		return err
 	}
@@ -148,45 +150,46 @@ func (s *stage) tryModules(ctx context.Context) error {
 			return err
 		}
 		program := "package main\n\nimport (\n\t_ \"" + strings.Join(packages, "\"\n\t_ \"") + "\"\n)\n\nfunc main() {}\n"
-		if _, err := s.build(ctx, m.path(), program); err != nil {
+		if _, err := s.buildProgram(ctx, m.modulePath(), program); err != nil {
 			return err
 		}
 	}
 	for _, m := range s.commands {
-		fmt.Println("go install", m.path())
-		if _, err := output(ctx, s.dir, s.userEnv, "go", "install", m.path()+"@"+s.version); err != nil {
+		fmt.Println("go install", m.modulePath())
+		if _, err := runProgram(ctx, s.tempDir, s.userEnv, "go", "install", m.modulePath()+"@"+s.version); err != nil {
 			return err
 		}
 	}
-	program, err := os.ReadFile(filepath.Join(s.workspace.dir, "examples/grpc/main.go"))
+	program, err := os.ReadFile(filepath.Join(s.workspace.rootDir, "examples/grpc/main.go"))
 	if err != nil {
 		return err
 	}
-	file, err := s.build(ctx, "examples/grpc", string(program))
+	file, err := s.buildProgram(ctx, "examples/grpc", string(program))
 	if err != nil {
 		return err
 	}
-	_, err = output(ctx, "", nil, file)
+	_, err = runProgram(ctx, "", nil, file)
 	return err
 }
 
-// build builds a program with the packages of ours that it imports, in an empty directory, and returns its file.
-func (s *stage) build(ctx context.Context, name, program string) (string, error) {
+// buildProgram builds a program in an empty directory, gets the imported packages of the workspace, and returns the path of
+// the binary.
+func (s *stage) buildProgram(ctx context.Context, name, program string) (string, error) {
 	fmt.Println("go get and go build", name)
-	dir := filepath.Join(s.dir, "users", name)
+	dir := filepath.Join(s.tempDir, "users", name)
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return "", err
 	}
 	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o666); err != nil {
 		return "", err
 	}
-	ours := regexp.MustCompile(`"(` + regexp.QuoteMeta(s.libraries[0].path()) + `(?:/[^"]*)?)"`)
-	get := []string{"get"}
-	for _, match := range ours.FindAllStringSubmatch(program, -1) {
-		get = append(get, match[1]+"@"+s.version)
+	importPattern := regexp.MustCompile(`"(` + regexp.QuoteMeta(s.libraries[0].modulePath()) + `(?:/[^"]*)?)"`)
+	getCommand := []string{"get"}
+	for _, match := range importPattern.FindAllStringSubmatch(program, -1) {
+		getCommand = append(getCommand, match[1]+"@"+s.version)
 	}
-	for _, args := range [][]string{{"mod", "init", "example.com/user"}, get, {"build", "-o", "program", "."}} {
-		if _, err := output(ctx, dir, s.userEnv, "go", args...); err != nil {
+	for _, args := range [][]string{{"mod", "init", "example.com/user"}, getCommand, {"build", "-o", "program", "."}} {
+		if _, err := runProgram(ctx, dir, s.userEnv, "go", args...); err != nil {
 			return "", fmt.Errorf("%s: %w", name, err)
 		}
 	}

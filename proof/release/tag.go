@@ -13,9 +13,9 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// tag checks that a version can be released, and makes its tags. Pushing them publishes it, and is left to a person.
-func (w *workspace) tag(ctx context.Context, version string) error {
-	if err := w.ready(ctx, version); err != nil {
+// tagRelease checks that a version can be released, and makes the tags. A person publishes the version by pushing the tags.
+func (w *workspace) tagRelease(ctx context.Context, version string) error {
+	if err := w.checkReady(ctx, version); err != nil {
 		return err
 	}
 	s, err := w.newStage(ctx, version)
@@ -27,57 +27,57 @@ func (w *workspace) tag(ctx context.Context, version string) error {
 		return err
 	}
 	fmt.Println("Nothing is pushed. What is published stays published. To publish it:")
-	// The forge starts no workflow for tags of which more than three are pushed at once: those of the commands come by themselves.
+	// The forge starts no workflow for a push of more than three tags, so the tags of the commands have a separate push.
 	for _, modules := range [][]*module{s.libraries, s.commands} {
 		push := "git push --atomic origin"
 		for _, m := range modules {
-			if err := w.takeTag(ctx, s, m.tag(version)); err != nil {
+			if err := w.copyTag(ctx, s, m.tagName(version)); err != nil {
 				return err
 			}
-			push += " " + m.tag(version)
+			push += " " + m.tagName(version)
 		}
 		fmt.Println("\t" + push)
 	}
 	return nil
 }
 
-// takeTag makes a tag of the stage in the repository, which gets the commit of the commands from there.
-func (w *workspace) takeTag(ctx context.Context, s *stage, tag string) error {
-	if _, err := w.git(ctx, nil, "fetch", "--quiet", "--no-tags", s.workspace.dir, "refs/tags/"+tag); err != nil {
+// copyTag copies a tag of the stage into the repository, with the commit of the commands.
+func (w *workspace) copyTag(ctx context.Context, s *stage, tag string) error {
+	if _, err := w.runGit(ctx, nil, "fetch", "--quiet", "--no-tags", s.workspace.rootDir, "refs/tags/"+tag); err != nil {
 		return err
 	}
-	_, err := w.git(ctx, nil, "tag", "--annotate", "--message", tag, tag, "FETCH_HEAD")
+	_, err := w.runGit(ctx, nil, "tag", "--annotate", "--message", tag, tag, "FETCH_HEAD")
 	return err
 }
 
-// ready reports everything that is wrong with a repository that is to be tagged.
-func (w *workspace) ready(ctx context.Context, version string) error {
-	if err := validVersion(version); err != nil {
+// checkReady returns an error for each reason against tagging the repository.
+func (w *workspace) checkReady(ctx context.Context, version string) error {
+	if err := checkVersion(version); err != nil {
 		return err
 	}
-	before, err := w.releaseBefore(ctx, version)
+	before, err := w.findReleaseBefore(ctx, version)
 	if err != nil {
 		return err
 	}
-	return errors.Join(w.isClean(ctx), w.requiresOnly(version), w.isAnnounced(version), w.keepsForms(ctx, before),
-		w.keepsNames(ctx, before, version))
+	return errors.Join(w.checkClean(ctx), w.checkRequiredVersion(version), w.checkAnnounced(version), w.checkForms(ctx, before),
+		w.checkNames(ctx, before, version))
 }
 
-func (w *workspace) isClean(ctx context.Context) error {
-	changed, err := w.git(ctx, nil, "status", "--porcelain")
+func (w *workspace) checkClean(ctx context.Context) error {
+	changed, err := w.runGit(ctx, nil, "status", "--porcelain")
 	if err == nil && changed != "" {
 		err = errors.New("the working tree has changes that are not committed:\n" + changed)
 	}
 	return err
 }
 
-// isAnnounced reports a changelog that lacks the version, and a README that knows of no version.
-func (w *workspace) isAnnounced(version string) error {
-	changelog, err := os.ReadFile(filepath.Join(w.dir, "CHANGELOG.md"))
+// checkAnnounced returns an error if the changelog lacks the version, or if the README denies any release.
+func (w *workspace) checkAnnounced(version string) error {
+	changelog, err := os.ReadFile(filepath.Join(w.rootDir, "CHANGELOG.md"))
 	if err != nil {
 		return err
 	}
-	readme, err := os.ReadFile(filepath.Join(w.dir, "README.md"))
+	readme, err := os.ReadFile(filepath.Join(w.rootDir, "README.md"))
 	if err != nil {
 		return err
 	}
@@ -90,9 +90,9 @@ func (w *workspace) isAnnounced(version string) error {
 	return nil
 }
 
-// releaseBefore returns the newest release that is older than a version, or an empty string.
-func (w *workspace) releaseBefore(ctx context.Context, version string) (string, error) {
-	tags, err := w.git(ctx, nil, "tag", "--list", "v*")
+// findReleaseBefore returns the newest release before version, or an empty string.
+func (w *workspace) findReleaseBefore(ctx context.Context, version string) (string, error) {
+	tags, err := w.runGit(ctx, nil, "tag", "--list", "v*")
 	if err != nil {
 		return "", err
 	}
@@ -105,12 +105,13 @@ func (w *workspace) releaseBefore(ctx context.Context, version string) (string, 
 	return slices.MaxFunc(older, semver.Compare), nil
 }
 
-// keepsForms reports golden files that are not as in the release before: its records may be in a store.
-func (w *workspace) keepsForms(ctx context.Context, before string) error {
+// checkForms returns an error if golden files of the previous release were changed or removed, because stores may have records
+// of the previous release.
+func (w *workspace) checkForms(ctx context.Context, before string) error {
 	if before == "" {
 		return nil
 	}
-	changed, err := w.git(ctx, nil, "diff", "--name-only", "--no-renames", "--diff-filter=DMT", before, "HEAD", "--",
+	changed, err := w.runGit(ctx, nil, "diff", "--name-only", "--no-renames", "--diff-filter=DMT", before, "HEAD", "--",
 		":(glob)testdata/*.txt", ":(glob)proof/golden/testdata/**/*.txt",
 		":(glob)stores/*/testdata/rows*", ":(glob)stores/*/testdata/rows/**", ":(glob)stores/*/testdata/items*")
 	if err == nil && changed != "" {
@@ -121,14 +122,14 @@ func (w *workspace) keepsForms(ctx context.Context, before string) error {
 
 var removedLine = regexp.MustCompile(`(?m)^-[^-]`)
 
-// keepsNames compares the lists of exported names with those of the release before. A patch version changes nothing, and a
-// minor version from v1.0.0 on only adds lines.
-func (w *workspace) keepsNames(ctx context.Context, before, version string) error {
+// checkNames compares the lists of exported names with the lists of the previous release. A patch version keeps the lists as
+// they are, and a minor version from v1.0.0 on only adds lines.
+func (w *workspace) checkNames(ctx context.Context, before, version string) error {
 	isPatch := semver.MajorMinor(before) == semver.MajorMinor(version)
 	if before == "" || !isPatch && (semver.Major(before) == "v0" || semver.Major(before) != semver.Major(version)) {
 		return nil
 	}
-	diff, err := w.git(ctx, nil, "diff", "--unified=0", before, "HEAD", "--", listFolder)
+	diff, err := w.runGit(ctx, nil, "diff", "--unified=0", before, "HEAD", "--", listFolder)
 	if err == nil && (isPatch && diff != "" || removedLine.MatchString(diff)) {
 		err = fmt.Errorf("%s cannot change what %s exports:\n%s", version, before, diff)
 	}

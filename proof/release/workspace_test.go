@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// newFiles writes some files, and a go.work that uses every directory with a go.mod, the root first.
-func newFiles(t *testing.T, files map[string]string) string {
+// writeFiles writes files, and a go.work that uses every directory with a go.mod, the root first.
+func writeFiles(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	var uses []string
@@ -30,38 +30,38 @@ func newFiles(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// newWorkspace makes a repository of some files, and commits them.
+// newWorkspace makes a repository with files, and commits the files.
 func newWorkspace(t *testing.T, files map[string]string) *workspace {
 	t.Helper()
-	dir := newFiles(t, files)
-	git(t, dir, "init", "--quiet")
-	git(t, dir, "config", "user.name", "Tester")
-	git(t, dir, "config", "user.email", "tester@example.com")
-	commit(t, dir)
-	return reopen(t, dir)
+	dir := writeFiles(t, files)
+	mustRunGit(t, dir, "init", "--quiet")
+	mustRunGit(t, dir, "config", "user.name", "Tester")
+	mustRunGit(t, dir, "config", "user.email", "tester@example.com")
+	commitAll(t, dir)
+	return reopenWorkspace(t, dir)
 }
 
-func reopen(t *testing.T, dir string) *workspace {
+func reopenWorkspace(t *testing.T, dir string) *workspace {
 	t.Helper()
-	w, err := open(dir)
+	w, err := openWorkspace(dir)
 	require.NoError(t, err)
 	return w
 }
 
-func commit(t *testing.T, dir string) {
+func commitAll(t *testing.T, dir string) {
 	t.Helper()
-	git(t, dir, "add", ".")
-	git(t, dir, "commit", "--quiet", "--allow-empty", "--no-gpg-sign", "--message", "a change")
+	mustRunGit(t, dir, "add", ".")
+	mustRunGit(t, dir, "commit", "--quiet", "--allow-empty", "--no-gpg-sign", "--message", "a change")
 }
 
-func git(t *testing.T, dir string, args ...string) string {
+func mustRunGit(t *testing.T, dir string, args ...string) string {
 	t.Helper()
-	text, err := output(t.Context(), dir, nil, "git", args...)
+	text, err := runProgram(t.Context(), dir, nil, "git", args...)
 	require.NoError(t, err)
 	return text
 }
 
-func dirs(modules []*module) []string {
+func dirsOf(modules []*module) []string {
 	var names []string
 	for _, m := range modules {
 		names = append(names, m.dir)
@@ -69,8 +69,9 @@ func dirs(modules []*module) []string {
 	return names
 }
 
-// requiring returns a go.mod that requires versions of other modules, written "module version".
-func requiring(name string, others ...string) string {
+// goModRequiring returns a go.mod of module name. Each of others is a required module and version, such as
+// "example.com/shop v0.1.0".
+func goModRequiring(name string, others ...string) string {
 	text := "module " + name + "\n\ngo 1.26.0\n"
 	for _, other := range others {
 		text += "\nrequire " + other + "\n"
@@ -81,35 +82,35 @@ func requiring(name string, others ...string) string {
 func TestModulesOfAWorkspace(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t, map[string]string{
-		"a/go.mod":               requiring("example.com/shop/a", "example.com/shop/z v0.1.0", "example.com/shop v0.1.0"),
-		"proof/benchmark/go.mod": requiring("example.com/shop/proof/benchmark"),
-		"cmd/tool/go.mod":        requiring("example.com/shop/cmd/tool", "example.com/shop/a v0.1.0"),
-		"examples/go.mod":        requiring("example.com/shop/examples"),
-		"go.mod":                 requiring("example.com/shop"),
-		"proof/test/go.mod":      requiring("example.com/shop/proof/test"),
-		"z/go.mod":               requiring("example.com/shop/z", "example.com/shop v0.1.0"),
+		"a/go.mod":               goModRequiring("example.com/shop/a", "example.com/shop/z v0.1.0", "example.com/shop v0.1.0"),
+		"proof/benchmark/go.mod": goModRequiring("example.com/shop/proof/benchmark"),
+		"cmd/tool/go.mod":        goModRequiring("example.com/shop/cmd/tool", "example.com/shop/a v0.1.0"),
+		"examples/go.mod":        goModRequiring("example.com/shop/examples"),
+		"go.mod":                 goModRequiring("example.com/shop"),
+		"proof/test/go.mod":      goModRequiring("example.com/shop/proof/test"),
+		"z/go.mod":               goModRequiring("example.com/shop/z", "example.com/shop v0.1.0"),
 	})
-	require.Equal(t, []string{".", "a", "z"}, dirs(w.libraries))
-	require.Equal(t, []string{"cmd/tool"}, dirs(w.commands))
-	require.Equal(t, []string{"examples", "proof/benchmark", "proof/test"}, dirs(w.private))
-	require.Equal(t, "v0.1.0", w.libraries[0].tag("v0.1.0"))
-	require.Equal(t, "cmd/tool/v0.1.0", w.commands[0].tag("v0.1.0"))
+	require.Equal(t, []string{".", "a", "z"}, dirsOf(w.libraries))
+	require.Equal(t, []string{"cmd/tool"}, dirsOf(w.commands))
+	require.Equal(t, []string{"examples", "proof/benchmark", "proof/test"}, dirsOf(w.privateModules))
+	require.Equal(t, "v0.1.0", w.libraries[0].tagName("v0.1.0"))
+	require.Equal(t, "cmd/tool/v0.1.0", w.commands[0].tagName("v0.1.0"))
 }
 
 func TestModuleThatRequiresAPrivateOne(t *testing.T) {
 	t.Parallel()
-	_, err := open(newFiles(t, map[string]string{
-		"go.mod":         requiring("example.com/shop", "example.com/shop/proof/a v0.1.0"),
-		"proof/a/go.mod": requiring("example.com/shop/proof/a"),
+	_, err := openWorkspace(writeFiles(t, map[string]string{
+		"go.mod":         goModRequiring("example.com/shop", "example.com/shop/proof/a v0.1.0"),
+		"proof/a/go.mod": goModRequiring("example.com/shop/proof/a"),
 	}))
 	require.ErrorContains(t, err, "example.com/shop requires example.com/shop/proof/a, which is never published")
 }
 
-// Whoever imports the root gets these modules, too. One more is a decision, and no accident.
+// An importer of the root module also gets these modules, so the addition of a module must be deliberate.
 func TestRootLinksNoMoreThanItDoes(t *testing.T) {
 	t.Parallel()
 	list := []string{"list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", ".", "./idempotencytest"}
-	lines, err := output(t.Context(), "../..", nil, "go", list...)
+	lines, err := runProgram(t.Context(), "../..", nil, "go", list...)
 	require.NoError(t, err)
 	linked := make(map[string]bool)
 	for path := range strings.FieldsSeq(lines) {
@@ -129,7 +130,7 @@ func TestContributingNamesEveryModule(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../CONTRIBUTING.md")
 	require.NoError(t, err)
-	for _, m := range reopen(t, "../..").modules() {
+	for _, m := range reopenWorkspace(t, "../..").allModules() {
 		require.Contains(t, string(text), "`"+m.dir+"`")
 	}
 }
