@@ -22,53 +22,54 @@ import (
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
-// Backends are private servers and files, and the stores of the library on them, which all subjects share.
+// Backends are private servers and files with the stores of the library. All subjects share the backends.
 type Backends struct {
 	Records map[Store]Records
 
-	Redis    *redis.Client
-	Postgres *pgxpool.Pool
-	dynamo   *dynamodb.Client
+	Redis        *redis.Client
+	Postgres     *pgxpool.Pool
+	dynamoClient *dynamodb.Client
 
-	dial    dialer // counts round trips; nil if nothing is counted
-	dir     string
-	servers map[Store]*servertest.Server
-	flights atomic.Int64
-	closers []func() // run in reverse order
+	countingDialer dialer // counts round trips; nil without counting
+	tempDir        string
+	serversByStore map[Store]*servertest.Server
+	roundTrips     atomic.Int64
+	closeFuncs     []func() // called by Close in reverse order
 }
 
 // Records is a store of the library.
 type Records struct {
 	Store idempotency.Store
-	Size  func() (int64, error) // the bytes that the records take
+	Size  func() (int64, error) // bytes of the records
 }
 
-// connections is how many connections each client may have. The command measures with up to as many workers.
+// connections is the most connections of each client. The command measures with up to 256 workers, and each worker has a
+// connection.
 const connections = 256
 
 // OpenCounting starts Redis, PostgreSQL and an emulated DynamoDB, and counts the round trips to them. The error wraps
 // [exec.ErrNotFound] if a server is not installed.
 func OpenCounting() (*Backends, error) {
 	b := newBackends()
-	b.dial = b.dialCounted
-	return b.open(b.openRedis, b.openPostgres, b.openDynamoDB)
+	b.countingDialer = b.dialCounted
+	return b.openAll(b.openRedis, b.openPostgres, b.openDynamoDB)
 }
 
-// Open starts all servers. All of them, and SQLite, wait for the disk before they acknowledge a record.
+// Open starts all servers. The servers and SQLite wait for the disk before acknowledging a record.
 func Open() (*Backends, error) {
 	b := newBackends()
-	return b.open(b.openSQLite, b.openRedis, b.openPostgres, b.openMariaDB, b.openDynamoDB)
+	return b.openAll(b.openSQLite, b.openRedis, b.openPostgres, b.openMariaDB, b.openDynamoDB)
 }
 
 func newBackends() *Backends {
-	return &Backends{Records: make(map[Store]Records), servers: make(map[Store]*servertest.Server)}
+	return &Backends{Records: make(map[Store]Records), serversByStore: make(map[Store]*servertest.Server)}
 }
 
-func (b *Backends) open(openers ...func() error) (_ *Backends, err error) {
-	if b.dir, err = os.MkdirTemp("", "idempotency-benchmark-"); err != nil {
+func (b *Backends) openAll(openers ...func() error) (_ *Backends, err error) {
+	if b.tempDir, err = os.MkdirTemp("", "idempotency-benchmark-"); err != nil {
 		return nil, err
 	}
-	b.closers = append(b.closers, func() { _ = os.RemoveAll(b.dir) })
+	b.closeFuncs = append(b.closeFuncs, func() { _ = os.RemoveAll(b.tempDir) })
 	for _, open := range openers {
 		if err := open(); err != nil {
 			b.Close()
@@ -78,21 +79,21 @@ func (b *Backends) open(openers ...func() error) (_ *Backends, err error) {
 	return b, nil
 }
 
-// Close ends clients and servers, and deletes the files.
+// Close stops clients and servers, and deletes the files.
 func (b *Backends) Close() {
-	for _, c := range slices.Backward(b.closers) {
+	for _, c := range slices.Backward(b.closeFuncs) {
 		c()
 	}
 }
 
-// add takes over a server that has started.
-func (b *Backends) add(store Store, server *servertest.Server) {
-	b.servers[store] = server
-	b.closers = append(b.closers, server.Close)
+// addServer adds a running server, and closes the server in Close.
+func (b *Backends) addServer(store Store, server *servertest.Server) {
+	b.serversByStore[store] = server
+	b.closeFuncs = append(b.closeFuncs, server.Close)
 }
 
 func (b *Backends) openSQLite() error {
-	dir := filepath.Join(b.dir, "sqlite")
+	dir := filepath.Join(b.tempDir, "sqlite")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
@@ -100,7 +101,7 @@ func (b *Backends) openSQLite() error {
 	if err != nil {
 		return err
 	}
-	b.closers = append(b.closers, func() { _ = store.Close() })
+	b.closeFuncs = append(b.closeFuncs, func() { _ = store.Close() })
 	b.Records[InSQLite] = Records{store, func() (bytes int64, err error) {
 		files, err := os.ReadDir(dir)
 		for _, file := range files {
@@ -120,13 +121,13 @@ func (b *Backends) openRedis() error {
 	if err != nil {
 		return err
 	}
-	b.add(InRedis, server)
-	// Deadlines and retries are as the library asks for.
+	b.addServer(InRedis, server)
+	// The library requires these settings of deadlines and retries.
 	b.Redis = redis.NewClient(&redis.Options{
-		Addr: server.Addr(), Password: servertest.RedisPassword(), Dialer: b.dial,
+		Addr: server.Addr(), Password: servertest.RedisPassword(), Dialer: b.countingDialer,
 		PoolSize: connections, ContextTimeoutEnabled: true, MaxRetries: -1,
 	})
-	b.closers = append(b.closers, func() { _ = b.Redis.Close() })
+	b.closeFuncs = append(b.closeFuncs, func() { _ = b.Redis.Close() })
 	b.Records[InRedis] = Records{idempotency.NewRedisStore(b.Redis, idempotency.RedisOptions{}), func() (int64, error) {
 		info, err := b.Redis.InfoMap(context.Background(), "memory").Result()
 		if err != nil {
@@ -139,26 +140,26 @@ func (b *Backends) openRedis() error {
 
 func (b *Backends) openPostgres() error {
 	settings := []string{"fsync=on", "max_connections=300", "shared_buffers=512MB", "max_wal_size=16GB"}
-	if b.dial != nil { // only requests may write WAL; after a checkpoint, the first change of a page writes more
+	if b.countingDialer != nil { // only requests may write WAL: the first change of a page after a checkpoint writes more
 		settings = append(settings, "checkpoint_timeout=1h", "autovacuum=off", "wal_level=minimal", "max_wal_senders=0")
 	}
 	server, err := servertest.StartPostgres(settings...)
 	if err != nil {
 		return err
 	}
-	b.add(InPostgres, server.Server)
+	b.addServer(InPostgres, server.Server)
 	config, err := pgxpool.ParseConfig(server.URL())
 	if err != nil {
 		return err
 	}
 	config.MaxConns = connections
-	if b.dial != nil {
-		config.ConnConfig.DialFunc = b.dial
+	if b.countingDialer != nil {
+		config.ConnConfig.DialFunc = b.countingDialer
 	}
 	if b.Postgres, err = pgxpool.NewWithConfig(context.Background(), config); err != nil {
 		return err
 	}
-	b.closers = append(b.closers, b.Postgres.Close)
+	b.closeFuncs = append(b.closeFuncs, b.Postgres.Close)
 	b.Records[InPostgres] = Records{pgxstore.New(b.Postgres, pgxstore.Options{}), func() (bytes int64, err error) {
 		const query = "SELECT sum(pg_total_relation_size(relid))::bigint FROM pg_stat_user_tables"
 		err = b.Postgres.QueryRow(context.Background(), query).Scan(&bytes)
@@ -173,12 +174,12 @@ func (b *Backends) openMariaDB() error {
 	if err != nil {
 		return err
 	}
-	b.add(InMariaDB, server.Server)
+	b.addServer(InMariaDB, server.Server)
 	db, err := sql.Open("mysql", server.DSN())
 	if err != nil {
 		return err
 	}
-	b.closers = append(b.closers, func() { _ = db.Close() })
+	b.closeFuncs = append(b.closeFuncs, func() { _ = db.Close() })
 	db.SetMaxOpenConns(connections)
 	db.SetMaxIdleConns(connections)
 	b.Records[InMariaDB] = Records{mysqlstore.New(db, mysqlstore.Options{}), func() (bytes int64, err error) {
@@ -192,27 +193,27 @@ func (b *Backends) openMariaDB() error {
 
 type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// dialCounted returns a connection on which round trips are counted.
+// dialCounted returns a connection with counted round trips.
 func (b *Backends) dialCounted(ctx context.Context, network, addr string) (net.Conn, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}
-	return &countedConn{TCPConn: conn.(*net.TCPConn), flights: &b.flights}, nil
+	return &countedConn{TCPConn: conn.(*net.TCPConn), roundTrips: &b.roundTrips}, nil
 }
 
-// countedConn counts how often a write follows a read. Clients ask a connection for its file descriptor, so countedConn
-// embeds the TCP connection.
+// countedConn counts a round trip for each write after a read. countedConn embeds the TCP connection, because clients ask
+// a connection for the file descriptor.
 type countedConn struct {
 	*net.TCPConn
-	flights *atomic.Int64
-	writing atomic.Bool
+	roundTrips *atomic.Int64
+	isWriting  atomic.Bool
 }
 
 func (c *countedConn) Write(p []byte) (int, error) {
-	if !c.writing.Swap(true) {
-		c.flights.Add(1)
+	if !c.isWriting.Swap(true) {
+		c.roundTrips.Add(1)
 	}
 	return c.TCPConn.Write(p)
 }
@@ -220,7 +221,7 @@ func (c *countedConn) Write(p []byte) (int, error) {
 func (c *countedConn) Read(p []byte) (int, error) {
 	n, err := c.TCPConn.Read(p)
 	if n > 0 {
-		c.writing.Store(false)
+		c.isWriting.Store(false)
 	}
 	return n, err
 }

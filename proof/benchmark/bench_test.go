@@ -16,21 +16,21 @@ import (
 var paths = []benchmark.Path{benchmark.First, benchmark.Replay}
 
 // BenchmarkRequest is for profiles of one path at a time: go test -bench 'Request/memory/first' -memprofile mem.out.
-// The command compares times, because it measures the subjects side by side.
+// Use the command to compare times, because the command measures the subjects in turns.
 func BenchmarkRequest(b *testing.B) {
 	backends, err := benchmark.OpenCounting()
 	servertest.Require(b, err)
 	b.Cleanup(backends.Close)
-	ofAnySize := []benchmark.Work{benchmark.Small, benchmark.Medium, benchmark.Large, benchmark.LargeRequest}
-	small := ofAnySize[:1]
+	worksOfEachSize := []benchmark.Work{benchmark.Small, benchmark.Medium, benchmark.Large, benchmark.LargeRequest}
+	small := worksOfEachSize[:1]
 	for _, row := range []struct {
 		name    string
 		subject *benchmark.Subject
 		works   []benchmark.Work
 		paths   []benchmark.Path
 	}{
-		{"memory", benchmark.Memory, ofAnySize, paths},
-		{"redis", benchmark.Redis, ofAnySize, paths},
+		{"memory", benchmark.Memory, worksOfEachSize, paths},
+		{"redis", benchmark.Redis, worksOfEachSize, paths},
 		{"postgres", benchmark.Postgres, small, paths},
 		{"rows", benchmark.PostgresRows, small, paths},
 		{"rows-by-hand", benchmark.PostgresByHand, small, paths},
@@ -41,10 +41,10 @@ func BenchmarkRequest(b *testing.B) {
 			for _, path := range row.paths {
 				call := benchmark.Call{Path: path, Work: work}
 				b.Run(fmt.Sprintf("%s/%s/%s", row.name, path, work), func(b *testing.B) {
-					all := keysFor(path, b.N)
+					all := newKeysFor(path, b.N)
 					b.ReportAllocs()
 					b.ResetTimer()
-					for keys := range slices.Chunk(all, fitting(call)) {
+					for keys := range slices.Chunk(all, maxBatchSize(call)) {
 						b.StopTimer()
 						require.NoError(b, backends.Redis.FlushAll(b.Context()).Err())
 						target, err := row.subject.Open(backends, benchmark.NewApp(work))
@@ -70,16 +70,16 @@ func BenchmarkRequest(b *testing.B) {
 	}
 }
 
-// fitting is how many answers to such calls fit into the memory of a small machine.
-func fitting(call benchmark.Call) int {
+// maxBatchSize returns the number of calls whose answers fit into the memory of a small machine.
+func maxBatchSize(call benchmark.Call) int {
 	if call.Path == benchmark.First {
 		return (256 << 20) / (call.Work.Response + 1<<10)
 	}
 	return math.MaxInt
 }
 
-// keysFor returns the keys of n requests: one for all that are replayed.
-func keysFor(path benchmark.Path, n int) []string {
+// newKeysFor returns the keys of n requests. Replays share one key.
+func newKeysFor(path benchmark.Path, n int) []string {
 	if path == benchmark.Replay {
 		return slices.Repeat(benchmark.NewKeys(1), n)
 	}

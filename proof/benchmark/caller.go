@@ -9,35 +9,38 @@ import (
 
 const keyHeader = "Idempotency-Key"
 
-const path = "/v1/payments"
+const paymentsPath = "/v1/payments"
 
-// caller calls a net/http handler without a network, and without any allocation of its own. Like a server, it gives a
-// request a context that can be cancelled and a body that can only be read.
+// caller calls a net/http handler without a network, and allocates nothing for a call. A request has a context with a
+// cancel function, and a body with Read and Close only, because a server makes such requests.
 type caller struct {
-	handler  http.Handler
-	template http.Request
-	request  http.Request
-	key      []string
-	body     []byte
-	unread   body
-	answer   writer
-	close    context.CancelFunc
+	handler         http.Handler
+	requestTemplate http.Request
+	request         http.Request
+	keyValues       []string
+	requestBody     []byte
+	unreadBody      serverBody
+	answer          countingWriter
+	cancelContext   context.CancelFunc
 }
 
 func newCaller(h http.Handler, c Call) *caller {
-	call := &caller{handler: h, body: c.body(), key: make([]string, 1), answer: writer{header: make(http.Header, 16)}}
+	call := &caller{
+		handler: h, requestBody: c.makeBody(), keyValues: make([]string, 1),
+		answer: countingWriter{header: make(http.Header, 16)},
+	}
 	header := http.Header{
 		"Content-Type": {"application/json"}, "User-Agent": {"benchmark"}, "Accept": {"*/*"},
 		"Authorization": {"Bearer abcdefghijklmnopqrstuvwxyz"},
 	}
 	if c.Path != NoKey {
-		header[keyHeader] = call.key
+		header[keyHeader] = call.keyValues
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	call.close = cancel
-	call.template = *(&http.Request{
-		Method: c.method(), URL: &url.URL{Path: path}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: header, ContentLength: int64(len(call.body)), Host: "example.com", RequestURI: path,
+	call.cancelContext = cancel
+	call.requestTemplate = *(&http.Request{
+		Method: c.httpMethod(), URL: &url.URL{Path: paymentsPath}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: header, ContentLength: int64(len(call.requestBody)), Host: "example.com", RequestURI: paymentsPath,
 		RemoteAddr: "127.0.0.1:1234",
 	}).WithContext(ctx)
 	return call
@@ -45,54 +48,54 @@ func newCaller(h http.Handler, c Call) *caller {
 
 func (c *caller) Do(key string) (status, length int, err error) {
 	c.answer.reset()
-	c.unread.r.Reset(c.body)
-	c.request = c.template
-	c.request.Body = &c.unread
-	c.key[0] = key
+	c.unreadBody.reader.Reset(c.requestBody)
+	c.request = c.requestTemplate
+	c.request.Body = &c.unreadBody
+	c.keyValues[0] = key
 	c.handler.ServeHTTP(&c.answer, &c.request)
-	return c.answer.status, c.answer.length, nil
+	return c.answer.status, c.answer.bodyLength, nil
 }
 
 func (c *caller) Fetch(key string) (Answer, error) {
-	c.answer.keep = true
-	defer func() { c.answer.keep = false }()
+	c.answer.keepsBody = true
+	defer func() { c.answer.keepsBody = false }()
 	_, _, err := c.Do(key)
-	return Answer{c.answer.status, c.answer.header.Clone(), bytes.Clone(c.answer.body)}, err
+	return Answer{c.answer.status, c.answer.header.Clone(), bytes.Clone(c.answer.keptBody)}, err
 }
 
-func (c *caller) Close() { c.close() }
+func (c *caller) Close() { c.cancelContext() }
 
-// body is a request body as a server makes it: it has Read and Close only.
-type body struct{ r bytes.Reader }
+// serverBody is a request body with Read and Close only, as a server makes the body.
+type serverBody struct{ reader bytes.Reader }
 
-func (b *body) Read(p []byte) (int, error) { return b.r.Read(p) }
-func (b *body) Close() error               { return nil }
+func (b *serverBody) Read(p []byte) (int, error) { return b.reader.Read(p) }
+func (b *serverBody) Close() error               { return nil }
 
-// writer is a response writer that counts what a server would send.
-type writer struct {
-	header http.Header
-	status int
-	length int
-	keep   bool
-	body   []byte
+// countingWriter is a response writer. countingWriter counts the bytes of a body, and keeps the body if keepsBody is set.
+type countingWriter struct {
+	header     http.Header
+	status     int
+	bodyLength int
+	keepsBody  bool
+	keptBody   []byte
 }
 
-func (w *writer) reset() {
+func (w *countingWriter) reset() {
 	clear(w.header)
-	w.status, w.length, w.body = 0, 0, w.body[:0]
+	w.status, w.bodyLength, w.keptBody = 0, 0, w.keptBody[:0]
 }
 
-func (w *writer) Header() http.Header { return w.header }
+func (w *countingWriter) Header() http.Header { return w.header }
 
-func (w *writer) WriteHeader(status int) { w.status = status }
+func (w *countingWriter) WriteHeader(status int) { w.status = status }
 
-func (w *writer) Write(p []byte) (int, error) {
+func (w *countingWriter) Write(p []byte) (int, error) {
 	if w.status == 0 {
 		w.status = http.StatusOK
 	}
-	if w.keep {
-		w.body = append(w.body, p...)
+	if w.keepsBody {
+		w.keptBody = append(w.keptBody, p...)
 	}
-	w.length += len(p)
+	w.bodyLength += len(p)
 	return len(p), nil
 }

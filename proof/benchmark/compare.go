@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// Cost is what a batch cost.
+// Cost is the cost of a batch.
 type Cost struct {
 	PerSecond float64
-	Processor time.Duration   // of this process and of the server of the store, for one request
+	Processor time.Duration   // of this process and the server of the store, for each request
 	Latencies []time.Duration // of each request
 }
 
 // Comparison has the costs of each subject, in the order of the subjects and of the rounds.
 type Comparison [][]Cost
 
-// Compare runs a batch of n requests of each subject, in turns, in each round.
+// Compare runs, in each round, a batch of n requests for each subject, one subject after the other.
 func Compare(b *Backends, s Scenario, subjects []*Subject, rounds, n int) (Comparison, error) {
 	c := make(Comparison, len(subjects))
 	for round := range rounds {
 		for i := range subjects {
-			i = (i + round) % len(subjects) // the neighbours of a batch change
-			cost, err := s.batch(b, subjects[i], n)
+			i = (i + round) % len(subjects) // rotates the order, because the neighbours of a batch should change
+			cost, err := s.measureBatch(b, subjects[i], n)
 			if err != nil {
 				return nil, fmt.Errorf("%s, %s: %w", subjects[i].Name, s, err)
 			}
@@ -34,7 +34,8 @@ func Compare(b *Backends, s Scenario, subjects []*Subject, rounds, n int) (Compa
 	return c, nil
 }
 
-// Ratio returns the median, over all rounds, of the processor time of one subject divided by that of another.
+// Ratio divides the processor time of subject of by the processor time of subject to, and returns the median of all
+// rounds.
 func (c Comparison) Ratio(of, to int) float64 {
 	ratios := make([]float64, len(c[of]))
 	for i := range ratios {
@@ -54,7 +55,7 @@ func (c Comparison) PerSecond(subject int) float64 {
 	return all[len(all)/2]
 }
 
-// Latency returns the time that a share of all requests of a subject did not exceed: Latency(i, 0.5) is the median.
+// Latency returns a quantile of the latencies of a subject, for example the median for share 0.5.
 func (c Comparison) Latency(subject int, share float64) time.Duration {
 	var all []time.Duration
 	for _, cost := range c[subject] {
@@ -64,39 +65,39 @@ func (c Comparison) Latency(subject int, share float64) time.Duration {
 	return all[int(share*float64(len(all)-1))]
 }
 
-// cost sends the requests, and measures what they cost.
-func (r *run) cost() (Cost, error) {
-	server, err := r.serverTime()
+// measureCost sends the requests, and measures the cost.
+func (r *run) measureCost() (Cost, error) {
+	server, err := r.readServerTime()
 	if err != nil {
 		return Cost{}, err
 	}
-	client, started := processorTime(), time.Now()
-	err = r.requests()
+	client, started := readProcessorTime(), time.Now()
+	err = r.sendRequests()
 	elapsed := time.Since(started)
-	client = processorTime() - client // before serverTime, which takes some
-	serverAfter, err2 := r.serverTime()
+	client = readProcessorTime() - client // before readServerTime, because readServerTime takes processor time
+	serverAfter, err2 := r.readServerTime()
 	return Cost{
-		PerSecond: float64(r.n) / elapsed.Seconds(),
-		Processor: (client + serverAfter - server) / time.Duration(r.n),
-		Latencies: r.latency[:r.n],
+		PerSecond: float64(r.requestCount) / elapsed.Seconds(),
+		Processor: (client + serverAfter - server) / time.Duration(r.requestCount),
+		Latencies: r.latencies[:r.requestCount],
 	}, errors.Join(err, err2)
 }
 
-// serverTime returns the processor time that the server of the store has taken so far.
-func (r *run) serverTime() (time.Duration, error) {
+// readServerTime returns the processor time of the server of the store so far.
+func (r *run) readServerTime() (time.Duration, error) {
 	store := r.store
 	if store == RowsInPostgres {
 		store = InPostgres
 	}
-	if r.backends == nil || r.backends.servers[store] == nil {
+	if r.backends == nil || r.backends.serversByStore[store] == nil {
 		return 0, nil
 	}
-	return r.backends.servers[store].ProcessorTime()
+	return r.backends.serversByStore[store].ProcessorTime()
 }
 
-// processorTime returns the processor time that this process has taken so far.
-func processorTime() time.Duration {
+// readProcessorTime returns the processor time of this process so far.
+func readProcessorTime() time.Duration {
 	var usage syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage) // fails only if it is called wrongly
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage) // fails only for wrong arguments
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

@@ -1,10 +1,10 @@
-// Package benchmark measures what the library costs beside the least that keeps its contract.
+// Package benchmark measures the cost of the library, and compares the library with the least work that keeps the contract.
 //
-// [Limits] bounds what can be counted: allocations, bytes, round trips, WAL. [Measure] counts one request, and TestGates
-// fails above a limit. The race detector changes allocations, so TestGates is not built under -race.
+// [Limits] bounds countable costs: allocations, bytes, round trips, WAL. [Measure] counts the cost of a request, and
+// TestGates fails above a limit. The race detector changes allocations, so TestGates is not built under -race.
 //
-// [Compare] measures time over HTTP. Short batches of all subjects run in turns, so that other work on the machine slows
-// all subjects alike. No test depends on time.
+// [Compare] measures time over HTTP. Short batches of all subjects run in turns, because load from outside must slow all
+// subjects alike. The tests are independent of time.
 //
 // Every batch counts the executions of the handler, checks status and length of each answer, and compares replays byte for
 // byte with the first answer.

@@ -17,34 +17,35 @@ import (
 	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 
-// openDynamoDB builds an emulator of DynamoDB and starts it as a process of its own, whose allocations do not count.
+// openDynamoDB builds an emulator of DynamoDB, and starts the emulator in a separate process, because allocations of this
+// process are counted.
 func (b *Backends) openDynamoDB() error {
-	program := filepath.Join(b.dir, "emulator")
+	program := filepath.Join(b.tempDir, "emulator")
 	const source = "github.com/idempotency-go/idempotency/proof/benchmark/internal/emulator"
-	if said, err := exec.Command("go", "build", "-o", program, source).CombinedOutput(); err != nil {
-		return fmt.Errorf("benchmark: the emulator of DynamoDB: %w: %s", err, said)
+	if buildOutput, err := exec.Command("go", "build", "-o", program, source).CombinedOutput(); err != nil {
+		return fmt.Errorf("benchmark: the emulator of DynamoDB: %w: %s", err, buildOutput)
 	}
-	url, err := b.start(exec.Command(program))
+	url, err := b.startProgram(exec.Command(program))
 	if err != nil {
 		return err
 	}
-	transport := &http.Transport{DialContext: b.dial, MaxIdleConnsPerHost: connections}
-	b.closers = append(b.closers, transport.CloseIdleConnections)
-	b.dynamo = dynamodb.New(dynamodb.Options{
+	transport := &http.Transport{DialContext: b.countingDialer, MaxIdleConnsPerHost: connections}
+	b.closeFuncs = append(b.closeFuncs, transport.CloseIdleConnections)
+	b.dynamoClient = dynamodb.New(dynamodb.Options{
 		Region: "eu-central-1", BaseEndpoint: aws.String(url), HTTPClient: &http.Client{Transport: transport},
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: "id", SecretAccessKey: "secret"}, nil
 		}),
 	})
-	b.Records[InDynamoDB] = Records{dynamodbstore.New(b.dynamo, dynamodbstore.Options{}), b.billed}
-	return dynamodbstore.CreateTable(context.Background(), b.dynamo, dynamodbstore.Options{})
+	b.Records[InDynamoDB] = Records{dynamodbstore.New(b.dynamoClient, dynamodbstore.Options{}), b.computeBilledBytes}
+	return dynamodbstore.CreateTable(context.Background(), b.dynamoClient, dynamodbstore.Options{})
 }
 
-// billed returns how many bytes the service bills for all items: names and values of the attributes, and 100 bytes an item.
-// Two digits of a number take one byte, and each number takes another.
-func (b *Backends) billed() (bytes int64, err error) {
+// computeBilledBytes returns the bytes that the service bills for all items: names and values of the attributes, and 100
+// bytes for each item. A number takes a byte for every two digits, and one byte more.
+func (b *Backends) computeBilledBytes() (bytes int64, err error) {
 	table := &dynamodb.ScanInput{TableName: aws.String("idempotency_records")}
-	for pages := dynamodb.NewScanPaginator(b.dynamo, table); pages.HasMorePages(); {
+	for pages := dynamodb.NewScanPaginator(b.dynamoClient, table); pages.HasMorePages(); {
 		page, err := pages.NextPage(context.Background())
 		if err != nil {
 			return 0, err
@@ -67,8 +68,8 @@ func (b *Backends) billed() (bytes int64, err error) {
 	return bytes, nil
 }
 
-// start starts a program that ends with its standard input, and returns the first line of its output.
-func (b *Backends) start(cmd *exec.Cmd) (line string, err error) {
+// startProgram starts cmd, and returns the first line of the output. Close ends the program by closing its standard input.
+func (b *Backends) startProgram(cmd *exec.Cmd) (line string, err error) {
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return "", err
@@ -80,7 +81,7 @@ func (b *Backends) start(cmd *exec.Cmd) (line string, err error) {
 	if err != nil {
 		return "", err
 	}
-	b.closers = append(b.closers, func() { _ = errors.Join(stdin.Close(), cmd.Wait()) })
+	b.closeFuncs = append(b.closeFuncs, func() { _ = errors.Join(stdin.Close(), cmd.Wait()) })
 	line, err = bufio.NewReader(stdout).ReadString('\n')
 	return strings.TrimSpace(line), err
 }

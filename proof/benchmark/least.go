@@ -9,9 +9,10 @@ import (
 	"sync"
 )
 
-// least is the least that keeps the contract: it reads and hashes the body, claims the key under a random token, lets
-// the handler run, stores the answer under the token, and then sends it. It is no library: it knows no user or path, no
-// renewal of a lease, no deadline, no panic, and no handler that keeps its writer. It serves guarded requests only.
+// least does the least work that keeps the contract. least reads and hashes the body, claims the key with a random token,
+// calls the handler, stores the answer with the token, and sends the answer. Compared with the library, least lacks users
+// and paths, renewal of leases, deadlines, and protection from panics and from handlers that keep the writer. least serves
+// guarded requests only.
 type least struct {
 	store leastStore
 	next  http.Handler
@@ -19,29 +20,29 @@ type least struct {
 
 const leastLacks = "no scope by user or path, renewal of the lease, deadlines or limits; all headers are stored"
 
-// leastStore is where it keeps its records.
+// leastStore keeps the records of least.
 type leastStore interface {
-	// claim claims the key, or puts the record that has it into c.found.
-	claim(ctx context.Context, key string, c *leastCall) (leastState, error)
+	// claimKey claims the key, or reads the completed record of the key into c.storedAnswer.
+	claimKey(ctx context.Context, key string, c *leastCall) (leastState, error)
 
-	// complete replaces the claim by what is in c.made, unless it is lost.
-	complete(ctx context.Context, key string, c *leastCall) error
+	// completeRecord replaces the claim by c.newAnswer, unless the claim is lost.
+	completeRecord(ctx context.Context, key string, c *leastCall) error
 }
 
 type leastState int
 
 const (
-	claimed leastState = iota
-	reused
-	running
-	done
+	stateClaimed leastState = iota
+	stateReused
+	stateRunning
+	stateDone
 )
 
-// leastAnswer is what is recorded of an answer.
+// leastAnswer is the recorded part of an answer.
 type leastAnswer struct {
-	status int
-	fields []leastField
-	body   []byte
+	status       int
+	headerFields []leastField
+	body         []byte
 }
 
 type leastField struct {
@@ -49,89 +50,89 @@ type leastField struct {
 	values []string
 }
 
-// leastCall is what one request needs. It serves another one afterwards.
+// leastCall has the buffers and the state of one request. A pool reuses the calls.
 type leastCall struct {
-	w           http.ResponseWriter
-	request     []byte
-	unread      body
-	token       [16]byte
-	fingerprint [sha256.Size]byte
-	made        leastAnswer // by the handler
-	found       leastAnswer // in the store
-	record      []byte      // made, as bytes, if the store needs them
+	responseWriter http.ResponseWriter
+	requestBody    []byte
+	unreadBody     serverBody
+	ownerToken     [16]byte
+	fingerprint    [sha256.Size]byte
+	newAnswer      leastAnswer // of the handler
+	storedAnswer   leastAnswer // from the store
+	encodedRecord  []byte      // newAnswer in bytes, for stores on a server
 }
 
 var leastCalls = sync.Pool{New: func() any { return new(leastCall) }}
 
 func (l *least) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := leastCalls.Get().(*leastCall)
-	c.w = w
-	defer c.free()
-	if err := c.read(r); err != nil {
+	c.responseWriter = w
+	defer c.returnToPool()
+	if err := c.readRequest(r); err != nil {
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
 	key := r.Header[keyHeader][0]
-	state, err := l.store.claim(r.Context(), key, c)
+	state, err := l.store.claimKey(r.Context(), key, c)
 	switch {
 	case err != nil:
 		w.WriteHeader(http.StatusServiceUnavailable)
-	case state == reused, state == running:
+	case state == stateReused, state == stateRunning:
 		w.WriteHeader(http.StatusConflict)
-	case state == done:
-		c.replay()
+	case state == stateDone:
+		c.replayAnswer()
 	default:
-		l.execute(key, c, r)
+		l.executeHandler(key, c, r)
 	}
 }
 
-func (c *leastCall) read(r *http.Request) error {
-	buf := bytes.NewBuffer(c.request[:0])
+func (c *leastCall) readRequest(r *http.Request) error {
+	buf := bytes.NewBuffer(c.requestBody[:0])
 	buf.Grow(int(r.ContentLength) + bytes.MinRead)
 	_, err := buf.ReadFrom(r.Body)
-	c.request = buf.Bytes()
-	c.fingerprint = sha256.Sum256(c.request)
-	_, _ = rand.Read(c.token[:]) // never fails
+	c.requestBody = buf.Bytes()
+	c.fingerprint = sha256.Sum256(c.requestBody)
+	_, _ = rand.Read(c.ownerToken[:]) // never fails
 	return err
 }
 
-func (l *least) execute(key string, c *leastCall, r *http.Request) {
-	c.made = leastAnswer{fields: c.made.fields[:0], body: c.made.body[:0]}
-	c.unread.r.Reset(c.request)
-	r.Body = &c.unread
+func (l *least) executeHandler(key string, c *leastCall, r *http.Request) {
+	c.newAnswer = leastAnswer{headerFields: c.newAnswer.headerFields[:0], body: c.newAnswer.body[:0]}
+	c.unreadBody.reader.Reset(c.requestBody)
+	r.Body = &c.unreadBody
 	l.next.ServeHTTP(c, r)
-	if err := l.store.complete(r.Context(), key, c); err != nil {
-		c.w.WriteHeader(http.StatusServiceUnavailable)
+	if err := l.store.completeRecord(r.Context(), key, c); err != nil {
+		c.responseWriter.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
-	c.w.WriteHeader(c.made.status)
-	_, _ = c.w.Write(c.made.body)
+	c.responseWriter.WriteHeader(c.newAnswer.status)
+	_, _ = c.responseWriter.Write(c.newAnswer.body)
 }
 
-func (c *leastCall) replay() {
-	h := c.w.Header()
-	for _, field := range c.found.fields {
+func (c *leastCall) replayAnswer() {
+	h := c.responseWriter.Header()
+	for _, field := range c.storedAnswer.headerFields {
 		h[field.name] = field.values
 	}
-	c.w.WriteHeader(c.found.status)
-	_, _ = c.w.Write(c.found.body)
+	c.responseWriter.WriteHeader(c.storedAnswer.status)
+	_, _ = c.responseWriter.Write(c.storedAnswer.body)
 }
 
-func (c *leastCall) free() {
-	c.w, c.found = nil, leastAnswer{}
+func (c *leastCall) returnToPool() {
+	c.responseWriter, c.storedAnswer = nil, leastAnswer{}
 	leastCalls.Put(c)
 }
 
-func (c *leastCall) Header() http.Header { return c.w.Header() }
+func (c *leastCall) Header() http.Header { return c.responseWriter.Header() }
 
 func (c *leastCall) WriteHeader(status int) {
-	c.made.status = status
-	for name, values := range c.w.Header() {
-		c.made.fields = append(c.made.fields, leastField{name, values})
+	c.newAnswer.status = status
+	for name, values := range c.responseWriter.Header() {
+		c.newAnswer.headerFields = append(c.newAnswer.headerFields, leastField{name, values})
 	}
 }
 
 func (c *leastCall) Write(p []byte) (int, error) {
-	c.made.body = append(c.made.body, p...)
+	c.newAnswer.body = append(c.newAnswer.body, p...)
 	return len(p), nil
 }

@@ -11,69 +11,69 @@ import (
 	"time"
 )
 
-// leastMemory is a sharded map. Nothing expires in it.
+// leastMemory is a sharded map. Records never expire.
 type leastMemory struct {
-	seed   maphash.Seed
-	shards [64]leastShard
+	hashSeed maphash.Seed
+	shards   [64]leastShard
 }
 
 type leastShard struct {
 	mu      sync.Mutex
 	records map[string]*leastRecord
-	_       [40]byte // a cache line each
+	_       [40]byte // pads the shard to a cache line
 }
 
 type leastRecord struct {
 	fingerprint [sha256.Size]byte
-	token       [16]byte
-	done        bool
+	ownerToken  [16]byte
+	isDone      bool
 	answer      leastAnswer
-	expires     int64
+	expiresAt   int64
 }
 
 func newLeastMemory() *leastMemory {
-	s := &leastMemory{seed: maphash.MakeSeed()}
+	s := &leastMemory{hashSeed: maphash.MakeSeed()}
 	for i := range s.shards {
 		s.shards[i].records = make(map[string]*leastRecord)
 	}
 	return s
 }
 
-func (s *leastMemory) shard(key string) *leastShard {
-	return &s.shards[maphash.String(s.seed, key)%uint64(len(s.shards))]
+func (s *leastMemory) findShard(key string) *leastShard {
+	return &s.shards[maphash.String(s.hashSeed, key)%uint64(len(s.shards))]
 }
 
-func (s *leastMemory) claim(_ context.Context, key string, c *leastCall) (leastState, error) {
+func (s *leastMemory) claimKey(_ context.Context, key string, c *leastCall) (leastState, error) {
 	now := time.Now().Unix()
-	sh := s.shard(key)
+	sh := s.findShard(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	switch record := sh.records[key]; {
 	case record == nil:
 	case record.fingerprint != c.fingerprint:
-		return reused, nil
-	case !record.done:
-		return running, nil
+		return stateReused, nil
+	case !record.isDone:
+		return stateRunning, nil
 	default:
-		c.found = record.answer
-		return done, nil
+		c.storedAnswer = record.answer
+		return stateDone, nil
 	}
-	sh.records[key] = &leastRecord{fingerprint: c.fingerprint, token: c.token, expires: now + int64(lease.Seconds())}
-	return claimed, nil
+	sh.records[key] = &leastRecord{fingerprint: c.fingerprint, ownerToken: c.ownerToken, expiresAt: now + int64(lease.Seconds())}
+	return stateClaimed, nil
 }
 
-var errLost = errors.New("benchmark: the claim is lost")
+var errClaimLost = errors.New("benchmark: the claim is lost")
 
-func (s *leastMemory) complete(_ context.Context, key string, c *leastCall) error {
-	answer := leastAnswer{c.made.status, slices.Clone(c.made.fields), bytes.Clone(c.made.body)}
-	sh := s.shard(key)
+func (s *leastMemory) completeRecord(_ context.Context, key string, c *leastCall) error {
+	answer := leastAnswer{c.newAnswer.status, slices.Clone(c.newAnswer.headerFields), bytes.Clone(c.newAnswer.body)}
+	sh := s.findShard(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	record := sh.records[key]
-	if record.token != c.token {
-		return errLost
+	if record.ownerToken != c.ownerToken {
+		return errClaimLost
 	}
-	record.answer, record.done = answer, true
-	record.expires += int64((ttl - lease).Seconds())
+	record.answer, record.isDone = answer, true
+	record.expiresAt += int64((ttl - lease).Seconds())
 	return nil
 }

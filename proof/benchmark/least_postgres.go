@@ -6,12 +6,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// leastPostgres claims by one statement, which also returns the record that is there, and completes by another. Each is a
-// transaction of its own. A record has no answer until it is completed.
+// leastPostgres claims a key in one statement, and completes the record in a second statement. The claiming statement also
+// returns a stored record. Each statement is a separate transaction. An incomplete record has a null answer.
 type leastPostgres struct{ pool *pgxpool.Pool }
 
-// The index is for whoever deletes what has expired. A completion changes nothing that is in an index, so that it makes no
-// entries there, and fits into the page of the record.
+// The index is for the deletion of expired records. A completion changes only columns without an index, so PostgreSQL
+// writes no index entries, and the new row fits into the page of the record.
 const (
 	leastTable = `
 CREATE TABLE IF NOT EXISTS least (
@@ -37,32 +37,32 @@ SELECT (SELECT true FROM claimed) IS NOT NULL, (SELECT fingerprint FROM held), (
 	leastSet = `UPDATE least SET answer = $3 WHERE key = $1 AND token = $2`
 )
 
-func (s leastPostgres) claim(ctx context.Context, key string, c *leastCall) (leastState, error) {
-	c.begin()
-	var ours bool
+func (s leastPostgres) claimKey(ctx context.Context, key string, c *leastCall) (leastState, error) {
+	c.encodeClaim()
+	var isClaimed bool
 	var fingerprint, answer []byte
-	err := s.pool.QueryRow(ctx, leastClaim, key, c.fingerprint[:], c.token[:], lease, ttl).
-		Scan(&ours, &fingerprint, &answer)
+	err := s.pool.QueryRow(ctx, leastClaim, key, c.fingerprint[:], c.ownerToken[:], lease, ttl).
+		Scan(&isClaimed, &fingerprint, &answer)
 	switch {
 	case err != nil:
 		return 0, err
-	case ours:
-		return claimed, nil
+	case isClaimed:
+		return stateClaimed, nil
 	case string(fingerprint) != string(c.fingerprint[:]) && fingerprint != nil:
-		return reused, nil
-	case answer == nil: // also if another session has claimed the key since this statement began
-		return running, nil
+		return stateReused, nil
+	case answer == nil: // also after a claim by a concurrent session since the start of this statement
+		return stateRunning, nil
 	}
-	rest := c.decode(string(answer))
-	c.found.body = answer[len(answer)-len(rest):]
-	return done, nil
+	body := c.decodeAnswer(string(answer))
+	c.storedAnswer.body = answer[len(answer)-len(body):]
+	return stateDone, nil
 }
 
-func (s leastPostgres) complete(ctx context.Context, key string, c *leastCall) error {
-	c.encode()
-	tag, err := s.pool.Exec(ctx, leastSet, key, c.token[:], c.record[leastHead:])
+func (s leastPostgres) completeRecord(ctx context.Context, key string, c *leastCall) error {
+	c.encodeAnswer()
+	tag, err := s.pool.Exec(ctx, leastSet, key, c.ownerToken[:], c.encodedRecord[leastHeadSize:])
 	if err == nil && tag.RowsAffected() == 0 {
-		return errLost
+		return errClaimLost
 	}
 	return err
 }

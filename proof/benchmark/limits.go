@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Limit bounds what one request may cost.
+// Limit bounds the cost of one request.
 type Limit struct {
 	Subject *Subject
 	Scenario
@@ -14,10 +14,10 @@ type Limit struct {
 	Bound float64
 }
 
-// Quantity is what a limit bounds, with its unit.
+// Quantity is the bounded quantity of a limit, with the unit.
 type Quantity string
 
-// The quantities. Each of them can be counted exactly.
+// The quantities, all of which can be counted exactly.
 const (
 	Allocs     Quantity = "allocs"
 	Bytes      Quantity = "B allocated"
@@ -50,67 +50,66 @@ func (l Limit) String() string {
 }
 
 const (
-	// A replay from memory allocates its key (64 B, by the length of its parts) and the values of the header (80 B). A first
-	// execution allocates what the handler gets, what is stored, the header map of the handler, the copy of its request,
-	// its contexts, and the timer of its lease.
+	// A replay from memory allocates the key (64 B, depending on the length of the parts) and the values of the header
+	// (80 B). A first execution allocates the arguments of the handler, the stored record, the header map of the handler,
+	// the copy of the request, the contexts, and the timer of the lease.
 	memoryFirst  = 2<<10 + 128
 	memoryReplay = 160
 
-	// An answer of a size that matters is copied once, into the store.
+	// Medium and large answers are copied once, into the store.
 	copied64KiB = (64 << 10) * 11 / 10
 	copied1MiB  = 1<<20 + 1<<16
 
-	// On its way to Redis an answer is put together in buffers that are used again. Read from there, it is kept in one
-	// piece.
+	// The library encodes an answer for Redis in reused buffers. An answer from Redis stays in one piece.
 	copiedNowhere = 1 << 16
 )
 
 // Limits is the table of all limits.
 var Limits = slices.Concat(
-	exact(Memory, First, Small, bounds{Allocs: 14, Bytes: memoryFirst}),
-	exact(Memory, First, Medium, bounds{Allocs: 14, Bytes: copied64KiB}),
-	exact(Memory, First, Large, bounds{Allocs: 14, Bytes: copied1MiB}),
-	exact(Memory, First, LargeRequest, bounds{Allocs: 14, Bytes: memoryFirst}),
-	exact(Memory, Replay, Small, bounds{Allocs: 3, Bytes: memoryReplay}),
-	exact(Memory, Replay, Medium, bounds{Allocs: 3, Bytes: memoryReplay}),
-	exact(Memory, Replay, Large, bounds{Allocs: 3, Bytes: memoryReplay}),
-	exact(Memory, Replay, LargeRequest, bounds{Allocs: 3, Bytes: memoryReplay}),
-	exact(Memory, NoKey, Small, bounds{Allocs: 0}),
-	exact(Memory, OtherMethod, Small, bounds{Allocs: 0}),
+	newLimits(Memory, First, Small, bounds{Allocs: 14, Bytes: memoryFirst}),
+	newLimits(Memory, First, Medium, bounds{Allocs: 14, Bytes: copied64KiB}),
+	newLimits(Memory, First, Large, bounds{Allocs: 14, Bytes: copied1MiB}),
+	newLimits(Memory, First, LargeRequest, bounds{Allocs: 14, Bytes: memoryFirst}),
+	newLimits(Memory, Replay, Small, bounds{Allocs: 3, Bytes: memoryReplay}),
+	newLimits(Memory, Replay, Medium, bounds{Allocs: 3, Bytes: memoryReplay}),
+	newLimits(Memory, Replay, Large, bounds{Allocs: 3, Bytes: memoryReplay}),
+	newLimits(Memory, Replay, LargeRequest, bounds{Allocs: 3, Bytes: memoryReplay}),
+	newLimits(Memory, NoKey, Small, bounds{Allocs: 0}),
+	newLimits(Memory, OtherMethod, Small, bounds{Allocs: 0}),
 
-	exact(Redis, First, Small, bounds{RoundTrips: 2, Allocs: 41}),
-	exact(Redis, First, Medium, bounds{RoundTrips: 2}),
-	exact(Redis, First, Large, bounds{RoundTrips: 2, Bytes: copiedNowhere}),
-	exact(Redis, Replay, Small, bounds{RoundTrips: 1, Allocs: 22}),
-	exact(Redis, Replay, Medium, bounds{RoundTrips: 1}),
-	exact(Redis, Replay, Large, bounds{RoundTrips: 1, Bytes: copied1MiB}),
-	exact(Redis, InProgress, Small, bounds{RoundTrips: 2}), // the second one tells what is left of the lease
-	exact(Redis, Reuse, Small, bounds{RoundTrips: 1}),
-	exact(Redis, Release, Small, bounds{RoundTrips: 2}), // one to claim, one to release
-	exact(Redis, Again, Small, bounds{RoundTrips: 3}),   // the second one takes the released record over
+	newLimits(Redis, First, Small, bounds{RoundTrips: 2, Allocs: 41}),
+	newLimits(Redis, First, Medium, bounds{RoundTrips: 2}),
+	newLimits(Redis, First, Large, bounds{RoundTrips: 2, Bytes: copiedNowhere}),
+	newLimits(Redis, Replay, Small, bounds{RoundTrips: 1, Allocs: 22}),
+	newLimits(Redis, Replay, Medium, bounds{RoundTrips: 1}),
+	newLimits(Redis, Replay, Large, bounds{RoundTrips: 1, Bytes: copied1MiB}),
+	newLimits(Redis, InProgress, Small, bounds{RoundTrips: 2}), // the second round trip reads the rest of the lease
+	newLimits(Redis, Reuse, Small, bounds{RoundTrips: 1}),
+	newLimits(Redis, Release, Small, bounds{RoundTrips: 2}), // a claim and a release
+	newLimits(Redis, Again, Small, bounds{RoundTrips: 3}),   // the second round trip takes the released record over
 
-	exact(Postgres, First, Small, bounds{RoundTrips: 2, WAL: 1060, Allocs: 68}),
-	exact(Postgres, Replay, Small, bounds{RoundTrips: 1, WAL: 0, Allocs: 46}),
-	exact(Postgres, InProgress, Small, bounds{RoundTrips: 1, WAL: 0}),
-	exact(Postgres, Reuse, Small, bounds{RoundTrips: 1}),
-	exact(Postgres, Release, Small, bounds{RoundTrips: 2}),
-	exact(PostgresRows, First, Small, bounds{RoundTrips: 5, Allocs: 214}),
-	exact(PostgresRows, Replay, Small, bounds{RoundTrips: 1, WAL: 0, Allocs: 46}),
-	exact(PostgresUnique, First, Small, bounds{RoundTrips: 5}),
-	exact(PostgresByHand, First, Small, bounds{RoundTrips: 5}),
+	newLimits(Postgres, First, Small, bounds{RoundTrips: 2, WAL: 1060, Allocs: 68}),
+	newLimits(Postgres, Replay, Small, bounds{RoundTrips: 1, WAL: 0, Allocs: 46}),
+	newLimits(Postgres, InProgress, Small, bounds{RoundTrips: 1, WAL: 0}),
+	newLimits(Postgres, Reuse, Small, bounds{RoundTrips: 1}),
+	newLimits(Postgres, Release, Small, bounds{RoundTrips: 2}),
+	newLimits(PostgresRows, First, Small, bounds{RoundTrips: 5, Allocs: 214}),
+	newLimits(PostgresRows, Replay, Small, bounds{RoundTrips: 1, WAL: 0, Allocs: 46}),
+	newLimits(PostgresUnique, First, Small, bounds{RoundTrips: 5}),
+	newLimits(PostgresByHand, First, Small, bounds{RoundTrips: 5}),
 
-	exact(DynamoDB, First, Small, bounds{RoundTrips: 2, Allocs: 870}),
-	exact(DynamoDB, Replay, Small, bounds{RoundTrips: 1, Allocs: 550}),
-	exact(DynamoDB, InProgress, Small, bounds{RoundTrips: 1}),
-	exact(DynamoDB, Reuse, Small, bounds{RoundTrips: 1}),
-	exact(DynamoDB, Release, Small, bounds{RoundTrips: 2}),
-	exact(DynamoDB, Again, Small, bounds{RoundTrips: 3}), // the second one takes the released record over
+	newLimits(DynamoDB, First, Small, bounds{RoundTrips: 2, Allocs: 870}),
+	newLimits(DynamoDB, Replay, Small, bounds{RoundTrips: 1, Allocs: 550}),
+	newLimits(DynamoDB, InProgress, Small, bounds{RoundTrips: 1}),
+	newLimits(DynamoDB, Reuse, Small, bounds{RoundTrips: 1}),
+	newLimits(DynamoDB, Release, Small, bounds{RoundTrips: 2}),
+	newLimits(DynamoDB, Again, Small, bounds{RoundTrips: 3}), // the second round trip takes the released record over
 )
 
 type bounds map[Quantity]float64
 
-// exact returns limits on what a request on the path costs.
-func exact(s *Subject, path Path, work Work, bounds bounds) []Limit {
+// newLimits returns the limits on the cost of a request on the path.
+func newLimits(s *Subject, path Path, work Work, bounds bounds) []Limit {
 	var all []Limit
 	for _, of := range []Quantity{RoundTrips, Allocs, Bytes, WAL} {
 		if bound, ok := bounds[of]; ok {

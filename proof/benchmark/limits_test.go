@@ -33,7 +33,7 @@ func TestGates(t *testing.T) {
 				require.NoError(t, err)
 				done[key] = exact
 			}
-			t.Logf("counted %s %v", t.Name(), limit.Of.In(exact)) // which .ci/compare reads
+			t.Logf("counted %s %v", t.Name(), limit.Of.In(exact)) // read by .ci/compare
 			require.True(t, limit.Met(limit.Of.In(exact)), "%v: %s", limit.Of.In(exact), limit)
 		})
 	}

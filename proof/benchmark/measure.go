@@ -8,29 +8,29 @@ import (
 	"runtime/debug"
 )
 
-// Exact is what one request costs in figures that the load of the machine has no influence on.
+// Exact is the cost of one request in figures that are independent of the load of the machine.
 type Exact struct {
-	Allocs     int64 // of the whole process: the client of the store is included
+	Allocs     int64 // of the whole process, including the client of the store
 	Bytes      int64 // allocated
 	RoundTrips float64
 	WAL        float64 // bytes
 }
 
-// Measure counts what a request on the path costs the subject. Nothing else may run in the process, and b must be from
-// [OpenCounting].
+// Measure counts the cost of a request on the path. The process must be idle otherwise, because Measure counts the
+// allocations of the process, and b must be from [OpenCounting].
 func Measure(b *Backends, subject *Subject, path Path, work Work) (exact Exact, err error) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // so that pools find what was put into them
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // because a pool keeps objects for each processor
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	n := 256
-	if !work.small() {
+	if !work.isSmall() {
 		n = 32
 	}
-	r, err := open(b, subject, Scenario{Path: path, Work: work, Workers: 1}, n)
+	r, err := openRun(b, subject, Scenario{Path: path, Work: work, Workers: 1}, n)
 	if err == nil {
-		err = errors.Join(r.fill(), r.prepare())
+		err = errors.Join(r.fillMemoryStore(), r.prepareRequests())
 	}
 	if err == nil {
-		exact, err = r.count()
+		exact, err = r.countCosts()
 	}
 	if err = errors.Join(err, r.close()); err != nil {
 		return Exact{}, fmt.Errorf("%s: %w", subject.Name, err)
@@ -38,32 +38,32 @@ func Measure(b *Backends, subject *Subject, path Path, work Work) (exact Exact, 
 	return exact, nil
 }
 
-// count sends the requests, and counts what they cost.
-func (r *run) count() (exact Exact, err error) {
-	wal, err := r.wal()
+// countCosts sends the requests, and counts the cost of each request.
+func (r *run) countCosts() (exact Exact, err error) {
+	wal, err := r.readWAL()
 	if err != nil {
 		return exact, err
 	}
 	var before, after runtime.MemStats
-	flights := r.flights()
+	roundTrips := r.countRoundTrips()
 	runtime.ReadMemStats(&before)
-	err = r.requests()
+	err = r.sendRequests()
 	runtime.ReadMemStats(&after)
-	n := float64(r.n)
-	exact.Allocs = int64(after.Mallocs-before.Mallocs) / int64(r.n)
-	exact.Bytes = int64(after.TotalAlloc-before.TotalAlloc) / int64(r.n)
-	exact.RoundTrips = float64(r.flights()-flights) / n
-	end, walErr := r.wal()
+	n := float64(r.requestCount)
+	exact.Allocs = int64(after.Mallocs-before.Mallocs) / int64(r.requestCount)
+	exact.Bytes = int64(after.TotalAlloc-before.TotalAlloc) / int64(r.requestCount)
+	exact.RoundTrips = float64(r.countRoundTrips()-roundTrips) / n
+	end, walErr := r.readWAL()
 	exact.WAL = float64(end-wal) / n
-	return exact, errors.Join(err, walErr, r.check())
+	return exact, errors.Join(err, walErr, r.checkOutcome())
 }
 
-func (r *run) flights() int64 {
-	return r.backends.flights.Load()
+func (r *run) countRoundTrips() int64 {
+	return r.backends.roundTrips.Load()
 }
 
-// wal returns how many bytes of WAL the server has written.
-func (r *run) wal() (n int64, err error) {
+// readWAL returns the number of bytes of WAL that the server has written.
+func (r *run) readWAL() (n int64, err error) {
 	if r.store != InPostgres && r.store != RowsInPostgres {
 		return 0, nil
 	}

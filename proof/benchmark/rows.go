@@ -20,7 +20,7 @@ var (
 		}}
 
 	// PostgresRows writes the row in a step in a transaction.
-	PostgresRows = rowWriter("idempotency, PostgreSQL, DoTx", func(ctx context.Context, _ *Backends, key string) error {
+	PostgresRows = newRowSubject("idempotency, PostgreSQL, DoTx", func(ctx context.Context, _ *Backends, key string) error {
 		_, err := pgxstore.DoTx(ctx, "book", func(tx pgx.Tx) (int, error) {
 			_, err := tx.Exec(ctx, insertRow, key)
 			return 7, err
@@ -29,7 +29,7 @@ var (
 	})
 
 	// PostgresUnique writes the row in a transaction of the handler. A constraint allows the row once.
-	PostgresUnique = rowWriter("idempotency, PostgreSQL, unique constraint",
+	PostgresUnique = newRowSubject("idempotency, PostgreSQL, unique constraint",
 		func(ctx context.Context, b *Backends, key string) error {
 			return pgx.BeginFunc(ctx, b.Postgres, func(tx pgx.Tx) error {
 				_, err := tx.Exec(ctx, insertUnique, key)
@@ -57,8 +57,8 @@ func createTables(b *Backends) error {
 	return err
 }
 
-// rowWriter is the library in front of a handler that calls write, and then answers as the app does.
-func rowWriter(name string, write func(ctx context.Context, b *Backends, key string) error) *Subject {
+// newRowSubject returns a subject of the library, with a handler that calls write before app answers.
+func newRowSubject(name string, write func(ctx context.Context, b *Backends, key string) error) *Subject {
 	return &Subject{Name: name, Store: RowsInPostgres, Mark: ReplayMark,
 		Open: func(b *Backends, app *App) (*Target, error) {
 			if err := createTables(b); err != nil {
@@ -71,11 +71,11 @@ func rowWriter(name string, write func(ctx context.Context, b *Backends, key str
 				}
 				app.ServeHTTP(w, r)
 			}
-			return overLibrary(b.Records[InPostgres].Store, http.HandlerFunc(handler))
+			return newLibraryTarget(b.Records[InPostgres].Store, http.HandlerFunc(handler))
 		}}
 }
 
-// handWritten claims the key by a row. Other transactions with the key wait until the row is committed.
+// handWritten claims the key by inserting a row. A concurrent transaction with the key waits until the row is committed.
 type handWritten struct {
 	pool *pgxpool.Pool
 	app  *App
@@ -83,27 +83,27 @@ type handWritten struct {
 
 func (h *handWritten) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := leastCalls.Get().(*leastCall)
-	c.w = w
-	defer c.free()
-	if err := c.read(r); err != nil {
+	c.responseWriter = w
+	defer c.returnToPool()
+	if err := c.readRequest(r); err != nil {
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
-	state, err := h.execute(r, c)
+	state, err := h.executeInTx(r, c)
 	switch {
 	case err != nil:
 		w.WriteHeader(http.StatusServiceUnavailable)
-	case state == reused:
+	case state == stateReused:
 		w.WriteHeader(http.StatusConflict)
-	case state == done:
-		c.replay()
+	case state == stateDone:
+		c.replayAnswer()
 	default:
-		w.WriteHeader(c.made.status)
-		_, _ = w.Write(c.made.body)
+		w.WriteHeader(c.newAnswer.status)
+		_, _ = w.Write(c.newAnswer.body)
 	}
 }
 
-func (h *handWritten) execute(r *http.Request, c *leastCall) (state leastState, err error) {
+func (h *handWritten) executeInTx(r *http.Request, c *leastCall) (state leastState, err error) {
 	ctx, key := r.Context(), r.Header[keyHeader][0]
 	err = pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, claimByHand, key, c.fingerprint[:])
@@ -111,35 +111,35 @@ func (h *handWritten) execute(r *http.Request, c *leastCall) (state leastState, 
 			return err
 		}
 		if tag.RowsAffected() == 0 {
-			state, err = c.load(ctx, tx, key)
+			state, err = c.loadAnswer(ctx, tx, key)
 			return err
 		}
 		if _, err := tx.Exec(ctx, insertRow, key); err != nil {
 			return err
 		}
-		c.begin()
-		c.made = leastAnswer{fields: c.made.fields[:0], body: c.made.body[:0]}
-		c.unread.r.Reset(c.request)
-		r.Body = &c.unread
+		c.encodeClaim()
+		c.newAnswer = leastAnswer{headerFields: c.newAnswer.headerFields[:0], body: c.newAnswer.body[:0]}
+		c.unreadBody.reader.Reset(c.requestBody)
+		r.Body = &c.unreadBody
 		h.app.ServeHTTP(c, r)
-		c.encode()
-		_, err = tx.Exec(ctx, setByHand, key, c.record[leastHead:])
+		c.encodeAnswer()
+		_, err = tx.Exec(ctx, setByHand, key, c.encodedRecord[leastHeadSize:])
 		return err
 	})
 	return state, err
 }
 
-// load reads the stored answer.
-func (c *leastCall) load(ctx context.Context, tx pgx.Tx, key string) (leastState, error) {
+// loadAnswer reads the stored answer.
+func (c *leastCall) loadAnswer(ctx context.Context, tx pgx.Tx, key string) (leastState, error) {
 	var fingerprint, answer []byte
 	err := tx.QueryRow(ctx, loadByHand, key).Scan(&fingerprint, &answer)
 	switch {
 	case err != nil:
 		return 0, err
 	case string(fingerprint) != string(c.fingerprint[:]):
-		return reused, nil
+		return stateReused, nil
 	}
-	rest := c.decode(string(answer))
-	c.found.body = answer[len(answer)-len(rest):]
-	return done, nil
+	body := c.decodeAnswer(string(answer))
+	c.storedAnswer.body = answer[len(answer)-len(body):]
+	return stateDone, nil
 }

@@ -14,36 +14,37 @@ import (
 	"time"
 )
 
-// run is a number of requests to a subject, which has been brought to the state in which each of them costs the same.
+// run sends requestCount requests to a subject. Before the measured requests, run brings the subject to a state in which
+// all requests cost the same.
 type run struct {
-	scenario Scenario
-	n        int
-	backends *Backends
-	store    Store
-	mark     string // of replays
-	app      *App
-	target   *Target
-	workers  []Worker
-	keys     []string          // which the requests use in turns
-	latency  []time.Duration   // of each request, if the scenario is served
-	first    map[string]Answer // to keys that are replayed
-	held     func() error      // lets the request end that is in progress, if one is
+	scenario       Scenario
+	requestCount   int
+	backends       *Backends
+	store          Store
+	replayField    string // header field that marks replays; empty if replays have no mark
+	app            *App
+	target         *Target
+	workers        []Worker
+	keys           []string          // used by the requests in turns
+	latencies      []time.Duration   // of each request, if the scenario is served
+	firstAnswers   map[string]Answer // the first answer to each replayed key
+	endHeldRequest func() error      // ends the request in progress; nil without such a request
 }
 
-// open sets the subject up. The caller closes the run, even if there is an error.
-func open(b *Backends, subject *Subject, s Scenario, n int) (r *run, err error) {
-	r = &run{scenario: s, n: n, backends: b, store: subject.Store, mark: subject.Mark, app: NewApp(s.Work)}
+// openRun opens the subject. The caller closes the run, even after an error.
+func openRun(b *Backends, subject *Subject, s Scenario, n int) (r *run, err error) {
+	r = &run{scenario: s, requestCount: n, backends: b, store: subject.Store, replayField: subject.Mark, app: NewApp(s.Work)}
 	r.target, err = subject.Open(b, r.app)
 	if err == nil && s.Served {
-		err = r.target.serve()
+		err = r.target.serveOverHTTP()
 	}
 	return r, err
 }
 
 func (r *run) close() error {
 	var err error
-	if r.held != nil {
-		err = r.held()
+	if r.endHeldRequest != nil {
+		err = r.endHeldRequest()
 	}
 	for _, w := range r.workers {
 		w.Close()
@@ -51,75 +52,75 @@ func (r *run) close() error {
 	if r.target != nil && r.target.Close != nil {
 		err = errors.Join(err, r.target.Close())
 	}
-	if r.store == InRedis { // large answers would fill the memory
+	if r.store == InRedis { // because large answers would fill the memory
 		err = errors.Join(err, r.backends.Redis.FlushAll(context.Background()).Err())
 	}
 	return err
 }
 
-// prepare makes the workers, and what is to be there before the requests that count.
-func (r *run) prepare() (err error) {
+// prepareRequests makes the workers and the records for the path, and sends the requests of warmUp.
+func (r *run) prepareRequests() (err error) {
 	for range r.scenario.Workers {
 		r.workers = append(r.workers, r.target.Worker(Call{r.scenario.Path, r.scenario.Work}))
 	}
 	switch r.scenario.Path {
 	case Replay, Reuse:
-		err = r.prime()
+		err = r.recordFirstAnswers()
 	case InProgress:
-		err = r.begin()
+		err = r.startHeldRequest()
 	}
 	if err != nil {
 		return err
 	}
-	runtime.GC() // nobody pays for the garbage of others
-	return r.warm()
+	runtime.GC() // because garbage of earlier requests must not slow the measured requests
+	return r.warmUp()
 }
 
-// fill gives the maps and heaps of a store in memory the size that they will have: what their growth costs depends on
-// when it happens, and in a store from which as much expires as comes in it does not happen.
-func (r *run) fill() error {
+// fillMemoryStore gives the maps and heaps of a store in memory their final size. The cost of growth depends on the
+// moment of the growth, and a store whose records expire as fast as new records arrive does not grow.
+func (r *run) fillMemoryStore() error {
 	if r.store != InMemory {
 		return nil
 	}
-	const shards, each = 64, 340 // in each shard, between 256, where slices grow, and 448, where the tables of maps do
+	const shards, recordsPerShard = 64, 340 // between 256, where slices grow, and 448, where the tables of maps grow
 	r.app.Work = Work{}
 	defer func() { r.app.Work = r.scenario.Work }()
-	return r.execute(Work{Request: 1}, NewKeys(shards*each))
+	return r.executeKeys(Work{Request: 1}, NewKeys(shards*recordsPerShard))
 }
 
-// execute sends requests with those keys.
-func (r *run) execute(work Work, keys []string) error {
+// executeKeys sends a request with each key.
+func (r *run) executeKeys(work Work, keys []string) error {
 	w := r.target.Worker(Call{First, work})
 	defer w.Close()
-	return each(keys, func(key string) error {
+	return forEachKey(keys, func(key string) error {
 		_, _, err := w.Do(key)
 		return err
 	})
 }
 
-// prime executes requests with a few keys, and keeps their answers.
-func (r *run) prime() (err error) {
-	r.keys, r.first = NewKeys(8), make(map[string]Answer)
+// recordFirstAnswers executes requests with eight keys, and keeps the answers in firstAnswers.
+func (r *run) recordFirstAnswers() (err error) {
+	r.keys, r.firstAnswers = NewKeys(8), make(map[string]Answer)
 	w := r.target.Worker(Call{First, r.scenario.Work})
 	defer w.Close()
-	return each(r.keys, func(key string) error {
-		r.first[key], err = w.Fetch(key)
+	return forEachKey(r.keys, func(key string) error {
+		r.firstAnswers[key], err = w.Fetch(key)
 		return err
 	})
 }
 
-// begin starts a request and keeps it in progress until the run is closed.
-func (r *run) begin() error {
+// startHeldRequest starts a request, and keeps the request in progress until the run is closed.
+func (r *run) startHeldRequest() error {
 	r.keys = NewKeys(1)
 	entered, leave, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	r.app.During = func() {
 		close(entered)
 		<-leave
 	}
-	go func() { ended <- r.execute(r.scenario.Work, r.keys) }()
+	go func() { ended <- r.executeKeys(r.scenario.Work, r.keys) }()
 	select {
 	case <-entered:
-		r.held = func() error {
+		r.endHeldRequest = func() error {
 			close(leave)
 			return <-ended
 		}
@@ -129,47 +130,48 @@ func (r *run) begin() error {
 	}
 }
 
-// warm opens connections, prepares statements and fills pools. It leaves keys for the requests that count.
-func (r *run) warm() error {
-	n := r.n
-	r.latency = make([]time.Duration, max(n, 4*len(r.workers)))
-	r.n = max(min(n, 256), 4*len(r.workers))
-	err := errors.Join(r.renew(), r.requests())
-	r.n = n
-	r.app.executions.Store(0)
-	return errors.Join(err, r.renew())
+// warmUp sends requests to open connections, prepare statements and fill pools. Afterwards the run has keys for the
+// measured requests.
+func (r *run) warmUp() error {
+	n := r.requestCount
+	r.latencies = make([]time.Duration, max(n, 4*len(r.workers)))
+	r.requestCount = max(min(n, 256), 4*len(r.workers))
+	err := errors.Join(r.renewKeys(), r.sendRequests())
+	r.requestCount = n
+	r.app.executionCount.Store(0)
+	return errors.Join(err, r.renewKeys())
 }
 
-// renew makes keys for all requests if each needs another one.
-func (r *run) renew() error {
+// renewKeys makes a new key for each request, unless the requests of the path share keys.
+func (r *run) renewKeys() error {
 	switch r.scenario.Path {
 	case Replay, Reuse, InProgress:
 		return nil
 	case Release:
 		r.app.Status = http.StatusServiceUnavailable
 	}
-	r.keys = NewKeys(r.n)
+	r.keys = NewKeys(r.requestCount)
 	if r.scenario.Path != Again {
 		return nil
 	}
 	r.app.Status = http.StatusServiceUnavailable
-	err := r.execute(r.scenario.Work, r.keys)
+	err := r.executeKeys(r.scenario.Work, r.keys)
 	r.app.Status = http.StatusCreated
-	r.app.executions.Store(0)
+	r.app.executionCount.Store(0)
 	return err
 }
 
-// requests sends all requests.
-func (r *run) requests() error {
+// sendRequests sends all requests, with all workers concurrently.
+func (r *run) sendRequests() error {
 	var next atomic.Int64
 	work := func(w Worker) error {
-		for i := int(next.Add(1) - 1); i < r.n; i = int(next.Add(1) - 1) {
+		for i := int(next.Add(1) - 1); i < r.requestCount; i = int(next.Add(1) - 1) {
 			started := time.Now()
-			if err := r.send(w, r.keys[i%len(r.keys)]); err != nil {
+			if err := r.sendRequest(w, r.keys[i%len(r.keys)]); err != nil {
 				return err
 			}
 			if r.scenario.Served {
-				r.latency[i] = time.Since(started)
+				r.latencies[i] = time.Since(started)
 			}
 		}
 		return nil
@@ -186,8 +188,8 @@ func (r *run) requests() error {
 	return errors.Join(errs...)
 }
 
-// send sends a request, and checks its answer.
-func (r *run) send(w Worker, key string) error {
+// sendRequest sends a request, and checks status and length of the answer.
+func (r *run) sendRequest(w Worker, key string) error {
 	status, length, err := w.Do(key)
 	if err != nil {
 		return err
@@ -202,37 +204,38 @@ func (r *run) send(w Worker, key string) error {
 	return nil
 }
 
-// check compares the number of executions with what the contract says, and replays with the first answers.
-func (r *run) check() error {
-	want := r.n
+// checkOutcome compares the number of executions with the number in the contract, and replays with the first answers.
+func (r *run) checkOutcome() error {
+	want := r.requestCount
 	switch r.scenario.Path {
 	case Replay, Reuse, InProgress:
 		want = 0
 	}
-	if got := r.app.executions.Load(); got != int64(want) {
+	if got := r.app.executionCount.Load(); got != int64(want) {
 		return fmt.Errorf("%d executions, not %d in %q", got, want, r.scenario)
 	}
 	if r.scenario.Path != Replay {
 		return nil
 	}
-	return each(r.keys, func(key string) error {
+	return forEachKey(r.keys, func(key string) error {
 		again, err := r.workers[0].Fetch(key)
-		return errors.Join(err, r.marked(r.first[key], false), r.marked(again, true), r.sameAnswer(r.first[key], again))
+		first := r.firstAnswers[key]
+		return errors.Join(err, r.checkMark(first, false), r.checkMark(again, true), r.compareAnswers(first, again))
 	})
 }
 
-// marked returns an error unless an answer says whether it is a replay, if the subject's answers do.
-func (r *run) marked(a Answer, replay bool) error {
-	if got := a.Header.Get(r.mark); r.mark != "" && (got == "true") != replay {
-		return fmt.Errorf("%s is %q in %q", r.mark, got, r.scenario)
+// checkMark returns an error if the subject marks replays, and the mark of a differs from isReplay.
+func (r *run) checkMark(a Answer, isReplay bool) error {
+	if got := a.Header.Get(r.replayField); r.replayField != "" && (got == "true") != isReplay {
+		return fmt.Errorf("%s is %q in %q", r.replayField, got, r.scenario)
 	}
 	return nil
 }
 
-// sameAnswer compares two answers but for the fields that mark a replay or a moment.
-func (r *run) sameAnswer(first, again Answer) error {
+// compareAnswers compares two answers, except the mark of a replay and the Date field.
+func (r *run) compareAnswers(first, again Answer) error {
 	for _, a := range []Answer{first, again} {
-		delete(a.Header, r.mark)
+		delete(a.Header, r.replayField)
 		delete(a.Header, "Date")
 	}
 	switch {
@@ -246,8 +249,8 @@ func (r *run) sameAnswer(first, again Answer) error {
 	return nil
 }
 
-// each calls step for every key.
-func each(keys []string, step func(string) error) error {
+// forEachKey calls step for every key, until step returns an error.
+func forEachKey(keys []string, step func(string) error) error {
 	for _, key := range keys {
 		if err := step(key); err != nil {
 			return err

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Scenario is what a batch does.
+// Scenario describes the requests of a batch.
 type Scenario struct {
 	Path    Path
 	Work    Work
@@ -24,18 +24,18 @@ func (s Scenario) String() string {
 	return name
 }
 
-// batch returns what n requests of the scenario cost the subject.
-func (s Scenario) batch(b *Backends, subject *Subject, n int) (Cost, error) {
-	r, err := open(b, subject, s, n)
+// measureBatch returns the cost of n requests of the scenario.
+func (s Scenario) measureBatch(b *Backends, subject *Subject, n int) (Cost, error) {
+	r, err := openRun(b, subject, s, n)
 	var cost Cost
 	if err == nil {
-		err = r.prepare()
+		err = r.prepareRequests()
 	}
 	if err == nil {
-		cost, err = r.cost()
+		cost, err = r.measureCost()
 	}
 	if err == nil {
-		err = r.check()
+		err = r.checkOutcome()
 	}
 	return cost, errors.Join(err, r.close())
 }

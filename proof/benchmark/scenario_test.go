@@ -14,47 +14,47 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// TestChecks shows that a comparison fails if a subject does less than the work that is measured.
+// TestChecks shows that a comparison fails for a subject that breaks the contract or does too little work.
 func TestChecks(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		path   benchmark.Path
-		broken func(app http.Handler) http.HandlerFunc
-		want   string
-		mark   string
+		path          benchmark.Path
+		brokenHandler func(app http.Handler) http.HandlerFunc
+		want          string
+		mark          string
 	}{
 		"executes again": {path: benchmark.Replay, want: "executions",
-			broken: func(app http.Handler) http.HandlerFunc { return app.ServeHTTP }},
+			brokenHandler: func(app http.Handler) http.HandlerFunc { return app.ServeHTTP }},
 		"does not execute": {path: benchmark.First, want: "executions",
-			broken: func(http.Handler) http.HandlerFunc {
-				return func(w http.ResponseWriter, _ *http.Request) { answer(w, "x") }
+			brokenHandler: func(http.Handler) http.HandlerFunc {
+				return func(w http.ResponseWriter, _ *http.Request) { writeAnswer(w, "x") }
 			}},
 		"refuses": {path: benchmark.First, want: "status 409",
-			broken: func(http.Handler) http.HandlerFunc {
+			brokenHandler: func(http.Handler) http.HandlerFunc {
 				return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusConflict) }
 			}},
 		"answers short": {path: benchmark.First, want: "0 bytes",
-			broken: func(http.Handler) http.HandlerFunc {
+			brokenHandler: func(http.Handler) http.HandlerFunc {
 				return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }
 			}},
 		"takes all keys for one": {path: benchmark.First, want: "executions",
-			broken: func(app http.Handler) http.HandlerFunc {
-				once := onceThen("/1", "x")(app)
+			brokenHandler: func(app http.Handler) http.HandlerFunc {
+				once := executeOnceThenAnswer("/1", "x")(app)
 				return func(w http.ResponseWriter, r *http.Request) {
 					r.Header.Set("Idempotency-Key", "one")
 					once(w, r)
 				}
 			}},
-		"replays another body":   {path: benchmark.Replay, broken: onceThen("/1", "y"), want: "another body"},
-		"replays another header": {path: benchmark.Replay, broken: onceThen("/2", "x"), want: "replayed with"},
-		"marks no replay": {path: benchmark.Replay, broken: onceThen("/1", "x"), want: "Idempotent-Replayed is",
+		"replays another body":   {path: benchmark.Replay, brokenHandler: executeOnceThenAnswer("/1", "y"), want: "another body"},
+		"replays another header": {path: benchmark.Replay, brokenHandler: executeOnceThenAnswer("/2", "x"), want: "replayed with"},
+		"marks no replay": {path: benchmark.Replay, brokenHandler: executeOnceThenAnswer("/1", "x"), want: "Idempotent-Replayed is",
 			mark: benchmark.ReplayMark},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			subject := &benchmark.Subject{Name: name, Store: benchmark.InMemory, Mark: tt.mark,
 				Open: func(_ *benchmark.Backends, app *benchmark.App) (*benchmark.Target, error) {
-					return benchmark.NetHTTP(tt.broken(app)), nil
+					return benchmark.NetHTTP(tt.brokenHandler(app)), nil
 				}}
 			s := benchmark.Scenario{Path: tt.path, Work: benchmark.Small, Workers: 1, Served: true}
 			_, err := benchmark.Compare(nil, s, []*benchmark.Subject{subject}, 1, 8)
@@ -63,32 +63,33 @@ func TestChecks(t *testing.T) {
 	}
 }
 
-// answer answers with the length that the work asks for.
-func answer(w http.ResponseWriter, letter string) {
+// writeAnswer answers with a body of the length in benchmark.Small, made of letter.
+func writeAnswer(w http.ResponseWriter, letter string) {
 	w.WriteHeader(http.StatusCreated)
 	_, _ = io.WriteString(w, strings.Repeat(letter, benchmark.Small.Response))
 }
 
-// onceThen runs the handler once for a key, and answers with "/1" and the letter x; from then on as it is told.
-func onceThen(location, letter string) func(http.Handler) http.HandlerFunc {
+// executeOnceThenAnswer runs the handler once for each key, and answers with "/1" and the letter x. Later requests with the
+// key get location and letter.
+func executeOnceThenAnswer(location, letter string) func(http.Handler) http.HandlerFunc {
 	return func(app http.Handler) http.HandlerFunc {
 		seen := make(map[string]bool)
 		return func(w http.ResponseWriter, r *http.Request) {
 			key := r.Header.Get("Idempotency-Key")
 			if seen[key] {
 				w.Header().Set("Location", location)
-				answer(w, letter)
+				writeAnswer(w, letter)
 				return
 			}
 			seen[key] = true
 			app.ServeHTTP(httptest.NewRecorder(), r)
 			w.Header().Set("Location", "/1")
-			answer(w, "x")
+			writeAnswer(w, "x")
 		}
 	}
 }
 
-// TestLeast shows that the least keeps the contract: Measure checks answers and executions.
+// TestLeast shows that the least subjects keep the contract, because Measure checks answers and executions.
 func TestLeast(t *testing.T) {
 	backends, err := benchmark.OpenCounting()
 	servertest.Require(t, err)

@@ -8,40 +8,40 @@ import (
 	"net/http"
 )
 
-// serve starts a server for the target. Its workers are clients of it from now on.
-func (t *Target) serve() error {
+// serveOverHTTP starts a server for the target. Later workers of the target are clients of the server.
+func (t *Target) serveOverHTTP() error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-	served := make(chan error, 1)
-	go func() { served <- t.Serve(listener) }()
+	serveDone := make(chan error, 1)
+	go func() { serveDone <- t.Serve(listener) }()
 	transport := &http.Transport{MaxIdleConnsPerHost: connections}
-	url := "http://" + listener.Addr().String() + path
-	t.Worker = func(c Call) Worker { return &client{transport, url, c.method(), c.body(), c.Path != NoKey} }
-	closed := t.Close
+	url := "http://" + listener.Addr().String() + paymentsPath
+	t.Worker = func(c Call) Worker { return &client{transport, url, c.httpMethod(), c.makeBody(), c.Path != NoKey} }
+	closeTarget := t.Close
 	t.Close = func() error {
 		err := listener.Close()
-		transport.CloseIdleConnections() // so that the server has none either
-		<-served
-		if closed != nil {
-			err = errors.Join(err, closed())
+		transport.CloseIdleConnections() // because the server must have no idle connections
+		<-serveDone
+		if closeTarget != nil {
+			err = errors.Join(err, closeTarget())
 		}
 		return err
 	}
 	return nil
 }
 
-// client sends requests as a program does that uses net/http.
+// client sends requests with the client of net/http.
 type client struct {
-	transport   *http.Transport
-	url, method string
-	body        []byte
-	keyed       bool
+	transport                *http.Transport
+	targetURL, requestMethod string
+	requestBody              []byte
+	sendsKey                 bool
 }
 
 func (c *client) Do(key string) (status, length int, err error) {
-	resp, err := c.send(key)
+	resp, err := c.sendRequest(key)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -51,7 +51,7 @@ func (c *client) Do(key string) (status, length int, err error) {
 }
 
 func (c *client) Fetch(key string) (Answer, error) {
-	resp, err := c.send(key)
+	resp, err := c.sendRequest(key)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -60,14 +60,14 @@ func (c *client) Fetch(key string) (Answer, error) {
 	return Answer{resp.StatusCode, resp.Header, body}, err
 }
 
-func (c *client) send(key string) (*http.Response, error) {
-	r, err := http.NewRequest(c.method, c.url, bytes.NewReader(c.body))
+func (c *client) sendRequest(key string) (*http.Response, error) {
+	r, err := http.NewRequest(c.requestMethod, c.targetURL, bytes.NewReader(c.requestBody))
 	if err != nil {
 		return nil, err
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Authorization", "Bearer abcdefghijklmnopqrstuvwxyz")
-	if c.keyed {
+	if c.sendsKey {
 		r.Header.Set(keyHeader, key)
 	}
 	return (&http.Client{Transport: c.transport}).Do(r)

@@ -12,12 +12,12 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Subject is a handler behind an idempotency middleware, or a handler that is compared with one.
+// Subject is a handler with an idempotency middleware, or a handler for comparison.
 type Subject struct {
 	Name  string
 	Store Store
-	Lacks string // what the subject leaves out
-	Mark  string // the field that is "true" in replays; empty if replays have no mark
+	Lacks string // features that the subject leaves out
+	Mark  string // header field that is "true" in replays; empty for a subject without a mark
 
 	// Open puts the subject in front of app. No measurement includes Open.
 	Open func(b *Backends, app *App) (*Target, error)
@@ -38,12 +38,12 @@ const (
 	InMariaDB  Store = "MariaDB"
 	InDynamoDB Store = "DynamoDB"
 
-	RowsInPostgres Store = "PostgreSQL, with a row" // of the handler
+	RowsInPostgres Store = "PostgreSQL, with a row" // rows of the handler
 )
 
 // Target is a subject that is ready for requests.
 type Target struct {
-	// Worker returns a worker that calls the target in this process, or over HTTP after serve.
+	// Worker returns a worker that calls the target in this process, or over HTTP after serveOverHTTP.
 	Worker func(Call) Worker
 
 	// Serve serves the target over HTTP until the listener is closed.
@@ -59,7 +59,7 @@ type Call struct {
 	Work Work
 }
 
-// Path is the way of a request through an idempotency middleware.
+// Path is the path of a request through an idempotency middleware.
 type Path string
 
 // The paths.
@@ -74,22 +74,22 @@ const (
 	OtherMethod Path = "other method"   // not guarded
 )
 
-func (c Call) method() string {
+func (c Call) httpMethod() string {
 	if c.Path == OtherMethod {
 		return http.MethodPut
 	}
 	return http.MethodPost
 }
 
-func (c Call) body() []byte {
-	body := c.Work.body()
+func (c Call) makeBody() []byte {
+	body := c.Work.makeBody()
 	if c.Path == Reuse {
 		body[0] = '['
 	}
 	return body
 }
 
-// Worker sends requests one after another. Only one goroutine uses a worker at a time.
+// Worker sends requests in sequence. Only a single goroutine uses a worker at a time.
 type Worker interface {
 	// Do sends a request, and returns status and length of the answer.
 	Do(key string) (status, length int, err error)
@@ -107,7 +107,7 @@ type Answer struct {
 	Body   []byte
 }
 
-// NetHTTP is the target of a handler for net/http.
+// NetHTTP returns the target of a handler for net/http.
 func NetHTTP(h http.Handler) *Target {
 	return &Target{
 		Worker: func(c Call) Worker { return newCaller(h, c) },
@@ -115,14 +115,14 @@ func NetHTTP(h http.Handler) *Target {
 	}
 }
 
-// fastHTTP is the target of a handler for fasthttp. The target has a worker only after serve.
-func fastHTTP(h fasthttp.RequestHandler) *Target {
+// newFastHTTPTarget returns the target of a handler for fasthttp. The target has workers only after serveOverHTTP.
+func newFastHTTPTarget(h fasthttp.RequestHandler) *Target {
 	return &Target{Serve: (&fasthttp.Server{Handler: h}).Serve}
 }
 
-// overLibrary is the target of a handler behind the library.
-func overLibrary(store idempotency.Store, handler http.Handler) (*Target, error) {
-	m, err := idempotency.New(store, user, idempotency.Options{Logger: slog.New(slog.DiscardHandler)})
+// newLibraryTarget returns the target of a handler behind the library.
+func newLibraryTarget(store idempotency.Store, handler http.Handler) (*Target, error) {
+	m, err := idempotency.New(store, requestUser, idempotency.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}
@@ -131,5 +131,5 @@ func overLibrary(store idempotency.Store, handler http.Handler) (*Target, error)
 	return target, nil
 }
 
-// user returns the caller's name, for which the host of the request stands.
-func user(r *http.Request) (string, error) { return r.Host, nil }
+// requestUser returns the host of the request as the name of the user.
+func requestUser(r *http.Request) (string, error) { return r.Host, nil }

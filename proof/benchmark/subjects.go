@@ -17,7 +17,7 @@ const (
 	ttl   = 24 * time.Hour
 )
 
-// The subjects whose handler only answers.
+// The subjects with App as the handler.
 var (
 	BareHandler = &Subject{Name: "bare handler", Store: InMemory, Lacks: "everything",
 		Open: func(_ *Backends, app *App) (*Target, error) { return NetHTTP(app), nil }}
@@ -38,23 +38,23 @@ var (
 			return NetHTTP(&least{leastPostgres{b.Postgres}, app}), err
 		}}
 
-	// Memory has a store for each batch, because a batch must not find the records of an earlier one.
+	// Memory has a new store for each batch, because a batch must not find the records of an earlier batch.
 	Memory = &Subject{Name: "idempotency, memory", Store: InMemory, Mark: ReplayMark,
 		Open: func(_ *Backends, app *App) (*Target, error) {
-			return overLibrary(idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 1 << 40}), app)
+			return newLibraryTarget(idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 1 << 40}), app)
 		}}
 
-	Redis    = library(InRedis)
-	SQLite   = library(InSQLite)
-	Postgres = library(InPostgres)
-	MariaDB  = library(InMariaDB)
-	DynamoDB = library(InDynamoDB)
+	Redis    = newLibrarySubject(InRedis)
+	SQLite   = newLibrarySubject(InSQLite)
+	Postgres = newLibrarySubject(InPostgres)
+	MariaDB  = newLibrarySubject(InMariaDB)
+	DynamoDB = newLibrarySubject(InDynamoDB)
 
-	// FiberMemory has the storage that the middleware makes by default, which could not be closed.
+	// FiberMemory makes a storage like the default of the middleware, because Close cannot reach the default storage.
 	FiberMemory = &Subject{Name: "fiber v3, memory", Store: InMemory, Lacks: fiberLacks,
 		Open: func(_ *Backends, app *App) (*Target, error) {
 			storage := session.NewStore().Storage
-			target := overFiber(app, storage)
+			target := newFiberTarget(app, storage)
 			target.Close = storage.Close
 			return target, nil
 		}}
@@ -62,32 +62,32 @@ var (
 	FiberRedis = &Subject{Name: "fiber v3, Redis", Store: InRedis,
 		Lacks: fiberLacks + "; duplicates are kept apart within one process only",
 		Open: func(b *Backends, app *App) (*Target, error) {
-			return overFiber(app, fiberredis.NewFromConnection(b.Redis)), nil
+			return newFiberTarget(app, fiberredis.NewFromConnection(b.Redis)), nil
 		}}
 )
 
-// library is the library on a store of b.
-func library(store Store) *Subject {
+// newLibrarySubject returns a subject of the library on a store of the backends.
+func newLibrarySubject(store Store) *Subject {
 	return &Subject{Name: "idempotency, " + string(store), Store: store, Mark: ReplayMark,
-		Open: func(b *Backends, app *App) (*Target, error) { return overLibrary(b.Records[store].Store, app) }}
+		Open: func(b *Backends, app *App) (*Target, error) { return newLibraryTarget(b.Records[store].Store, app) }}
 }
 
 const fiberLacks = "no fingerprint: a reused key replays the answer to another request; no scope by user or path; " +
 	"no lease or token"
 
-func overFiber(app *App, storage fiber.Storage) *Target {
+func newFiberTarget(app *App, storage fiber.Storage) *Target {
 	f := fiber.New()
 	f.Use(fiberidempotency.New(fiberidempotency.Config{
 		KeyHeader: keyHeader, Storage: storage, Next: func(c fiber.Ctx) bool { return c.Method() != fiber.MethodPost },
 	}))
-	f.All(path, func(c fiber.Ctx) error {
-		app.enter()
+	f.All(paymentsPath, func(c fiber.Ctx) error {
+		app.startExecution()
 		_ = c.Body()
 		c.Set("Content-Type", contentType[0])
 		c.Set("Location", location[0])
 		c.Set("X-Request-Id", requestID[0])
 		c.Set("Cache-Control", cacheControl[0])
-		return c.Status(app.Status).Send(app.Work.answer())
+		return c.Status(app.Status).Send(app.Work.answerBody())
 	})
-	return fastHTTP(f.Handler())
+	return newFastHTTPTarget(f.Handler())
 }

@@ -12,7 +12,7 @@ import (
 // Work is the size of a request and of its answer, in bytes of body.
 type Work struct{ Request, Response int }
 
-// The works that are measured.
+// The measured sizes.
 var (
 	Small         = Work{256, 200}
 	Medium        = Work{256, 64 << 10}
@@ -21,12 +21,14 @@ var (
 	answerContent = bytes.Repeat([]byte("0123456789abcdef"), 1<<20/16)
 )
 
-func (w Work) String() string { return fmt.Sprintf("%s in, %s out", size(w.Request), size(w.Response)) }
+func (w Work) String() string {
+	return fmt.Sprintf("%s in, %s out", formatSize(w.Request), formatSize(w.Response))
+}
 
-// small reports whether many requests with this work fit in a batch.
-func (w Work) small() bool { return w.Request < 1<<10 && w.Response < 1<<10 }
+// isSmall reports whether many requests of this size fit in a batch.
+func (w Work) isSmall() bool { return w.Request < 1<<10 && w.Response < 1<<10 }
 
-func size(n int) string {
+func formatSize(n int) string {
 	switch {
 	case n >= 1<<20:
 		return fmt.Sprintf("%d MiB", n>>20)
@@ -37,26 +39,26 @@ func size(n int) string {
 	}
 }
 
-func (w Work) body() []byte {
+func (w Work) makeBody() []byte {
 	const content = `{"amount":1,"cur":"EUR"}`
 	return bytes.Repeat([]byte(content), w.Request/len(content)+1)[:w.Request]
 }
 
-func (w Work) answer() []byte { return answerContent[:w.Response] }
+func (w Work) answerBody() []byte { return answerContent[:w.Response] }
 
 // App is the handler behind every subject. It reads the body of the request and answers with four fields and a body.
 type App struct {
 	Work   Work
 	Status int    // of the answer
-	During func() // is called by each execution, unless it is nil
+	During func() // called by each execution; may be nil
 
-	executions atomic.Int64
+	executionCount atomic.Int64
 }
 
 // NewApp returns a handler for the work.
 func NewApp(work Work) *App { return &App{Work: work, Status: http.StatusCreated} }
 
-// The fields of the answer. The slices are shared, so that the handler itself allocates nothing.
+// The header fields of the answer. All answers share the slices, because the handler should allocate nothing.
 var (
 	contentType  = []string{"application/json"}
 	location     = []string{"/v1/payments/pay_0123456789"}
@@ -66,22 +68,22 @@ var (
 
 // ServeHTTP implements [http.Handler].
 func (a *App) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	a.enter()
-	_, _ = io.Copy(io.Discard, r.Body) // a body that cannot be read shows in the answer of the middleware
+	a.startExecution()
+	_, _ = io.Copy(io.Discard, r.Body) // the answer of the middleware shows a read error
 	h := w.Header()
 	h["Content-Type"] = contentType
 	h["Location"] = location
 	h["X-Request-Id"] = requestID
 	h["Cache-Control"] = cacheControl
 	w.WriteHeader(a.Status)
-	const chunk = 32 << 10 // as io.Copy writes
-	for p := a.Work.answer(); len(p) > 0; p = p[min(chunk, len(p)):] {
+	const chunk = 32 << 10 // the buffer size of io.Copy
+	for p := a.Work.answerBody(); len(p) > 0; p = p[min(chunk, len(p)):] {
 		_, _ = w.Write(p[:min(chunk, len(p))])
 	}
 }
 
-func (a *App) enter() {
-	a.executions.Add(1)
+func (a *App) startExecution() {
+	a.executionCount.Add(1)
 	if a.During != nil {
 		a.During()
 	}
@@ -91,8 +93,8 @@ const keyLength = 36 // of a UUID
 
 var keySets atomic.Uint64
 
-// NewKeys returns n keys in the form of a UUID, different from all keys of earlier calls. All keys share one string, so the
-// garbage collector has nothing to scan.
+// NewKeys returns n keys in the form of a UUID, different from the keys of all earlier calls. All keys are parts of a
+// single string, because the garbage collector would have to scan separate strings.
 func NewKeys(n int) []string {
 	set := keySets.Add(1)
 	var b strings.Builder

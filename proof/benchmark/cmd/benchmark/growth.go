@@ -20,53 +20,53 @@ import (
 	bm "github.com/idempotency-go/idempotency/proof/benchmark"
 )
 
-// size is what was measured of a store with so many records.
+// size has the figures of a store with recordCount records.
 type size struct {
-	store         bm.Store
-	records       int
-	bytes         int64 // of a record
-	first, replay latency
+	store                       bm.Store
+	recordCount                 int
+	bytesPerRecord              int64
+	firstLatency, replayLatency latency
 }
 
-// rate is how many requests a second a store serves to so many workers, each of which has a connection and a key of its own.
+// rate is the throughput of a store with workerCount workers. Each worker has a separate connection and key.
 type rate struct {
-	store         bm.Store
-	workers       int
-	first, replay float64
+	store                             bm.Store
+	workerCount                       int
+	firstsPerSecond, replaysPerSecond float64
 }
 
-// latency is how long requests took, one after the other.
+// latency has the latencies of consecutive requests.
 type latency struct{ median, p99 time.Duration }
 
 const (
-	smallest = 10_000 // records; with fewer, the size of a store depends on how it allocates
-	probes   = 1_000  // requests of each latency
-	fillers  = 64     // workers that fill a store
+	minRecords  = 10_000 // because the size of a smaller store depends on the allocation of the store
+	probeCount  = 1_000  // requests of each latency
+	fillerCount = 64     // workers that fill a store
 
-	mostEmulated = 1_000 // records of the emulator of DynamoDB, which is slow
+	maxEmulatedRecords = 1_000 // because the emulator of DynamoDB is slow
 )
 
-// grow measures each store while it fills, and then with more and more connections. It has servers of its own, because those of
-// the comparisons are empty for all subjects.
-func (r *results) grow() error {
+// measureGrowth measures each store while the store fills, and then with a growing number of connections. measureGrowth
+// starts separate servers, because the servers of the comparisons are empty for all subjects.
+func (r *results) measureGrowth() error {
 	b, err := bm.Open()
 	if err != nil {
 		return err
 	}
 	defer b.Close()
 	for _, store := range []bm.Store{bm.InMemory, bm.InRedis, bm.InSQLite, bm.InPostgres, bm.InMariaDB, bm.InDynamoDB} {
-		records, limit := b.Records[store], r.records
+		records, limit := b.Records[store], r.maxRecords
 		switch store {
 		case bm.InMemory:
-			records = inMemory()
-		case bm.InDynamoDB: // only its size says something of the service
-			limit = min(limit, mostEmulated)
+			records = newMemoryRecords()
+		case bm.InDynamoDB: // because only the size of the emulator agrees with the service
+			limit = min(limit, maxEmulatedRecords)
 		}
-		if err := r.fill(store, records, limit); err != nil {
+		if err := r.fillStore(store, records, limit); err != nil {
 			return fmt.Errorf("%s: %w", store, err)
 		}
 		for workers := 1; workers <= 256 && store != bm.InDynamoDB; workers *= 4 {
-			if err := r.load(store, records.Store, workers); err != nil {
+			if err := r.measureRates(store, records.Store, workers); err != nil {
 				return fmt.Errorf("%s: %w", store, err)
 			}
 		}
@@ -74,7 +74,7 @@ func (r *results) grow() error {
 	return nil
 }
 
-func inMemory() bm.Records {
+func newMemoryRecords() bm.Records {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 1 << 40, MaxUserBytes: 1 << 40})
 	return bm.Records{Store: store, Size: func() (int64, error) {
 		runtime.GC()
@@ -85,18 +85,18 @@ func inMemory() bm.Records {
 	}}
 }
 
-// fill adds records to a store, and measures it at each power of ten.
-func (r *results) fill(store bm.Store, records bm.Records, most int) error {
+// fillStore adds up to maxRecords records to a store, and measures the store at each power of ten.
+func (r *results) fillStore(store bm.Store, records bm.Records, maxRecords int) error {
 	before, err := records.Size()
 	if err != nil {
 		return err
 	}
-	held := 0
-	for n := min(smallest, most); n <= most; n *= 10 {
+	recordsBefore := 0
+	for n := min(minRecords, maxRecords); n <= maxRecords; n *= 10 {
 		var next atomic.Int64
-		err := together(min(fillers, n), func(int) error {
-			for next.Add(1) <= int64(n-held) {
-				if err := execute(records.Store, newKey()); err != nil {
+		err := runWorkers(min(fillerCount, n), func(int) error {
+			for next.Add(1) <= int64(n-recordsBefore) {
+				if err := executeNewKey(records.Store, newKey()); err != nil {
 					return err
 				}
 			}
@@ -109,70 +109,73 @@ func (r *results) fill(store bm.Store, records bm.Records, most int) error {
 		if err != nil {
 			return err
 		}
-		s := size{store: store, records: n, bytes: (after - before) / int64(n)}
-		if store != bm.InDynamoDB { // an emulator's latency says nothing of the service
-			if err := s.time(records.Store); err != nil {
+		s := size{store: store, recordCount: n, bytesPerRecord: (after - before) / int64(n)}
+		if store != bm.InDynamoDB { // because the latency of the emulator differs from the service
+			if err := s.measureLatencies(records.Store); err != nil {
 				return err
 			}
 		}
-		held = n + probes
-		r.sizes = append(r.sizes, s)
-		log.Printf("%s, %d records: %d B each", store, n, s.bytes)
+		recordsBefore = n + probeCount
+		r.storeSizes = append(r.storeSizes, s)
+		log.Printf("%s, %d records: %d B each", store, n, s.bytesPerRecord)
 	}
 	return nil
 }
 
-// time measures the latencies, and leaves a record for each probe.
-func (s *size) time(store idempotency.Store) (err error) {
-	keys := make([]idempotency.Key, probes)
+// measureLatencies measures the latencies of probeCount requests of each kind. A record for each probe stays in store.
+func (s *size) measureLatencies(store idempotency.Store) (err error) {
+	keys := make([]idempotency.Key, probeCount)
 	for i := range keys {
 		keys[i] = newKey()
 	}
-	s.first, err = timed(keys, func(k idempotency.Key) error { return execute(store, k) })
+	s.firstLatency, err = timeRequests(keys, func(k idempotency.Key) error { return executeNewKey(store, k) })
 	if err == nil {
-		s.replay, err = timed(keys, func(k idempotency.Key) error { return replay(store, k) })
+		s.replayLatency, err = timeRequests(keys, func(k idempotency.Key) error { return replayKey(store, k) })
 	}
 	return err
 }
 
-// load measures first executions, and then replays, for r.window each.
-func (r *results) load(name bm.Store, store idempotency.Store, workers int) (err error) {
-	l := rate{store: name, workers: workers}
-	keys := make([]idempotency.Key, workers) // the last one of each worker
-	l.first, err = perSecond(workers, r.window, func(worker int) error {
+// measureRates measures first executions, and then replays, each for r.rateWindow.
+func (r *results) measureRates(name bm.Store, store idempotency.Store, workers int) (err error) {
+	l := rate{store: name, workerCount: workers}
+	keys := make([]idempotency.Key, workers) // the latest key of each worker
+	l.firstsPerSecond, err = measurePerSecond(workers, r.rateWindow, func(worker int) error {
 		keys[worker] = newKey()
-		return execute(store, keys[worker])
+		return executeNewKey(store, keys[worker])
 	})
 	if err == nil {
-		l.replay, err = perSecond(workers, r.window, func(worker int) error { return replay(store, keys[worker]) })
+		l.replaysPerSecond, err = measurePerSecond(workers, r.rateWindow, func(worker int) error {
+			return replayKey(store, keys[worker])
+		})
 	}
 	r.rates = append(r.rates, l)
 	return err
 }
 
-// perSecond returns how many requests a second the workers make together. Each worker opens its connection before,
-// and makes at least one request.
-func perSecond(workers int, window time.Duration, do func(worker int) error) (float64, error) {
-	if err := together(workers, do); err != nil {
+// measurePerSecond returns the requests a second of all workers together. Each worker opens a connection before the
+// measurement, and makes at least one measured request.
+func measurePerSecond(workers int, window time.Duration, do func(worker int) error) (float64, error) {
+	if err := runWorkers(workers, do); err != nil {
 		return 0, err
 	}
 	var count atomic.Int64
-	began := time.Now()
-	err := together(workers, func(worker int) error {
+	startedAt := time.Now()
+	err := runWorkers(workers, func(worker int) error {
 		for {
 			if err := do(worker); err != nil {
 				return err
 			}
 			count.Add(1)
-			if time.Since(began) > window {
+			if time.Since(startedAt) > window {
 				return nil
 			}
 		}
 	})
-	return float64(count.Load()) / time.Since(began).Seconds(), err
+	return float64(count.Load()) / time.Since(startedAt).Seconds(), err
 }
 
-func together(workers int, do func(worker int) error) error {
+// runWorkers calls do in a goroutine for each worker, and waits for all calls.
+func runWorkers(workers int, do func(worker int) error) error {
 	var wg sync.WaitGroup
 	errs := make([]error, workers)
 	for worker := range workers {
@@ -182,17 +185,18 @@ func together(workers int, do func(worker int) error) error {
 	return errors.Join(errs...)
 }
 
-func timed(keys []idempotency.Key, do func(idempotency.Key) error) (latency, error) {
-	took := make([]time.Duration, len(keys))
+// timeRequests calls do for each key, and returns the latencies of the calls.
+func timeRequests(keys []idempotency.Key, do func(idempotency.Key) error) (latency, error) {
+	durations := make([]time.Duration, len(keys))
 	for i, k := range keys {
-		began := time.Now()
+		startedAt := time.Now()
 		if err := do(k); err != nil {
 			return latency{}, err
 		}
-		took[i] = time.Since(began)
+		durations[i] = time.Since(startedAt)
 	}
-	slices.Sort(took)
-	return latency{took[len(took)/2], took[len(took)*99/100]}, nil
+	slices.Sort(durations)
+	return latency{durations[len(durations)/2], durations[len(durations)*99/100]}, nil
 }
 
 func newKey() idempotency.Key {
@@ -202,12 +206,12 @@ func newKey() idempotency.Key {
 
 const lifetime = 24 * time.Hour
 
-// execute claims a new key and completes it, as a first execution does around its handler.
-func execute(store idempotency.Store, key idempotency.Key) error {
+// executeNewKey claims a new key and completes the claim, as the middleware does for a first execution.
+func executeNewKey(store idempotency.Store, key idempotency.Key) error {
 	request := idempotency.ClaimRequest{
 		Fingerprint: sha256.Sum256([]byte(key.ID)), Lease: 30 * time.Second, TTL: lifetime, TakeOver: true,
 	}
-	body := make([]byte, bm.Small.Response) // random, so that no database can compress it
+	body := make([]byte, bm.Small.Response) // random, because a database could compress other bytes
 	_, _ = rand.Read(body)                  // never fails
 	response := idempotency.Response{Status: http.StatusCreated, Body: body, Header: idempotency.NewFields(http.Header{
 		"Content-Type": {"application/json"}, "Location": {"/payments/" + key.ID},
@@ -222,8 +226,8 @@ func execute(store idempotency.Store, key idempotency.Key) error {
 	return claim.Complete(context.Background(), response, lifetime)
 }
 
-// replay asks for a completed key.
-func replay(store idempotency.Store, key idempotency.Key) error {
+// replayKey reads the record of a completed key.
+func replayKey(store idempotency.Store, key idempotency.Key) error {
 	record, _, err := store.Begin(context.Background(), key, idempotency.ClaimRequest{Lease: time.Minute, TTL: lifetime})
 	if err == nil && record.Response == nil {
 		err = errors.New("a record is not kept")

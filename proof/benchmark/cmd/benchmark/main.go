@@ -2,9 +2,10 @@
 //
 //	go run ./proof/benchmark/cmd/benchmark [-rounds n] [-records n] [-out directory]
 //
-// The command starts private servers, so redis-server, PostgreSQL and MariaDB have to be installed. Nothing else should run on
-// the machine meanwhile: the page says how busy it was. On two cores, a round takes about 25 seconds, and 100,000 records take a
-// minute and a half. So -rounds 25 -records 100000 takes about 12 minutes, and with -rounds 5 about 4.
+// The command starts private servers, so redis-server, PostgreSQL and MariaDB have to be installed. The machine should be
+// idle otherwise: the page shows the load before the run. On two cores, a round takes about 25 seconds, and 100,000
+// records take a minute and a half. For example, -rounds 25 -records 100000 takes about 12 minutes, and with -rounds 5
+// about 4.
 package main
 
 import (
@@ -23,50 +24,50 @@ func main() {
 	records := flag.Int("records", 1_000_000, "the most records of a store, rounded down to a power of ten")
 	out := flag.String("out", filepath.Join("proof", "benchmark", "results"), "directory of the page and its plot")
 	flag.Parse()
-	r, err := measure(plan{*rounds, 256, *records, time.Second, bm.Limits})
+	r, err := measureAll(plan{*rounds, 256, *records, time.Second, bm.Limits})
 	if err != nil {
 		log.Fatal(err)
 	}
-	for name, content := range r.files() {
+	for name, content := range r.renderFiles() {
 		if err := os.WriteFile(filepath.Join(*out, name), []byte(content), 0o644); err != nil {
 			log.Fatal(err)
 		}
 	}
 }
 
-// plan says how much is measured.
+// plan has the size of each measurement.
 type plan struct {
-	rounds   int           // of each comparison
-	requests int           // of a batch, for each client
-	records  int           // the most that a store is filled with
-	window   time.Duration // in which requests are counted for each number of connections
-	limits   []bm.Limit    // on what is counted
+	rounds            int           // of each comparison
+	requestsPerClient int           // in a batch
+	maxRecords        int           // most records of a store in the growth measurement
+	rateWindow        time.Duration // time of each throughput measurement
+	limits            []bm.Limit    // counted exactly
 }
 
 // results are all figures of a run.
 type results struct {
 	plan
-	machine  [][]string
-	counts   []count
-	compared []comparison
-	sizes    []size
-	rates    []rate
+	machineRows [][]string
+	limitCounts []count
+	comparisons []comparison
+	storeSizes  []size
+	rates       []rate
 }
 
-// count is what a request costs in the quantity of a limit.
+// count is the cost of a request in the quantity of a limit.
 type count struct {
-	limit bm.Limit
-	value float64
+	limit        bm.Limit
+	countedValue float64
 }
 
-// comparison has the figures of some subjects, each with one client and with several.
+// comparison has the figures of the subjects of a group, with one client and with several clients.
 type comparison struct {
 	group
-	path         bm.Path
-	alone, among bm.Comparison
+	path                           bm.Path
+	withOneClient, withManyClients bm.Comparison
 }
 
-// group is some subjects on one store. The others are compared with the first one.
+// group is a list of subjects on one store. The command compares all subjects with the first subject.
 type group struct {
 	store    bm.Store
 	paths    []bm.Path
@@ -92,12 +93,12 @@ var (
 	}
 )
 
-func measure(p plan) (*results, error) {
-	r := &results{plan: p, machine: machine()}
-	if err := r.count(); err != nil {
+func measureAll(p plan) (*results, error) {
+	r := &results{plan: p, machineRows: describeMachine()}
+	if err := r.countCosts(); err != nil {
 		return nil, err
 	}
-	if err := r.grow(); err != nil {
+	if err := r.measureGrowth(); err != nil {
 		return nil, err
 	}
 	b, err := bm.Open()
@@ -109,20 +110,20 @@ func measure(p plan) (*results, error) {
 		for _, path := range g.paths {
 			c := comparison{group: g, path: path}
 			started := time.Now()
-			for workers, compared := range map[int]*bm.Comparison{1: &c.alone, clients: &c.among} {
+			for workers, compared := range map[int]*bm.Comparison{1: &c.withOneClient, clients: &c.withManyClients} {
 				s := bm.Scenario{Path: path, Work: bm.Small, Workers: workers, Served: true}
-				if *compared, err = bm.Compare(b, s, g.subjects, p.rounds, p.requests*workers); err != nil {
+				if *compared, err = bm.Compare(b, s, g.subjects, p.rounds, p.requestsPerClient*workers); err != nil {
 					return nil, err
 				}
 			}
 			log.Printf("%4.0f s  %s, %s", time.Since(started).Seconds(), g.store, path)
-			r.compared = append(r.compared, c)
+			r.comparisons = append(r.comparisons, c)
 		}
 	}
 	return r, nil
 }
 
-func (r *results) count() error {
+func (r *results) countCosts() error {
 	b, err := bm.OpenCounting()
 	if err != nil {
 		return err
@@ -142,7 +143,7 @@ func (r *results) count() error {
 			}
 			done[key] = exact
 		}
-		r.counts = append(r.counts, count{l, l.Of.In(exact)})
+		r.limitCounts = append(r.limitCounts, count{l, l.Of.In(exact)})
 	}
 	return nil
 }

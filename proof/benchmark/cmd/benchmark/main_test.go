@@ -13,8 +13,8 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// TestPage measures everything, with as little of it as possible. The batches check executions and answers. TestGates counts
-// what the limits bound, so one limit of each store is enough here.
+// TestPage runs all measurements, each with the least work. The batches check executions and answers. One limit of each
+// store is enough here, because TestGates checks all limits.
 func TestPage(t *testing.T) {
 	var limits []bm.Limit
 	limited := make(map[bm.Store]bool)
@@ -24,9 +24,9 @@ func TestPage(t *testing.T) {
 		}
 		limited[l.Subject.Store] = true
 	}
-	r, err := measure(plan{rounds: 1, requests: 4, records: 1_000, window: 10 * time.Millisecond, limits: limits})
+	r, err := measureAll(plan{rounds: 1, requestsPerClient: 4, maxRecords: 1_000, rateWindow: 10 * time.Millisecond, limits: limits})
 	servertest.Require(t, err)
-	files := r.files()
+	files := r.renderFiles()
 	page := files["README.md"]
 	for _, g := range groups {
 		require.Contains(t, page, "\n### "+string(g.store)+"\n")
@@ -40,7 +40,8 @@ func TestPage(t *testing.T) {
 	for _, store := range []bm.Store{bm.InMemory, bm.InRedis, bm.InSQLite, bm.InPostgres, bm.InMariaDB, bm.InDynamoDB} {
 		require.Regexp(t, `\n\| `+string(store)+` \| 1,000 \| [\d,]+ \| `, page, "bytes of a record")
 	}
-	require.Equal(t, len(limits), len(regexp.MustCompile(`\n\| \S.* \| (at most [\d.]+|no) [\w ]+ \| [\d,]+ \|`).FindAllString(page, -1)))
+	limitRow := regexp.MustCompile(`\n\| \S.* \| (at most [\d.]+|no) [\w ]+ \| [\d,]+ \|`)
+	require.Equal(t, len(limits), len(limitRow.FindAllString(page, -1)))
 	require.NoError(t, xml.Unmarshal([]byte(files["cost.svg"]), new(struct{})))
 	require.NotContains(t, files["cost.svg"], "NaN")
 	bars := 0
@@ -54,6 +55,10 @@ func TestPage(t *testing.T) {
 
 func TestDigits(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, []string{"0.998", "1.05", "53.5", "121"}, []string{ratio(0.998), ratio(1.05), ratio(53.46), ratio(121)})
-	require.Equal(t, []string{"0", "999", "1,230", "12,300"}, []string{digits(0), digits(999), digits(1230), digits(12345)})
+	require.Equal(t, []string{"0.998", "1.05", "53.5", "121"}, []string{
+		formatRatio(0.998), formatRatio(1.05), formatRatio(53.46), formatRatio(121),
+	})
+	require.Equal(t, []string{"0", "999", "1,230", "12,300"}, []string{
+		formatCount(0), formatCount(999), formatCount(1230), formatCount(12345),
+	})
 }

@@ -17,20 +17,20 @@ import (
 	bm "github.com/idempotency-go/idempotency/proof/benchmark"
 )
 
-// files returns the content of the page and of its plot, by name.
-func (r *results) files() map[string]string {
+// renderFiles returns the content of the page and of the plot, by file name.
+func (r *results) renderFiles() map[string]string {
 	var p page
-	p.text(head)
-	p.table([]string{"", ""}, append(r.machine, []string{"Rounds", strconv.Itoa(r.rounds)}))
-	p.text(overHTTP)
-	p.requests(r.compared)
-	p.text("Left out by a subject that stands beside the library:")
-	p.lacks(r.compared)
-	p.text(growth)
-	p.growth(r)
-	p.text(counted)
-	p.counts(r.counts)
-	return map[string]string{"README.md": p.String(), "cost.svg": plotCost(r.compared)}
+	p.writeText(head)
+	p.writeTable([]string{"", ""}, append(r.machineRows, []string{"Rounds", strconv.Itoa(r.rounds)}))
+	p.writeText(overHTTP)
+	p.writeRequests(r.comparisons)
+	p.writeText("Left out by a subject that stands beside the library:")
+	p.writeLacks(r.comparisons)
+	p.writeText(growth)
+	p.writeGrowth(r)
+	p.writeText(counted)
+	p.writeCounts(r.limitCounts)
+	return map[string]string{"README.md": p.String(), "cost.svg": plotCost(r.comparisons)}
 }
 
 const head = `# Benchmarks
@@ -70,12 +70,12 @@ What can be counted does not depend on other work on the machine: allocations of
 TestGates fails above a limit. The service of DynamoDB was never reached: [minidyn](https://github.com/truora/minidyn), an
 emulator, stands for it.`
 
-// page is Markdown in the making.
+// page builds the Markdown of the page.
 type page struct{ strings.Builder }
 
-func (p *page) text(s string) { p.WriteString(s + "\n\n") }
+func (p *page) writeText(s string) { p.WriteString(s + "\n\n") }
 
-func (p *page) table(head []string, rows [][]string) {
+func (p *page) writeTable(head []string, rows [][]string) {
 	fmt.Fprintf(p, "| %s |\n|%s\n", strings.Join(head, " | "), strings.Repeat("---|", len(head)))
 	for _, row := range rows {
 		fmt.Fprintf(p, "| %s |\n", strings.Join(row, " | "))
@@ -83,26 +83,27 @@ func (p *page) table(head []string, rows [][]string) {
 	p.WriteString("\n")
 }
 
-// requests writes a table for each store.
-func (p *page) requests(compared []comparison) {
+// writeRequests writes a table for each store.
+func (p *page) writeRequests(compared []comparison) {
 	var rows [][]string
 	for i, c := range compared {
 		for subject, s := range c.subjects {
 			row := []string{requestName(c.path), s.Name}
-			for _, clients := range []bm.Comparison{c.alone, c.among} {
-				row = append(row, ms(clients.Latency(subject, 0.5)), ms(clients.Latency(subject, 0.99)),
-					digits(clients.PerSecond(subject)))
+			for _, clients := range []bm.Comparison{c.withOneClient, c.withManyClients} {
+				median, p99 := clients.Latency(subject, 0.5), clients.Latency(subject, 0.99)
+				row = append(row, formatMilliseconds(median), formatMilliseconds(p99), formatCount(clients.PerSecond(subject)))
 			}
 			var times []time.Duration
-			for _, cost := range c.among[subject] {
+			for _, cost := range c.withManyClients[subject] {
 				times = append(times, cost.Processor)
 			}
 			slices.Sort(times)
-			rows = append(rows, append(row, ms(times[len(times)/2]), "**"+ratio(c.among.Ratio(subject, 0))+"**"))
+			ratio := formatRatio(c.withManyClients.Ratio(subject, 0))
+			rows = append(rows, append(row, formatMilliseconds(times[len(times)/2]), "**"+ratio+"**"))
 		}
 		if i+1 == len(compared) || compared[i+1].store != c.store {
-			p.text("### " + string(c.store))
-			p.table([]string{"request", "subject", "1 client: p50", "p99", "requests a second",
+			p.writeText("### " + string(c.store))
+			p.writeTable([]string{"request", "subject", "1 client: p50", "p99", "requests a second",
 				"16 clients: p50", "p99", "requests a second", "processor time", "ratio"}, rows)
 			rows = nil
 		}
@@ -116,7 +117,8 @@ func requestName(path bm.Path) string {
 	return string(path)
 }
 
-func (p *page) lacks(compared []comparison) {
+// writeLacks writes a table of the features that subjects leave out.
+func (p *page) writeLacks(compared []comparison) {
 	var rows [][]string
 	seen := make(map[*bm.Subject]bool)
 	for _, c := range compared {
@@ -127,38 +129,40 @@ func (p *page) lacks(compared []comparison) {
 			seen[s] = true
 		}
 	}
-	p.table([]string{"", "leaves out"}, rows)
+	p.writeTable([]string{"", "leaves out"}, rows)
 }
 
-func (p *page) growth(r *results) {
+func (p *page) writeGrowth(r *results) {
 	var rows [][]string
-	for _, s := range r.sizes {
-		row := []string{string(s.store), digits(float64(s.records)), humanize.Comma(s.bytes), "–", "–"}
+	for _, s := range r.storeSizes {
+		row := []string{string(s.store), formatCount(float64(s.recordCount)), humanize.Comma(s.bytesPerRecord), "–", "–"}
 		if s.store != bm.InDynamoDB {
-			row[3], row[4] = ms(s.first.median)+", "+ms(s.first.p99), ms(s.replay.median)+", "+ms(s.replay.p99)
+			row[3], row[4] = formatLatency(s.firstLatency), formatLatency(s.replayLatency)
 		}
 		rows = append(rows, row)
 	}
-	p.table([]string{"store", "records", "bytes of a record", "first", "replay"}, rows)
-	p.text("Each of so many workers has a connection and a key of its own. A figure counts one second.")
+	p.writeTable([]string{"store", "records", "bytes of a record", "first", "replay"}, rows)
+	p.writeText("Each of so many workers has a connection and a key of its own. A figure counts one second.")
 	rows = nil
 	for _, l := range r.rates {
-		rows = append(rows, []string{string(l.store), strconv.Itoa(l.workers), digits(l.first), digits(l.replay)})
+		rows = append(rows, []string{
+			string(l.store), strconv.Itoa(l.workerCount), formatCount(l.firstsPerSecond), formatCount(l.replaysPerSecond),
+		})
 	}
-	p.table([]string{"store", "connections", "first executions a second", "replays a second"}, rows)
+	p.writeTable([]string{"store", "connections", "first executions a second", "replays a second"}, rows)
 }
 
-func (p *page) counts(counts []count) {
+func (p *page) writeCounts(counts []count) {
 	var rows [][]string
 	for _, c := range counts {
 		subject := c.limit.Subject.Name + ", " + c.limit.Scenario.String()
-		rows = append(rows, []string{subject, c.limit.String(), humanize.Comma(int64(math.Round(c.value)))})
+		rows = append(rows, []string{subject, c.limit.String(), humanize.Comma(int64(math.Round(c.countedValue)))})
 	}
-	p.table([]string{"", "limit", "counted"}, rows)
+	p.writeTable([]string{"", "limit", "counted"}, rows)
 }
 
-// machine says on what the figures depend.
-func machine() [][]string {
+// describeMachine returns table rows with the date, the machine, the load and the software of the figures.
+func describeMachine() [][]string {
 	var modules []string
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, dep := range info.Deps {
@@ -171,14 +175,14 @@ func machine() [][]string {
 	return [][]string{
 		{"Date", time.Now().UTC().Format(time.DateOnly)},
 		{"Machine", fmt.Sprintf("%d x %s, %s of memory", runtime.NumCPU(),
-			field("/proc/cpuinfo", `model name\s*: (.*)`), field("/proc/meminfo", `MemTotal:\s*(.*)`))},
-		{"Load average before the run", field("/proc/loadavg", `(\S+)`)},
+			findInFile("/proc/cpuinfo", `model name\s*: (.*)`), findInFile("/proc/meminfo", `MemTotal:\s*(.*)`))},
+		{"Load average before the run", findInFile("/proc/loadavg", `(\S+)`)},
 		{"Software", runtime.Version() + ", " + strings.Join(modules, ", ")},
 	}
 }
 
-// field returns what an expression finds in a file of Linux, or "unknown".
-func field(file, expression string) string {
+// findInFile returns the first group of expression in a file of Linux, or "unknown".
+func findInFile(file, expression string) string {
 	text, _ := os.ReadFile(file)
 	found := regexp.MustCompile(expression).FindSubmatch(text)
 	if found == nil {
@@ -187,11 +191,16 @@ func field(file, expression string) string {
 	return string(found[1])
 }
 
-// ms has three significant digits.
-func ms(d time.Duration) string { return ratio(d.Seconds()*1e3) + " ms" }
+// formatLatency returns the median and the 99th percentile.
+func formatLatency(l latency) string {
+	return formatMilliseconds(l.median) + ", " + formatMilliseconds(l.p99)
+}
 
-// ratio has three significant digits.
-func ratio(x float64) string {
+// formatMilliseconds returns d with three significant digits.
+func formatMilliseconds(d time.Duration) string { return formatRatio(d.Seconds()*1e3) + " ms" }
+
+// formatRatio returns x with three significant digits.
+func formatRatio(x float64) string {
 	decimals := 2
 	if x > 0 {
 		decimals = max(0, 2-int(math.Floor(math.Log10(x))))
@@ -199,8 +208,8 @@ func ratio(x float64) string {
 	return strconv.FormatFloat(x, 'f', decimals, 64)
 }
 
-// digits has three significant digits, and all before the point.
-func digits(x float64) string {
+// formatCount rounds x to an integer with three significant digits.
+func formatCount(x float64) string {
 	unit := 1.0
 	for x >= 1000*unit {
 		unit *= 10

@@ -7,27 +7,27 @@ import (
 	bm "github.com/idempotency-go/idempotency/proof/benchmark"
 )
 
-// The plot has no background. Its colours can be read on a light and on a dark page.
+// The plot is transparent. The colours can be read on a light and on a dark page.
 const (
 	grey, blue, orange = "#737c86", "#3b82c4", "#c9772b"
 
 	barsLeft  = 200
-	barUnit   = 130 // the length of a bar whose ratio is one, so that a ratio of two leaves room for its name
+	barUnit   = 130 // length of a bar with ratio 1, because a bar with ratio 2 must leave room for the name
 	barHeight = 15
 )
 
-// plotCost draws the processor time of each subject beside that of the least, as a bar.
+// plotCost draws a bar for each subject: the processor time, divided by the processor time of the least.
 func plotCost(compared []comparison) string {
 	var b strings.Builder
-	text(&b, 0, 12, "processor time of a request over HTTP: clients, server and store together, beside the least")
+	drawText(&b, 0, 12, "processor time of a request over HTTP: clients, server and store together, beside the least")
 	y := 28
 	for _, c := range compared {
-		if len(c.subjects) == 1 { // there is nothing to compare
+		if len(c.subjects) == 1 { // a single subject is compared with nothing
 			continue
 		}
-		text(&b, 0, y+12, fmt.Sprintf("%s, %s", c.store, requestName(c.path)))
+		drawText(&b, 0, y+12, fmt.Sprintf("%s, %s", c.store, requestName(c.path)))
 		for i, s := range c.subjects {
-			colour, ratio := grey, c.among.Ratio(i, 0)
+			colour, ratio := grey, c.withManyClients.Ratio(i, 0)
 			switch {
 			case s.Mark == bm.ReplayMark:
 				colour = blue
@@ -36,7 +36,7 @@ func plotCost(compared []comparison) string {
 			}
 			length := int(ratio*barUnit + 0.5)
 			fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%d" height="%d" fill="%s"/>`+"\n", barsLeft, y, length, barHeight, colour)
-			text(&b, barsLeft+length+6, y+12, fmt.Sprintf("%.2f  %s", ratio, s.Name))
+			drawText(&b, barsLeft+length+6, y+12, fmt.Sprintf("%.2f  %s", ratio, s.Name))
 			y += barHeight + 4
 		}
 		y += 10
@@ -45,6 +45,6 @@ func plotCost(compared []comparison) string {
 		`font-family="sans-serif" font-size="12" fill="%s">`+"\n%s</svg>\n", y, grey, b.String())
 }
 
-func text(b *strings.Builder, x, y int, s string) {
+func drawText(b *strings.Builder, x, y int, s string) {
 	fmt.Fprintf(b, `<text x="%d" y="%d">%s</text>`+"\n", x, y, s)
 }

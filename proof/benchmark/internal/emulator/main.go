@@ -1,4 +1,5 @@
-// Command emulator serves an emulated DynamoDB on loopback, and prints its URL. It ends with its standard input.
+// Command emulator serves an emulated DynamoDB on loopback, and prints the URL. The command ends with the end of its
+// standard input.
 package main
 
 import (
