@@ -26,12 +26,13 @@ import (
 	"github.com/idempotency-go/idempotency/stores/seal"
 )
 
+// reconcileFunc is the type of RunnerOptions.Reconcile.
 type reconcileFunc = func(context.Context, idempotency.Operation) (*idempotency.Response, error)
 
 // reconciledKey is the key of the operations in this file.
 var reconciledKey = idempotency.Key{User: "single", Endpoint: "POST /payments", ID: "k"}
 
-// newAbandonedService returns a service with an abandoned operation: its owner has crashed, and its lease has lapsed.
+// newAbandonedService returns a service with an abandoned operation: the owner has crashed, and the lease has lapsed.
 func newAbandonedService(t *testing.T, setup testservice.Setup, reconcile reconcileFunc) *testservice.Service {
 	t.Helper()
 	setup.Opts.Abandoned, setup.Opts.Reconcile = idempotency.Refuse, reconcile
@@ -42,17 +43,18 @@ func newAbandonedService(t *testing.T, setup testservice.Setup, reconcile reconc
 	return svc
 }
 
-// reconcileAsNotHappened is a Reconcile that says that the operation has not happened.
+// reconcileAsNotHappened is a Reconcile that reports that the operation has not happened.
 func reconcileAsNotHappened(context.Context, idempotency.Operation) (*idempotency.Response, error) {
 	return nil, nil
 }
 
-// reconcileAsCharged is a Reconcile that says that the operation has happened.
+// reconcileAsCharged is a Reconcile that reports a charge, with the answer to be replayed.
 func reconcileAsCharged(context.Context, idempotency.Operation) (*idempotency.Response, error) {
 	return &idempotency.Response{Status: 201, Body: []byte("charged")}, nil
 }
 
-// requireUntouched requires that the operation is still abandoned after its first attempt.
+// requireUntouched requires that the operation is still abandoned after its first attempt, and that the handler has
+// not run.
 func requireUntouched(t *testing.T, svc *testservice.Service) {
 	t.Helper()
 	entry := testservice.MustInspect(t, svc.Store.Store, reconciledKey)
@@ -115,7 +117,8 @@ func TestReconcileSaysThatNothingHasHappened(t *testing.T) {
 	})
 }
 
-// An answer whose body is lost is judged like any other: it is not replayable, whoever asks.
+// Reconcile may report an answer without its body. The request that has called Reconcile and all later requests get
+// the problem not-replayable.
 func TestReconcileKnowsNoBody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -137,8 +140,8 @@ func TestReconcileKnowsNoBody(t *testing.T) {
 	})
 }
 
-// unknown are the ways in which Reconcile does not find out, and the reasons that an Observer is told.
-var unknown = map[string]struct {
+// unknownResults are the results of Reconcile that leave the outcome unknown, with the error that an Observer gets.
+var unknownResults = map[string]struct {
 	reconcile reconcileFunc
 	cause     error
 }{
@@ -173,10 +176,11 @@ var unknown = map[string]struct {
 
 var errProvider = errors.New("the provider is down")
 
-// While nobody knows, the handler does not run, and the operation stays as it is: whoever comes next may ask.
+// While the outcome is unknown, the operation stays abandoned and the handler does not run, so that the next request
+// may call Reconcile again.
 func TestReconcileDoesNotKnow(t *testing.T) {
 	t.Parallel()
-	for name, c := range unknown {
+	for name, c := range unknownResults {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -205,7 +209,7 @@ func TestReconcileDoesNotKnow(t *testing.T) {
 	}
 }
 
-// An operator can end what Reconcile cannot, however often clients have it asked.
+// An operator can resolve an operation that Reconcile cannot, even while requests call Reconcile all the time.
 func TestOperatorEndsWhatReconcileCannot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -221,7 +225,7 @@ func TestOperatorEndsWhatReconcileCannot(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(3*time.Second + time.Millisecond) // a question is under way
+		time.Sleep(3*time.Second + time.Millisecond) // a call of Reconcile is under way
 		entry := testservice.MustInspect(t, svc.Store.Store, reconciledKey)
 		resolution := idempotency.Resolution{Response: &idempotency.Response{Status: 201, Body: []byte("found")}, TTL: time.Hour}
 		require.NoError(t, svc.Store.Store.(idempotency.Resolver).Resolve(t.Context(), entry, resolution))
@@ -248,7 +252,7 @@ func TestReconcilePanics(t *testing.T) {
 	})
 }
 
-// operatedStore is a store whose records are inspected and resolved with interference.
+// operatedStore is a SpyStore with the methods of a Resolver, and with hooks for Inspect and Resolve.
 type operatedStore struct {
 	*testservice.SpyStore
 	onInspect, onResolve func(step func() error) error
@@ -289,23 +293,24 @@ func (s *operatedStore) Resolve(ctx context.Context, entry idempotency.Entry, re
 	return step()
 }
 
-// While the store fails, nothing is executed without a claim: not even FailOpen runs an operation that was seen abandoned.
+// While the store fails, the handler runs only with a claim: the operation was seen abandoned, so FailOpen does not
+// apply.
 func TestReconcileWhileTheStoreFails(t *testing.T) {
 	t.Parallel()
 	fails := func(func() error) error { return testservice.ErrDown }
 	loses := func(step func() error) error { return errors.Join(step(), testservice.ErrDown) }
 	for name, c := range map[string]struct {
 		inspect, resolve func(step func() error) error
-		begin            bool
+		beginFails       bool
 		reconcile        reconcileFunc
 		calls            int
-		then             string // the body once the store works
+		then             string // the body when the store works again
 	}{
 		"cannot be inspected":     {inspect: fails, reconcile: reconcileAsCharged, then: "charged"},
 		"cannot be resolved":      {resolve: fails, reconcile: reconcileAsCharged, calls: 1, then: "charged"},
 		"reply to the resolution": {resolve: loses, reconcile: reconcileAsCharged, calls: 1, then: "charged"},
 		"the same, not happened":  {resolve: loses, reconcile: reconcileAsNotHappened, calls: 1, then: "attempt 2"},
-		"second claim":            {begin: true, reconcile: reconcileAsNotHappened, calls: 1, then: "attempt 2"},
+		"second claim":            {beginFails: true, reconcile: reconcileAsNotHappened, calls: 1, then: "attempt 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -325,7 +330,7 @@ func TestReconcileWhileTheStoreFails(t *testing.T) {
 				store.onInspect, store.onResolve = c.inspect, c.resolve
 				begins := spy.Begins.Load()
 				spy.OnBegin = func(_ context.Context, n int64, step func() error) error {
-					if c.begin && n > begins+1 {
+					if c.beginFails && n > begins+1 {
 						return testservice.ErrDown
 					}
 					return step()
@@ -340,15 +345,15 @@ func TestReconcileWhileTheStoreFails(t *testing.T) {
 	}
 }
 
-// Between the question and the resolution anything may happen. The request then gets what is true, and runs nothing that
-// somebody else runs.
+// The operation may change before the inspection, the answer of Reconcile or the resolution. The request then gets
+// the result of the change, and does not run the handler while another attempt runs.
 func TestReconcileIsOvertaken(t *testing.T) {
 	t.Parallel()
-	type world struct {
+	type claimedOperation struct {
 		store idempotency.Store
 		owner idempotency.Claim
 	}
-	happens := func(t *testing.T, w world, how string) {
+	changeOperation := func(t *testing.T, w claimedOperation, how string) {
 		resolver, ctx := w.store.(idempotency.Resolver), context.Background()
 		entry := testservice.MustInspect(t, w.store, reconciledKey)
 		switch how {
@@ -359,9 +364,9 @@ func TestReconcileIsOvertaken(t *testing.T) {
 		case "the owner releases it":
 			assert.NoError(t, w.owner.Release(ctx, time.Hour))
 		case "another process runs it":
-			claimFor(t, w.store, time.Minute, true)
+			claimReconciledKey(t, w.store, time.Minute, true)
 		case "another process crashes":
-			claimFor(t, w.store, time.Millisecond, true)
+			claimReconciledKey(t, w.store, time.Millisecond, true)
 			time.Sleep(time.Millisecond)
 		case "an operator says that it has happened":
 			resp := testservice.BodyOf(3)
@@ -385,7 +390,7 @@ func TestReconcileIsOvertaken(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					spy := testservice.NewSpyStore()
 					store := &operatedStore{SpyStore: spy}
-					var w world
+					var w claimedOperation
 					now := func() {}
 					svc := testservice.Setup{Store: store, Opts: idempotency.Options{
 						Abandoned: idempotency.Refuse,
@@ -397,9 +402,9 @@ func TestReconcileIsOvertaken(t *testing.T) {
 						},
 					}}.Guard(t, testservice.AttemptNumber)
 					svc.Store = spy
-					w.store, w.owner = spy.Store, claimFor(t, spy.Store, time.Minute, false)
+					w.store, w.owner = spy.Store, claimReconciledKey(t, spy.Store, time.Minute, false)
 					time.Sleep(time.Minute)
-					now = sync.OnceFunc(func() { happens(t, w, how) })
+					now = sync.OnceFunc(func() { changeOperation(t, w, how) })
 					switch before {
 					case "inspection":
 						store.onInspect = func(step func() error) error { now(); return step() }
@@ -418,8 +423,8 @@ func TestReconcileIsOvertaken(t *testing.T) {
 	}
 }
 
-// claimFor claims the key for the request with the body "b", like an attempt that leaves no trace.
-func claimFor(t *testing.T, store idempotency.Store, lease time.Duration, takeOver bool) idempotency.Claim {
+// claimReconciledKey claims reconciledKey for the request with the body "b", like an attempt without any other trace.
+func claimReconciledKey(t *testing.T, store idempotency.Store, lease time.Duration, takeOver bool) idempotency.Claim {
 	t.Helper()
 	fp, err := idempotency.FingerprintRaw(httptest.NewRequest(http.MethodPost, "/payments", nil), []byte("b"))
 	require.NoError(t, err)
@@ -427,18 +432,19 @@ func claimFor(t *testing.T, store idempotency.Store, lease time.Duration, takeOv
 		idempotency.ClaimRequest{Fingerprint: fp, Lease: lease, TTL: time.Hour, TakeOver: takeOver})
 }
 
-// Whoever learns that nothing has happened, and then stands still for a lease, finds that another one has run the handler.
+// A request stands still for a lease after Reconcile has reported that the operation has not happened. Meanwhile, a
+// second request runs the handler, and the first request replays the answer.
 func TestReconcileStandsStillBeforeTheHandler(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var svc *testservice.Service
-		stand := sync.OnceFunc(func() {
+		standStill := sync.OnceFunc(func() {
 			time.Sleep(time.Minute)
 			assert.Equal(t, "attempt 2", svc.Call("k", "b").Body)
 		})
 		svc = newAbandonedService(t, testservice.Setup{Opts: idempotency.Options{Observer: func(_ context.Context, e idempotency.Event) {
 			if e.Outcome == idempotency.OutcomeNotHappened {
-				stand()
+				standStill()
 			}
 		}}}, reconcileAsNotHappened)
 		got := svc.Call("k", "b")
@@ -448,7 +454,7 @@ func TestReconcileStandsStillBeforeTheHandler(t *testing.T) {
 	})
 }
 
-// A claim that takes so long that its lease may have lapsed is given back, after a question as without one.
+// After Reconcile, too, a request releases a claim that took so long that the lease may have lapsed.
 func TestReconcileClaimsTooLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -468,18 +474,21 @@ func TestReconcileClaimsTooLate(t *testing.T) {
 	})
 }
 
-// Many requests come at once. One of them asks; those that may wait get the answer, and the others are told what is true.
+// Of many concurrent requests, the first calls Reconcile. Requests with enough time to wait get the result, and the
+// rest get the problem outcome-unknown.
 func TestReconcileIsAskedOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		wait time.Duration
 		resp *idempotency.Response
-		want []string // what those get that do not ask
+		want []string // what the requests without a call of Reconcile get
 	}{
-		"may wait":                   {time.Minute, &idempotency.Response{Status: 201, Body: []byte("charged")}, []string{"charged"}},
-		"may wait, and nobody knows": {time.Minute, nil, []string{"outcome-unknown"}},
-		"may not wait":               {0, &idempotency.Response{Status: 201, Body: []byte("charged")}, []string{"outcome-unknown"}},
-		"may not wait long enough":   {time.Second, &idempotency.Response{Status: 201, Body: []byte("charged")}, []string{"outcome-unknown"}},
+		"may wait":                {time.Minute, &idempotency.Response{Status: 201, Body: []byte("charged")}, []string{"charged"}},
+		"may wait for no outcome": {time.Minute, nil, []string{"outcome-unknown"}},
+		"may not wait":            {0, &idempotency.Response{Status: 201, Body: []byte("charged")}, []string{"outcome-unknown"}},
+		"may not wait long enough": {
+			time.Second, &idempotency.Response{Status: 201, Body: []byte("charged")}, []string{"outcome-unknown"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -519,7 +528,7 @@ func TestReconcileIsAskedOnce(t *testing.T) {
 	}
 }
 
-// Questions about several operations do not wait for each other.
+// The calls of Reconcile for several operations run at the same time.
 func TestReconcileIsAskedAboutSeveralAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -546,8 +555,8 @@ func TestReconcileIsAskedAboutSeveralAtOnce(t *testing.T) {
 	})
 }
 
-// A client that leaves while it waits for the answer of another one's question is counted as such. Its leaving does not
-// break off the question.
+// A request waits while Reconcile runs for a different request. If the client of the waiting request leaves, the
+// outcome is OutcomeClientLeft. Reconcile goes on even if the client of its own request leaves.
 func TestClientLeavesDuringReconcile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -570,10 +579,10 @@ func TestClientLeavesDuringReconcile(t *testing.T) {
 	})
 }
 
-// onlyStore is a store without a method beyond those of a Store.
-type onlyStore struct{ store idempotency.Store }
+// plainStore is a store with the methods of Store alone.
+type plainStore struct{ store idempotency.Store }
 
-func (s onlyStore) Begin(
+func (s plainStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	return s.store.Begin(ctx, key, request)
@@ -593,10 +602,10 @@ func TestReconcileNeedsARefusalAndAResolver(t *testing.T) {
 		"behind a wrapper":         {wrapper{wrapper{memory}}, true},
 		"sealed, behind a wrapper": {wrapper{sealed(wrapper{memory})}, true},
 		"cached, behind a wrapper": {wrapper{cache.New(wrapper{memory}, cache.Options{})}, true},
-		"none":                     {onlyStore{memory}, false},
-		"none behind a wrapper":    {wrapper{onlyStore{memory}}, false},
-		"none that is sealed":      {sealed(onlyStore{memory}), false},
-		"none that is cached":      {cache.New(wrapper{onlyStore{memory}}, cache.Options{}), false},
+		"none":                     {plainStore{memory}, false},
+		"none behind a wrapper":    {wrapper{plainStore{memory}}, false},
+		"none that is sealed":      {sealed(plainStore{memory}), false},
+		"none that is cached":      {cache.New(wrapper{plainStore{memory}}, cache.Options{}), false},
 		"nothing":                  {wrapper{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -612,12 +621,12 @@ func TestReconcileNeedsARefusalAndAResolver(t *testing.T) {
 			require.NoError(t, err)
 		})
 	}
-	_, err := idempotency.NewRunner(onlyStore{memory}, idempotency.RunnerOptions{Reconcile: reconcileAsNotHappened})
+	_, err := idempotency.NewRunner(plainStore{memory}, idempotency.RunnerOptions{Reconcile: reconcileAsNotHappened})
 	require.ErrorContains(t, err, "Reconcile without Abandoned: Refuse")
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 }
 
-// Stores in front of another one pass on what Reconcile says.
+// Stores in front of a Resolver, such as a cache, pass on the result of Reconcile.
 func TestReconcileThroughOtherStores(t *testing.T) {
 	t.Parallel()
 	secret := seal.Options{Keys: []seal.Key{{ID: "1", Secret: make([]byte, 32)}}}
@@ -645,7 +654,7 @@ func TestReconcileThroughOtherStores(t *testing.T) {
 	}
 }
 
-// An operation that was released has failed, as is known: nobody is asked.
+// A released operation has failed for certain, so the Runner skips Reconcile.
 func TestReconcileIsNotAskedAboutWhatFailed(t *testing.T) {
 	t.Parallel()
 	svc := testservice.Setup{Opts: idempotency.Options{
@@ -661,7 +670,7 @@ func TestReconcileIsNotAskedAboutWhatFailed(t *testing.T) {
 	require.EqualValues(t, 3, svc.Runs.Load())
 }
 
-// crashAttempt begins an attempt that never settles its claim, and waits until the lease has lapsed.
+// crashAttempt runs an attempt that panics, and waits until the lease has lapsed.
 func (b *runnerBench) crashAttempt(t *testing.T) {
 	t.Helper()
 	require.Panics(t, func() {
@@ -687,7 +696,7 @@ func TestRunnerReconciles(t *testing.T) {
 	})
 }
 
-// A response that could not be read again is not stored.
+// The Runner stores only responses that can be read back.
 func TestWorkWhoseResponseCannotBeStored(t *testing.T) {
 	t.Parallel()
 	for name, resp := range map[string]idempotency.Response{
@@ -712,7 +721,7 @@ func TestWorkWhoseResponseCannotBeStored(t *testing.T) {
 	}
 }
 
-// Whatever a resolution may say can be stored, and is replayed as it is, to every method.
+// Each response of a valid resolution can be stored, and is replayed unchanged to each method.
 func TestValidResolutionsAreReplayed(t *testing.T) {
 	t.Parallel()
 	forged := &testservice.ForgedStore{}
@@ -721,7 +730,7 @@ func TestValidResolutionsAreReplayed(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	valid := 0
 	for range 3000 {
-		resp := mixedResponse(random)
+		resp := generateResponse(random)
 		if (idempotency.Resolution{Response: &resp, TTL: time.Hour}).Validate() != nil {
 			continue
 		}
@@ -753,8 +762,8 @@ func TestValidResolutionsAreReplayed(t *testing.T) {
 	require.Greater(t, valid, 300)
 }
 
-// mixedResponse returns a response, good or bad in one or several of its parts.
-func mixedResponse(random *rand.Rand) idempotency.Response {
+// generateResponse returns a random response. Any of its parts may be invalid.
+func generateResponse(random *rand.Rand) idempotency.Response {
 	status := []int{200, 201, 204, 299, 304, 404, 500, 599, 999, 0, -1, 1, 100, 101, 199, 1000}
 	lines := []string{
 		"Content-Type: text/plain\n", "Link: </a>\nLink: </b>\n", "X-Empty: \n", "X-Deleted\n", "Etag: \"\\xe9\"\n",
@@ -785,7 +794,8 @@ func mixedResponse(random *rand.Rand) idempotency.Response {
 	return resp
 }
 
-// What has not happened may run: a step that was begun, and of which nothing was known, runs again.
+// If Reconcile or an operator says that an operation has not happened, the operation may run again, including a step
+// that began and whose result is unknown.
 func TestStepRunsThatHasNotHappened(t *testing.T) {
 	t.Parallel()
 	says := map[string]func(*testing.T, idempotency.Resolver){

@@ -19,13 +19,14 @@ import (
 	"github.com/idempotency-go/idempotency/step"
 )
 
-// runnerBench is a Runner on a store that records its calls.
+// runnerBench is a Runner on the store, and the journal of its events.
 type runnerBench struct {
 	*idempotency.Runner
 	store   *testservice.SpyStore
 	journal testservice.Journal
 }
 
+// newBench returns a bench that is shut down at the end of the test.
 func newBench(t *testing.T, store *testservice.SpyStore, opts idempotency.RunnerOptions) *runnerBench {
 	t.Helper()
 	b := &runnerBench{store: store}
@@ -44,6 +45,7 @@ var (
 	}
 )
 
+// doOperation calls Do with someKey and always the same payload.
 func (b *runnerBench) doOperation(work func(context.Context) (idempotency.Response, error)) (idempotency.Response, bool, error) {
 	return b.Do(context.Background(), someKey, []byte("payload"), work)
 }
@@ -77,7 +79,7 @@ func TestLeaseIsRenewedWhileTheHandlerRuns(t *testing.T) {
 	})
 }
 
-// A handler that stops because its claim may be lost, and says nothing, has not answered 200.
+// A handler may return without a word because its claim may be lost. Such a return does not count as a 200.
 func TestHandlerThatGivesUpHasNotAnswered(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -113,8 +115,8 @@ func TestHandlerThatGivesUpHasNotAnswered(t *testing.T) {
 	}
 }
 
-// All leases of a Runner share one timer. Each is renewed when it is due, also if it began before one that was known
-// earlier, or others come and go.
+// All leases of a Runner share one timer. Each lease is renewed when due, even if the Runner hears of a later lease
+// first, and while leases begin and end.
 func TestEachLeaseIsRenewedWhenItIsDue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -157,15 +159,15 @@ func TestEachLeaseIsRenewedWhenItIsDue(t *testing.T) {
 	})
 }
 
-// An owner that may have lost its lease has to know in time, and not before.
+// The context of a handler ends in time when its lease may be lost, and not earlier.
 func TestHandlerIsCancelledWhenItsLeaseIsLost(t *testing.T) {
 	t.Parallel()
-	const lapses = time.Minute - time.Minute/16 // a margin before others may take over
+	const lapses = time.Minute - time.Minute/16 // ends a margin before another attempt may take over
 	for _, row := range []struct {
 		name  string
-		begin time.Duration // that Begin takes to answer
+		begin time.Duration // how long Begin takes to answer
 		fault testservice.Hook
-		after time.Duration // from the call of Begin; zero: never
+		after time.Duration // when the context ends, from the call of Begin; zero: never
 	}{
 		{"lost at once", 0, testservice.Failing(testservice.Always, idempotency.ErrClaimLost), 20 * time.Second},
 		{"lost at the third renewal", 0, func(_ context.Context, n int64, step func() error) error {
@@ -220,7 +222,7 @@ func TestHandlerIsCancelledWhenItsLeaseIsLost(t *testing.T) {
 					}
 					return someWork(ctx)
 				})
-				require.NoError(t, err, "nobody has taken over, so the answer counts")
+				require.NoError(t, err, "no attempt has taken over, so the answer counts")
 				time.Sleep(2 * time.Hour) // until no renewal is under way
 			})
 		})
@@ -266,13 +268,13 @@ func TestRenewalUnderWayDoesNotHoldUpTheAnswer(t *testing.T) {
 		})
 		require.NoError(t, err)
 		require.Equal(t, 21*time.Second, time.Since(began))
-		require.Equal(t, context.Canceled, context.Cause(kept), "nothing was lost")
+		require.Equal(t, context.Canceled, context.Cause(kept), "the claim was not lost")
 		require.EqualValues(t, 1, store.Extends.Load())
 		require.EqualValues(t, 1, store.Completes.Load())
 	})
 }
 
-// No renewal begins once the claim is settled.
+// Renewals end with the completion of the claim.
 func TestNoRenewalAfterTheCompletion(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -296,7 +298,7 @@ func TestNoRenewalAfterTheCompletion(t *testing.T) {
 	})
 }
 
-// A driver that takes no notice of its context must not hold up the answer.
+// The answer does not wait for a renewal under way, because a driver may ignore the end of its context.
 func TestCompletionDoesNotWaitForARenewalUnderWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -316,14 +318,15 @@ func TestCompletionDoesNotWaitForARenewalUnderWay(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 30*time.Second, time.Since(began))
 		time.Sleep(2 * time.Hour)
-		require.Equal(t, context.Canceled, context.Cause(kept), "nothing was lost")
+		require.Equal(t, context.Canceled, context.Cause(kept), "the claim was not lost")
 		_, replayed, err := b.doOperation(mustNotWork(t))
 		require.NoError(t, err)
 		require.True(t, replayed)
 	})
 }
 
-// A lease whose claim or renewal was answered slowly is due before others that began later and are known already.
+// A slow reply to a claim may make the lease due before leases that the Runner knows already, although they began
+// later. The late lease is renewed in time.
 func TestLateLeaseIsRenewedInTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -348,7 +351,7 @@ func TestLateLeaseIsRenewedInTime(t *testing.T) {
 		}
 		run(0)
 		time.Sleep(40 * time.Second)
-		run(1) // is known before the late one, and due after it
+		run(1) // known before the late lease, and due after the late lease
 		for range 25 {
 			time.Sleep(10 * time.Second)
 			_, _, err := b.Do(t.Context(), testservice.NumberedKey(0), nil, mustNotWork(t))
@@ -358,7 +361,7 @@ func TestLateLeaseIsRenewedInTime(t *testing.T) {
 	})
 }
 
-// One connection that is silent costs a renewal, and not the lease.
+// A silent connection costs one renewal. The next renewal comes in time to keep the lease.
 func TestSilentConnectionDoesNotCostTheLease(t *testing.T) {
 	t.Parallel()
 	for _, opts := range []idempotency.RunnerOptions{
@@ -385,8 +388,9 @@ func TestSilentConnectionDoesNotCostTheLease(t *testing.T) {
 	}
 }
 
-// A process that has stood still finds that its leases have lapsed before they could be renewed. Their owners hear of that.
-// The test runs by the true clock: in a bubble of synctest, a timer that is late cannot be stopped any more.
+// After a standstill of the process, leases may have lapsed before their renewal. The contexts of their owners end
+// with ErrClaimLost. The test uses the real clock, because in a bubble of synctest a late timer cannot be stopped any
+// more.
 func TestAttemptsAreCancelledAfterAStandstill(t *testing.T) {
 	t.Parallel()
 	store := testservice.NewSpyStore()
@@ -400,12 +404,12 @@ func TestAttemptsAreCancelledAfterAStandstill(t *testing.T) {
 	}
 }
 
-// standstillStore is a store whose first claim has its process stand still for two leases, while the answer to a question
-// about steps is on its way.
+// standstillStore makes the process stand still for two leases, once, while the reply to a call for checkpoints is on
+// its way.
 type standstillStore struct {
 	idempotency.Store
 	lease time.Duration
-	after string // "read" or "write"
+	after string // the kind of the call, "read" or "write"; cleared after the standstill
 }
 
 func (s *standstillStore) Begin(
@@ -418,12 +422,15 @@ func (s *standstillStore) Begin(
 	return record, claim, err
 }
 
+// standstillClaim is a claim of a standstillStore.
 type standstillClaim struct {
 	idempotency.Checkpointer
 	store *standstillStore
 }
 
-func (c *standstillClaim) standStill(ctx context.Context, after string) {
+// simulateStandstill stops the timers of the attempt and sleeps for two leases, if the store waits for a call of the
+// kind after.
+func (c *standstillClaim) simulateStandstill(ctx context.Context, after string) {
 	if c.store.after == after {
 		c.store.after = ""
 		idempotency.StopTimers(ctx)
@@ -432,17 +439,17 @@ func (c *standstillClaim) standStill(ctx context.Context, after string) {
 }
 
 func (c *standstillClaim) Checkpoint(ctx context.Context, name string, data []byte) ([]byte, error) {
-	defer c.standStill(ctx, "write")
+	defer c.simulateStandstill(ctx, "write")
 	return c.Checkpointer.Checkpoint(ctx, name, data)
 }
 
 func (c *standstillClaim) Checkpoints(ctx context.Context) (map[string][]byte, error) {
-	defer c.standStill(ctx, "read")
+	defer c.simulateStandstill(ctx, "read")
 	return c.Checkpointer.Checkpoints(ctx)
 }
 
-// A process that has stood still while its step asked the store does not begin the effect, although no timer has told it
-// that its lease has lapsed.
+// After a standstill during a call for checkpoints, a step fails before its effect, even if the timers are late and
+// the context is still live.
 func TestStepDoesNotBeginAfterAStandstill(t *testing.T) {
 	t.Parallel()
 	type call = func(context.Context) (int, error)
@@ -463,12 +470,12 @@ func TestStepDoesNotBeginAfterAStandstill(t *testing.T) {
 				attempt := func(run func(ctx context.Context)) {
 					_, _, _ = runner.Do(t.Context(), someKey, nil, func(ctx context.Context) (idempotency.Response, error) {
 						run(ctx)
-						return idempotency.Response{}, testservice.ErrDown // so that there is a next attempt
+						return idempotency.Response{}, testservice.ErrDown // an error, so that there is a next attempt
 					})
 				}
 				attempt(func(context.Context) {})
 				store.after = c.after
-				var sent []int // by which attempts
+				var sent []int // numbers of the attempts that have sent
 				sending := func(ctx context.Context) {
 					_, err := c.run(ctx, func(ctx context.Context) (int, error) {
 						op, _ := idempotency.FromContext(ctx)
@@ -488,13 +495,13 @@ func TestStepDoesNotBeginAfterAStandstill(t *testing.T) {
 	}
 }
 
-// A handler hears of its lost lease before another attempt can begin.
+// The context of a handler ends with the lease, before a second attempt can begin.
 func TestAttemptIsCancelledBeforeATakeover(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := testservice.NewSpyStore()
 		store.OnExtend = func(context.Context, int64, func() error) error {
-			time.Sleep(10 * time.Minute) // a driver that takes no notice of its context
+			time.Sleep(10 * time.Minute) // a driver that ignores its context
 			return testservice.ErrDown
 		}
 		b := newBench(t, store, idempotency.RunnerOptions{})
@@ -524,7 +531,8 @@ func TestAttemptIsCancelledBeforeATakeover(t *testing.T) {
 	})
 }
 
-// When a process has stood still, all its leases are due at once. The store must not be asked for all of them at once.
+// After a standstill of the process, all leases are due at once. The number of concurrent renewals is bounded,
+// because the store must not get all requests at once.
 func TestRenewalsAfterAStallAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -559,7 +567,7 @@ func TestRenewalsAfterAStallAreBounded(t *testing.T) {
 	})
 }
 
-// The handler never ran, so even Refuse has no reason to keep the key from being tried again.
+// A claim whose lease may have lapsed on arrival is released, even with Refuse, because the handler has not run.
 func TestClaimGrantedTooLateIsReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -581,13 +589,13 @@ func TestClaimGrantedTooLateIsReleased(t *testing.T) {
 	})
 }
 
-// A renewal that succeeds when the claim is settled already is the last one.
+// A renewal may succeed after the completion of the claim. This renewal is the last.
 func TestRenewalThatEndsAfterTheCompletionIsTheLast(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := testservice.NewSpyStore()
 		store.OnExtend = func(context.Context, int64, func() error) error {
-			time.Sleep(10 * time.Second) // whatever its context says
+			time.Sleep(10 * time.Second) // although the context has ended
 			return nil
 		}
 		b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
@@ -601,7 +609,8 @@ func TestRenewalThatEndsAfterTheCompletionIsTheLast(t *testing.T) {
 	})
 }
 
-// A renewal may have taken effect as soon as it was asked for. The owner counts on no more than that.
+// The owner counts its lease from the request for the renewal, because the store may have renewed the lease at that
+// moment.
 func TestLeaseIsCountedFromTheRequestForIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -611,7 +620,7 @@ func TestLeaseIsCountedFromTheRequestForIt(t *testing.T) {
 				return testservice.ErrDown
 			}
 			err := step()
-			time.Sleep(10 * time.Second) // on the way back
+			time.Sleep(10 * time.Second) // the reply is on its way
 			return err
 		}
 		b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})

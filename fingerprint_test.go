@@ -419,7 +419,7 @@ func TestBodiesOfOneUserLeaveRoomForOthers(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			opts := idempotency.Options{MaxBody: test.maxBody, MaxBodies: test.maxBodies, MaxUserBodies: test.maxUserBodies}
-			svc := testservice.Setup{User: byUser, Opts: opts}.Guard(t, testservice.Echo)
+			svc := testservice.Setup{User: readUserField, Opts: opts}.Guard(t, testservice.Echo)
 			for range 2 { // what was taken is given back
 				end := make(chan struct{})
 				var group sync.WaitGroup

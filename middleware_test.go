@@ -129,6 +129,7 @@ func TestRefusedBeforeTheStoreIsAsked(t *testing.T) {
 	}
 }
 
+// writerFunc is a function used as an io.Writer.
 type writerFunc func([]byte)
 
 func (f writerFunc) Write(p []byte) (int, error) { f(p); return len(p), nil }
@@ -188,7 +189,8 @@ func TestAnswerIsStoredBeforeItIsSent(t *testing.T) {
 	require.Equal(t, http.StatusCreated, (<-answers).Status)
 }
 
-// A client cannot tell that a part of an answer came early: it waits for the end.
+// Nothing of the answer is written before the answer is stored. The test looks at the ResponseWriter, because a
+// client waits for the end of an answer, and cannot tell that a part came early.
 func TestNothingIsSentBeforeItIsStored(t *testing.T) {
 	t.Parallel()
 	store, w := testservice.NewSpyStore(), httptest.NewRecorder()
@@ -289,14 +291,21 @@ func TestOversizedAnswerIsRecordedBeforeItsFirstByteIsSent(t *testing.T) {
 	require.EqualValues(t, 1, store.Completes.Load())
 }
 
+// observedWriter calls beforeWrite before each write.
 type observedWriter struct {
 	http.ResponseWriter
-	before func()
+	beforeWrite func()
 }
 
-func (w observedWriter) WriteHeader(status int) { w.before(); w.ResponseWriter.WriteHeader(status) }
+func (w observedWriter) WriteHeader(status int) {
+	w.beforeWrite()
+	w.ResponseWriter.WriteHeader(status)
+}
 
-func (w observedWriter) Write(p []byte) (int, error) { w.before(); return w.ResponseWriter.Write(p) }
+func (w observedWriter) Write(p []byte) (int, error) {
+	w.beforeWrite()
+	return w.ResponseWriter.Write(p)
+}
 
 func TestCrashedAttemptIsTakenOverWhenItsLeaseHasLapsed(t *testing.T) {
 	t.Parallel()
@@ -359,7 +368,7 @@ func TestAnswerThatIsNotStorableMayBeTriedAgain(t *testing.T) {
 	}
 }
 
-// aborts are the ways in which a handler ends without returning.
+// aborts are functions that end a handler by a panic.
 var aborts = map[string]func(){
 	"string":         func() { panic("boom") },
 	"error":          func() { panic(io.ErrNoProgress) },
@@ -380,8 +389,8 @@ func TestPanicReleasesTheClaimAndGoesOnUnchanged(t *testing.T) {
 				}
 				testservice.Echo(w, r)
 			})
-			want := panicOf(abort)
-			require.Equal(t, want, panicOf(func() { svc.Call("k", "b") }))
+			want := catchPanic(abort)
+			require.Equal(t, want, catchPanic(func() { svc.Call("k", "b") }))
 			require.Equal(t, idempotency.OutcomeReleased, svc.Journal.Last(t).Outcome)
 			require.Zero(t, svc.Journal.Last(t).Status)
 			testservice.RequireReplay(t, svc.Call("k", "b"), svc.Call("k", "b"))
@@ -390,13 +399,15 @@ func TestPanicReleasesTheClaimAndGoesOnUnchanged(t *testing.T) {
 	}
 }
 
-func panicOf(f func()) (value any) {
+// catchPanic calls f, and returns the value of the panic, or nil.
+func catchPanic(f func()) (value any) {
 	defer func() { value = recover() }()
 	f()
 	return nil
 }
 
-// A function of the service that panics leaves an outcome if the handler has run, and none before or instead of that.
+// After a panic in a function of the service, there is an outcome if the handler has run. A panic before the handler,
+// or instead of the handler, leaves no outcome.
 func TestOutcomesOfPanics(t *testing.T) {
 	t.Parallel()
 	const boom = "boom"
@@ -406,7 +417,7 @@ func TestOutcomesOfPanics(t *testing.T) {
 	crypt := func(context.Context, []byte) ([]byte, error) { panic(boom) }
 	for name, test := range map[string]struct {
 		setup testservice.Setup
-		calls int // the last one panics
+		calls int // the last call panics
 		want  []idempotency.Outcome
 	}{
 		"UserFunc":    {testservice.Setup{User: func(*http.Request) (string, error) { panic(boom) }}, 1, nil},
@@ -430,7 +441,7 @@ func TestOutcomesOfPanics(t *testing.T) {
 			for range test.calls - 1 {
 				require.Equal(t, http.StatusCreated, svc.Call("k", "b").Status)
 			}
-			require.Equal(t, boom, panicOf(func() { svc.Call("k", "b") }))
+			require.Equal(t, boom, catchPanic(func() { svc.Call("k", "b") }))
 			require.Equal(t, test.want, svc.Journal.Outcomes())
 		})
 	}
@@ -447,7 +458,7 @@ func TestNothingIsWrittenAfterAPanic(t *testing.T) {
 	}
 	svc := testservice.Setup{Store: store, Outer: func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			assert.Equal(t, "boom", panicOf(func() {
+			assert.Equal(t, "boom", catchPanic(func() {
 				next.ServeHTTP(observedWriter{w, func() { t.Error("written to") }}, r)
 			}))
 			w.WriteHeader(http.StatusBadGateway)
@@ -496,7 +507,7 @@ func TestPanickedHandlerIsNotRepeatedIfAbandonedIsRefuse(t *testing.T) {
 	})
 }
 
-// A client over the network sees a panic as a broken connection, and nothing of what the handler had written.
+// After a panic, a client over the network sees a broken connection, and nothing of what the handler has written.
 func TestNothingOfAPanickedHandlersAnswerIsSent(t *testing.T) {
 	t.Parallel()
 	svc := testservice.Setup{}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -539,7 +550,7 @@ func TestStoreThatFailsAtTheClaim(t *testing.T) {
 		testservice.RequireReplay(t, svc.Post("k", "b"), svc.Post("k", "b"))
 	})
 	t.Run("fail open, and one charge", func(t *testing.T) {
-		provider := make(map[string]int) // charges once for each key that it is given
+		provider := make(map[string]int) // counts the requests for each key, and charges once for a key
 		var attempts []int
 		charge := func(w http.ResponseWriter, r *http.Request) {
 			op, ok := idempotency.FromContext(r.Context())
@@ -596,7 +607,8 @@ func TestStoreThatFailsAtTheCompletion(t *testing.T) {
 			return errors.Join(step(), testservice.Failing(1, testservice.ErrDown)(nil, n, func() error { return nil }))
 		}, 2, idempotency.OutcomeExecuted, true},
 		{"for ever", testservice.Failing(testservice.Always, testservice.ErrDown), 11, idempotency.OutcomeUnrecorded, false}, // once in the background
-		{"record of somebody else", testservice.Failing(testservice.Always, idempotency.ErrRecordInvalid), 1, idempotency.OutcomeUnrecorded, false},
+		{"record of another writer", testservice.Failing(testservice.Always, idempotency.ErrRecordInvalid),
+			1, idempotency.OutcomeUnrecorded, false},
 		{"store had forgotten", func(_ context.Context, _ int64, step func() error) error {
 			return errors.Join(step(), idempotency.ErrRestored)
 		}, 1, idempotency.OutcomeRestored, true},
@@ -613,7 +625,7 @@ func TestStoreThatFailsAtTheCompletion(t *testing.T) {
 				require.Equal(t, http.StatusCreated, first.Status)
 				require.Equal(t, "b", first.Body)
 				require.Equal(t, row.outcome, svc.Journal.Last(t).Outcome)
-				synctest.Wait() // for the background to begin
+				synctest.Wait() // until the background work has begun
 				require.Equal(t, row.calls, store.Completes.Load())
 				require.Zero(t, store.Releases.Load())
 				if retry := svc.Call("k", "b"); row.replayed {
@@ -730,7 +742,7 @@ func TestClientThatHangsUpDoesNotLoseTheRecord(t *testing.T) {
 	store := testservice.NewSpyStore()
 	store.OnBegin = func(ctx context.Context, _ int64, step func() error) error {
 		select {
-		case <-ctx.Done(): // as drivers of databases do
+		case <-ctx.Done(): // as database drivers do
 			return ctx.Err()
 		default:
 			return step()
@@ -741,7 +753,7 @@ func TestClientThatHangsUpDoesNotLoseTheRecord(t *testing.T) {
 		op, _ := idempotency.FromContext(r.Context())
 		_, again := ran.LoadOrStore(op.Key.ID, true)
 		assert.False(t, again, "executed twice")
-		select { // a handler that takes notice of its client
+		select { // a handler that watches its client
 		case <-r.Context().Done():
 		case <-time.After(rand.N(2 * time.Millisecond)):
 		}
@@ -796,7 +808,8 @@ func TestHandlerSeesTheWholeRequest(t *testing.T) {
 	require.Equal(t, "amount=1&to=bob", got.Body)
 }
 
-// A handler may leave a goroutine behind. Buffers go back to a pool: it must meet no other request's bytes in them.
+// A handler may leave a goroutine behind. Buffers go back to a pool, so the goroutine must not meet the bytes of
+// later requests there.
 func TestGoroutineLeftBehindTouchesNoOtherRequest(t *testing.T) {
 	t.Parallel()
 	const requests = 200
@@ -832,7 +845,7 @@ func TestGoroutineLeftBehindTouchesNoOtherRequest(t *testing.T) {
 				letter := string(rune('a' + (worker*requests/8+i)%26))
 				got := svc.Post(fmt.Sprint(letter, worker, "-", i), strings.Repeat(letter, 1000))
 				assert.Equal(t, http.StatusOK, got.Status)
-				// What a goroutine writes before the handler has quite returned is still a part of its own answer.
+				// The goroutine may write before the handler has fully returned. These bytes still belong to the handler's own answer.
 				assert.Equal(t, strings.Repeat(letter, 300), strings.TrimRight(got.Body, strings.ToUpper(letter)))
 			}
 		})
@@ -858,7 +871,7 @@ func TestMountsUnderStripPrefixDoNotShareKeys(t *testing.T) {
 	require.True(t, svc.Send("/us/payments", "k", "b").Replayed())
 }
 
-// Outer middleware may edit the values of fields in place as the header is written. What it edits must not be the
+// Outer middleware may edit the values of fields in place when the header is written. The edits must not change the
 // record.
 func TestOuterMiddlewareDoesNotEditTheRecord(t *testing.T) {
 	t.Parallel()
@@ -895,7 +908,8 @@ func TestOutcomesAreObservedOnce(t *testing.T) {
 	}))
 }
 
-// Outer middleware that recovers answers for itself. What the handler had set belongs to an answer that nobody gets.
+// After a panic, outer middleware recovers and sends its own answer. The fields of the handler are removed, because
+// the answer of the handler is never sent.
 func TestHeaderOfAPanickedHandlerIsTakenBack(t *testing.T) {
 	t.Parallel()
 	svc := testservice.Setup{Outer: func(next http.Handler) http.Handler {

@@ -27,10 +27,11 @@ import (
 	"github.com/idempotency-go/idempotency/stores/cache"
 )
 
-// operationOfK is the ID of the operation of SingleUser, POST /payments and the key "k": for ever.
+// operationOfK is the ID of the operation with SingleUser, POST /payments and the key "k". The ID must never change.
 const operationOfK = "0a6b3c1c-56d2-8e5d-947a-851115e86e49"
 
-// The ID follows from user, endpoint and key alone: not from the store, nor from what became of the attempts before.
+// The ID follows from the user, the endpoint and the key alone. A change of the store, or a failure of earlier
+// attempts, leaves the ID unchanged.
 func TestOperationIDFollowsFromTheKey(t *testing.T) {
 	t.Parallel()
 	server, client := testservice.NewMiniredis(t)
@@ -68,7 +69,7 @@ func TestOperationIDFollowsFromTheKey(t *testing.T) {
 	require.Equal(t, uuid.RFC4122, seen[0].ID.Variant())
 }
 
-// A key that is used again after its TTL has the same ID, and the store counts from 1.
+// After its TTL, a key has the same operation ID as before, and the store counts the attempts from 1.
 func TestOperationIDAfterTheTTL(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -81,7 +82,7 @@ func TestOperationIDAfterTheTTL(t *testing.T) {
 		time.Sleep(time.Hour)
 		svc.Call("k", "another body")
 		require.Len(t, seen, 2)
-		require.NotEqual(t, seen[0].Fingerprint, seen[1].Fingerprint, "which tells that the effect is that of another request")
+		require.NotEqual(t, seen[0].Fingerprint, seen[1].Fingerprint, "the fingerprint shows that the effect belongs to another request")
 		seen[1].Fingerprint = seen[0].Fingerprint
 		require.Equal(t, seen[0], seen[1])
 		require.Equal(t, operationOfK, seen[0].ID.String())
@@ -90,7 +91,7 @@ func TestOperationIDAfterTheTTL(t *testing.T) {
 
 const someNote = "payment 4711, trace 00-4bf92f"
 
-// A note goes from the handler to the events of its operation, by way of the store, and never to a client.
+// A note goes from the handler through the store to the events of its operation, and never to a client.
 func TestNote(t *testing.T) {
 	t.Parallel()
 	memory := func(t *testing.T) idempotency.Store { return testservice.NewSpyStore() }
@@ -126,7 +127,7 @@ func TestNote(t *testing.T) {
 	}
 }
 
-// What is not replayed has no note.
+// The event of a retry has no note if the answer is not replayed.
 func TestNoteOfAnAnswerThatIsNotKept(t *testing.T) {
 	t.Parallel()
 	svc := testservice.Setup{}.Serve(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -139,7 +140,8 @@ func TestNoteOfAnAnswerThatIsNotKept(t *testing.T) {
 	require.Empty(t, svc.Journal.Last(t).Note)
 }
 
-// The work of a Runner may set any header. None is taken for a note, not even one that looks like it.
+// The work of a Runner may set any header field. A field is never taken for a note, even if it looks like the stored
+// form of a note.
 func TestHeaderIsNoNote(t *testing.T) {
 	t.Parallel()
 	service := newObserved(t, testservice.NewSpyStore(), idempotency.RunnerOptions{})
@@ -153,7 +155,7 @@ func TestHeaderIsNoNote(t *testing.T) {
 	}
 }
 
-// What Do returns has the note, the first time too. Work cannot set it.
+// Do returns the response with the note, even in the first call. The Note in the response of work is ignored.
 func TestNoteOfARunner(t *testing.T) {
 	t.Parallel()
 	service := newObserved(t, testservice.NewSpyStore(), idempotency.RunnerOptions{})
@@ -181,7 +183,8 @@ func TestNotesThatAreRefused(t *testing.T) {
 	require.Error(t, idempotency.Annotate(t.Context(), someNote), "no operation")
 }
 
-// A repetition of Complete has the same arguments, as Claim demands, whatever is annotated meanwhile.
+// Each repetition of Complete has the same arguments, as Claim demands, even if Annotate is called between the
+// repetitions.
 func TestNoteDoesNotChangeBetweenRepetitions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -189,7 +192,7 @@ func TestNoteDoesNotChangeBetweenRepetitions(t *testing.T) {
 		service := newObserved(t, store, idempotency.RunnerOptions{})
 		_, _, err := service.Do(t.Context(), idempotency.Key{ID: "k"}, nil,
 			func(ctx context.Context) (idempotency.Response, error) {
-				store.between = func() { _ = idempotency.Annotate(ctx, "later") }
+				store.afterFirst = func() { _ = idempotency.Annotate(ctx, "later") }
 				return answered, idempotency.Annotate(ctx, "first")
 			})
 		require.NoError(t, err)
@@ -199,12 +202,12 @@ func TestNoteDoesNotChangeBetweenRepetitions(t *testing.T) {
 	})
 }
 
-// notedStore stores an answer, and loses the reply to that once.
+// notedStore collects the notes of all calls to Complete, and loses the reply to the first call.
 type notedStore struct {
 	idempotency.Store
-	mu      sync.Mutex
-	between func()
-	notes   []string
+	mu         sync.Mutex
+	afterFirst func()
+	notes      []string
 }
 
 func (s *notedStore) Begin(
@@ -217,6 +220,7 @@ func (s *notedStore) Begin(
 	return record, claim, err
 }
 
+// notedClaim is a claim of a notedStore.
 type notedClaim struct {
 	idempotency.Claim
 	store *notedStore
@@ -228,18 +232,19 @@ func (c notedClaim) Complete(ctx context.Context, resp idempotency.Response, ttl
 	c.store.notes = append(c.store.notes, resp.Note)
 	err := c.Claim.Complete(ctx, resp, ttl)
 	if len(c.store.notes) == 1 {
-		c.store.between()
+		c.store.afterFirst()
 		return errors.New("the reply is lost")
 	}
 	return err
 }
 
-// encodeFrame returns a frame of gRPC-Web.
+// encodeFrame returns a frame of gRPC-Web or of a Connect stream.
 func encodeFrame(flag byte, content string) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{flag}, uint32(len(content))), content...)
 }
 
-func gzippedText(s string) string {
+// gzipText compresses s.
+func gzipText(s string) string {
 	var b strings.Builder
 	z := gzip.NewWriter(&b)
 	_, _ = io.WriteString(z, s)
@@ -257,8 +262,8 @@ func TestDefaultStorableUnderstandsStreamsOfConnect(t *testing.T) {
 		"ok":                  {encodeFrame(2, `{"metadata":{"a":["b"]}}`), true},
 		"final":               {encodeFrame(2, final), true},
 		"passing":             {encodeFrame(2, passing), false},
-		"final, compressed":   {encodeFrame(3, gzippedText(final)), true},
-		"passing, compressed": {encodeFrame(3, gzippedText(passing)), false},
+		"final, compressed":   {encodeFrame(3, gzipText(final)), true},
+		"passing, compressed": {encodeFrame(3, gzipText(passing)), false},
 		"unknown compression": {encodeFrame(3, "?"), true},
 		"unknown code":        {encodeFrame(2, `{"error":{}}`), false},
 		"not JSON":            {encodeFrame(2, "?"), false},
@@ -296,11 +301,11 @@ func TestDefaultStorableUnderstandsGRPC(t *testing.T) {
 			return &idempotency.Response{Status: 200, Header: "Content-Type: application/grpc-web+proto\n", Body: body}
 		},
 		"compressed frame": func(code string) *idempotency.Response {
-			body := slices.Concat(encodeFrame(1, "message"), encodeFrame(0x81, gzippedText("grpc-status: "+code+"\r\n")))
+			body := slices.Concat(encodeFrame(1, "message"), encodeFrame(0x81, gzipText("grpc-status: "+code+"\r\n")))
 			return &idempotency.Response{Status: 200, Header: "Content-Type: application/grpc-web+proto\n", Body: body}
 		},
 		"frame in base64": func(code string) *idempotency.Response {
-			text := base64.StdEncoding.EncodeToString(encodeFrame(0, "message")) + // each part with padding of its own
+			text := base64.StdEncoding.EncodeToString(encodeFrame(0, "message")) + // each part has its own padding
 				base64.StdEncoding.EncodeToString(encodeFrame(0x80, "grpc-status:"+code+"\r\n"))
 			return &idempotency.Response{Status: 200, Header: "Content-Type: application/grpc-web-text\n", Body: []byte(text)}
 		},
@@ -336,7 +341,7 @@ func TestDefaultStorableUnderstandsGRPC(t *testing.T) {
 	}
 }
 
-// A transient failure of gRPC is no final answer, whatever its HTTP status says.
+// A transient failure of gRPC may be tried again, although the HTTP status is 200.
 func TestTransientFailureOfGRPCMayBeTriedAgain(t *testing.T) {
 	t.Parallel()
 	svc := testservice.Setup{}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -447,7 +452,7 @@ func TestVerdictWithoutAnOperation(t *testing.T) {
 	require.EqualValues(t, 1, svc.Runs.Load())
 }
 
-// A verdict that comes too late has no effect.
+// A verdict is ignored after the end of the handler.
 func TestVerdictOfAGoroutineLeftBehind(t *testing.T) {
 	t.Parallel()
 	var kept context.Context
@@ -457,7 +462,8 @@ func TestVerdictOfAGoroutineLeftBehind(t *testing.T) {
 	testservice.RequireReplay(t, first, svc.Call("k", "b"))
 }
 
-// An answer that breaks off cannot be replayed. Who keeps it wants the operation not to run again.
+// An answer that breaks off cannot be replayed. Keep still ends the operation, and a retry gets the problem
+// not-replayable.
 func TestBrokenAnswerThatIsKept(t *testing.T) {
 	t.Parallel()
 	svc := testservice.Setup{}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -469,7 +475,7 @@ func TestBrokenAnswerThatIsKept(t *testing.T) {
 	testservice.RequireProblem(t, svc.Post("k", "b"), http.StatusConflict, "not-replayable")
 }
 
-// What a large answer means is judged before its first byte goes out.
+// The verdict on an answer over MaxResponse is applied before the first byte of the answer goes out.
 func TestVerdictOnALargeAnswer(t *testing.T) {
 	t.Parallel()
 	for verdict, executed := range map[idempotency.Verdict]int64{
@@ -512,7 +518,8 @@ func TestVerdictOfWork(t *testing.T) {
 	}
 }
 
-// Nothing of an answer with a secret is in the store, whatever else is: header, body and trailer stay out of it.
+// With Tombstone, nothing of an answer but its status reaches the store: header, body and trailer may contain a
+// secret.
 func TestTombstoneKeepsNothingOfTheAnswer(t *testing.T) {
 	t.Parallel()
 	store := testservice.NewSpyStore()
@@ -546,10 +553,10 @@ func TestTombstoneKeepsNothingOfTheAnswer(t *testing.T) {
 	require.Equal(t, []idempotency.Response{tombstone, tombstone}, stored)
 }
 
-// recordingStore notes what is stored.
+// recordingStore collects the stored responses.
 type recordingStore struct {
 	idempotency.Store
-	stored *[]idempotency.Response
+	storedResponses *[]idempotency.Response
 }
 
 func (s recordingStore) Begin(
@@ -557,23 +564,25 @@ func (s recordingStore) Begin(
 ) (idempotency.Record, idempotency.Claim, error) {
 	record, claim, err := s.Store.Begin(ctx, key, request)
 	if claim != nil {
-		claim = recordingClaim{claim, s.stored}
+		claim = recordingClaim{claim, s.storedResponses}
 	}
 	return record, claim, err
 }
 
+// recordingClaim is a claim of a recordingStore.
 type recordingClaim struct {
 	idempotency.Claim
-	stored *[]idempotency.Response
+	storedResponses *[]idempotency.Response
 }
 
 func (c recordingClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	*c.stored = append(*c.stored, resp.Clone())
+	*c.storedResponses = append(*c.storedResponses, resp.Clone())
 	return c.Claim.Complete(ctx, resp, ttl)
 }
 
-// A gateway and the service behind it both guard. The service is at work when the gateway gives up; what it says of
-// that in the meantime is not its answer.
+// A gateway and the service behind the gateway both have a Middleware. The service is still at work when the gateway
+// gives up. The gateway does not store the service's refusal that the operation is in progress, because that refusal
+// is not the answer.
 func TestGatewayDoesNotStoreThatTheServiceIsAtWork(t *testing.T) {
 	t.Parallel()
 	working, finish := make(chan struct{}, 1), make(chan struct{})
@@ -604,7 +613,7 @@ func TestGatewayDoesNotStoreThatTheServiceIsAtWork(t *testing.T) {
 	require.EqualValues(t, 1, service.Runs.Load())
 }
 
-// A panic in Storable says nothing about the operation, which has succeeded.
+// The operation has succeeded before a panic in Storable, so the answer is kept.
 func TestPanicInStorableKeepsTheAnswer(t *testing.T) {
 	t.Parallel()
 	bug := true
@@ -623,11 +632,14 @@ func TestPanicInStorableKeepsTheAnswer(t *testing.T) {
 	require.Equal(t, http.StatusCreated, got.Status)
 }
 
-// A large answer is judged before it is sent. A panic in Storable says nothing about the operation then, either.
+// Storable judges a large answer before the answer is sent. After a panic in Storable, a retry gets the problem
+// not-replayable, because the panic says nothing about the operation.
 func TestPanicInStorableKeepsALargeAnswer(t *testing.T) {
 	t.Parallel()
 	storable := func(*idempotency.Response) bool { panic("bug") }
-	svc := testservice.Setup{Opts: idempotency.Options{MaxResponse: 8, Storable: storable}}.Guard(t, func(w http.ResponseWriter, _ *http.Request) {
+	svc := testservice.Setup{
+		Opts: idempotency.Options{MaxResponse: 8, Storable: storable},
+	}.Guard(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "over the limit")
 	})
 	r := httptest.NewRequest(http.MethodPost, "/payments", nil)
@@ -637,11 +649,14 @@ func TestPanicInStorableKeepsALargeAnswer(t *testing.T) {
 	require.EqualValues(t, 1, svc.Runs.Load())
 }
 
-// A handler that recovers from that panic and goes on writing sends nothing of the body without its header.
+// If a handler recovers from the panic in Storable and goes on writing, the client gets the header, and nothing of
+// the body.
 func TestPanicInStorableIsRecovered(t *testing.T) {
 	t.Parallel()
 	storable := func(*idempotency.Response) bool { panic("bug") }
-	svc := testservice.Setup{Opts: idempotency.Options{MaxResponse: 8, Storable: storable}}.Guard(t, func(w http.ResponseWriter, _ *http.Request) {
+	svc := testservice.Setup{
+		Opts: idempotency.Options{MaxResponse: 8, Storable: storable},
+	}.Guard(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-Charge", "1")
 		w.WriteHeader(http.StatusCreated)
 		for range 2 {
@@ -656,8 +671,8 @@ func TestPanicInStorableIsRecovered(t *testing.T) {
 	require.EqualValues(t, 1, svc.Runs.Load())
 }
 
-// Once a large answer that is kept has begun to go out, nothing leads to a second execution: whatever the handler does,
-// and even if the store did not work at that moment.
+// After a large answer that is kept has begun to go out, the operation does not run again, whatever the handler does,
+// and even if the store failed at that moment.
 func TestLargeAnswerThatHasBegunIsKept(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*http.Request){

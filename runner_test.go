@@ -195,7 +195,7 @@ func TestNewRunnerReportsEveryFault(t *testing.T) {
 	require.ErrorContains(t, err, "StoreTimeout")
 }
 
-// receipt has a field that JSON leaves out, so that a test can tell it from its stored form.
+// receipt has a field that JSON omits, so that a stored receipt differs from the original.
 type receipt struct {
 	ID     string    `json:"id"`
 	Paid   time.Time `json:"paid"`
@@ -217,7 +217,7 @@ func TestDoJSONKeepsTheResult(t *testing.T) {
 			})
 		require.NoError(t, err)
 		require.Equal(t, call > 0, replayed)
-		require.Equal(t, want, got, "the first result is what the others are")
+		require.Equal(t, want, got, "the first result equals the replayed results")
 	}
 }
 
@@ -273,7 +273,7 @@ func TestDoJSONReportsAResultOfAnotherType(t *testing.T) {
 	require.True(t, replayed)
 }
 
-// Work learns what was decided in it.
+// Decided returns the last verdict of Decide to the work itself.
 func TestDecided(t *testing.T) {
 	t.Parallel()
 	r, err := idempotency.NewRunner(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.RunnerOptions{})
@@ -292,18 +292,19 @@ func TestDecided(t *testing.T) {
 	require.False(t, ok)
 }
 
-// script answers the first attempt, the second one and so on, and notes the ID that each of them has.
-type script struct {
-	answers []http.HandlerFunc
-	numbers []int // of the attempts
+// scriptedHandler runs the handler answers[i] for request i, and notes the attempt number of each request.
+type scriptedHandler struct {
+	answers        []http.HandlerFunc
+	attemptNumbers []int
 }
 
-func (a *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a *scriptedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	op, _ := idempotency.FromContext(r.Context())
-	a.numbers = append(a.numbers, op.Attempt)
-	a.answers[len(a.numbers)-1](w, r)
+	a.attemptNumbers = append(a.attemptNumbers, op.Attempt)
+	a.answers[len(a.attemptNumbers)-1](w, r)
 }
 
+// decideAndAnswer returns a handler that decides v, and answers with the status code.
 func decideAndAnswer(v idempotency.Verdict, code int) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		idempotency.Decide(r.Context(), v)
@@ -311,8 +312,8 @@ func decideAndAnswer(v idempotency.Verdict, code int) http.HandlerFunc {
 	}
 }
 
-// What has done nothing is forgotten, so that nobody fills the store with it. What may have done something is not: the next
-// attempt must have its ID, by which its effects are found.
+// An operation without effects is forgotten, because clients could fill the store with such operations. An operation
+// with possible effects is kept, because only the same request may run again, as its next attempt.
 func TestHowLongAnUnfinishedOperationIsKnown(t *testing.T) {
 	t.Parallel()
 	const lease = 30 * time.Second
@@ -322,7 +323,7 @@ func TestHowLongAnUnfinishedOperationIsKnown(t *testing.T) {
 		w.WriteHeader(http.StatusConflict)
 	}
 	for name, test := range map[string]struct {
-		before    []http.HandlerFunc // the attempts, of which each comes at once
+		before    []http.HandlerFunc // the attempts, without a pause between them
 		wait      time.Duration
 		forgotten bool
 	}{
@@ -347,22 +348,22 @@ func TestHowLongAnUnfinishedOperationIsKnown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				a := &script{answers: append(test.before, testservice.Status(http.StatusCreated))}
+				a := &scriptedHandler{answers: append(test.before, testservice.Status(http.StatusCreated))}
 				svc := testservice.Setup{Opts: idempotency.Options{Lease: lease}, Outer: recovering}.Guard(t, a.ServeHTTP)
 				for range test.before {
 					svc.Call("k", "")
 				}
 				time.Sleep(test.wait)
 				svc.Call("k", "")
-				require.Len(t, a.numbers, len(test.before)+1)
-				require.Equal(t, test.forgotten, a.numbers[len(test.before)] == 1)
+				require.Len(t, a.attemptNumbers, len(test.before)+1)
+				require.Equal(t, test.forgotten, a.attemptNumbers[len(test.before)] == 1)
 			})
 		})
 	}
 }
 
-// A key that was freed is as if it had never been used, also for a request with other content. It cannot be freed if an
-// earlier attempt may have done something, or a step is stored.
+// A freed key is as good as unused, even for a request with other content. A key cannot be freed if an earlier
+// attempt may have done something, or if a step is stored.
 func TestFreedKey(t *testing.T) {
 	t.Parallel()
 	crash := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
@@ -381,8 +382,8 @@ func TestFreedKey(t *testing.T) {
 	for name, test := range map[string]struct {
 		before   []http.HandlerFunc // the attempts with the first body
 		storable func(*idempotency.Response) bool
-		refused  bool // the request with another body
-		attempt  int  // of the next request with the first body
+		refused  bool // whether a request with another body is refused
+		attempt  int  // number of the next attempt with the first body
 	}{
 		"verdict":                     {[]http.HandlerFunc{free}, nil, false, 1},
 		"verdict on a success":        {[]http.HandlerFunc{decideAndAnswer(idempotency.Free, 201)}, nil, false, 1},
@@ -402,7 +403,7 @@ func TestFreedKey(t *testing.T) {
 		for _, corrected := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, corrected %t", name, corrected), func(t *testing.T) {
 				t.Parallel()
-				a := &script{answers: append(test.before[:len(test.before):len(test.before)], testservice.Status(http.StatusCreated))}
+				a := &scriptedHandler{answers: append(test.before[:len(test.before):len(test.before)], testservice.Status(http.StatusCreated))}
 				store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 				svc := testservice.Setup{
 					Store: store, Opts: idempotency.Options{Storable: test.storable}, Outer: recovering,
@@ -419,7 +420,7 @@ func TestFreedKey(t *testing.T) {
 					body, attempt = "corrected", 1
 				}
 				require.Equal(t, http.StatusCreated, svc.Call("k", body).Status)
-				require.Equal(t, attempt, a.numbers[len(a.numbers)-1])
+				require.Equal(t, attempt, a.attemptNumbers[len(a.attemptNumbers)-1])
 				require.True(t, svc.Call("k", body).Replayed())
 				testservice.RequireProblem(t, svc.Call("k", "another"), http.StatusConflict, "key-reused")
 			})
@@ -456,34 +457,34 @@ func TestHowLongUnfinishedWorkIsKnown(t *testing.T) {
 	}
 }
 
-// A store that does not say how long it would have kept a record is not made to forget an operation.
+// A store may not report the remaining time of a record. A release then still keeps the operation known.
 func TestRemainingTimeThatTheStoreDoesNotTell(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a := &script{answers: []http.HandlerFunc{testservice.Status(500), testservice.Status(429), testservice.Status(201)}}
+		a := &scriptedHandler{answers: []http.HandlerFunc{testservice.Status(500), testservice.Status(429), testservice.Status(201)}}
 		untold := func(record *idempotency.Record) { record.Remaining = 0 }
 		svc := testservice.Setup{Store: &testservice.AlteredStore{Store: testservice.NewSpyStore(), Alter: untold}}.Guard(t, a.ServeHTTP)
 		for range a.answers {
 			svc.Call("k", "")
 			time.Sleep(time.Hour)
 		}
-		require.Equal(t, []int{1, 2, 3}, a.numbers)
+		require.Equal(t, []int{1, 2, 3}, a.attemptNumbers)
 	})
 }
 
-// onlyResponse sends a request over a connection of its own, and returns all that comes back as one response.
-func onlyResponse(t require.TestingT, address string) testservice.Answer {
+// requestOnlyResponse sends a request over a new connection, and requires exactly one response.
+func requestOnlyResponse(t require.TestingT, address string) testservice.Answer {
 	conn, err := net.Dial("tcp", address)
 	require.NoError(t, err)
 	defer conn.Close()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
 	_, err = fmt.Fprint(conn, "POST /payments HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 	require.NoError(t, err)
-	return readOnly(t, conn)
+	return readOnlyResponse(t, conn)
 }
 
-// readOnly reads one response, and requires that nothing comes after it.
-func readOnly(t require.TestingT, conn io.Reader) testservice.Answer {
+// readOnlyResponse reads a response, and requires the end of conn after the response.
+func readOnlyResponse(t require.TestingT, conn io.Reader) testservice.Answer {
 	r := bufio.NewReader(conn)
 	resp, err := http.ReadResponse(r, &http.Request{Method: http.MethodPost})
 	require.NoError(t, err)
@@ -497,7 +498,7 @@ func readOnly(t require.TestingT, conn io.Reader) testservice.Answer {
 	return testservice.Answer{Status: resp.StatusCode, Header: resp.Header, Body: string(body), Err: nil}
 }
 
-// A record that this package cannot have written is refused: it is never sent, in whole or in part.
+// A stored response that this package cannot have written is refused. The client gets no part of the response.
 func TestForgedResponseIsNotReplayed(t *testing.T) {
 	t.Parallel()
 	const smuggled = "0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nEVIL!"
@@ -536,7 +537,8 @@ func TestForgedResponseIsNotReplayed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			svc := testservice.Setup{Store: testservice.ForgedStore{Response: &resp}}.Serve(t, testservice.Echo)
-			testservice.RequireProblem(t, onlyResponse(t, svc.Server.Listener.Addr().String()), http.StatusServiceUnavailable, "store-unavailable")
+			got := requestOnlyResponse(t, svc.Server.Listener.Addr().String())
+			testservice.RequireProblem(t, got, http.StatusServiceUnavailable, "store-unavailable")
 			require.Zero(t, svc.Runs.Load())
 			event := svc.Journal.Last(t)
 			require.Equal(t, idempotency.OutcomeUnavailable, event.Outcome)
@@ -554,12 +556,12 @@ func TestUnusualResponseIsReplayed(t *testing.T) {
 		"no body":                    {Status: 204},
 		"length of what is not sent": {Status: 304, Header: "Content-Length: 4\n"},
 		"unknown status":             {Status: 999, Body: []byte("body")},
-		"field that nobody can send": {Status: 200, Header: `a b: \x0d\x0aX: y` + "\n", Body: []byte("body")},
+		"field that cannot be sent":  {Status: 200, Header: `a b: \x0d\x0aX: y` + "\n", Body: []byte("body")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			svc := testservice.Setup{Store: testservice.ForgedStore{Response: &resp}}.Serve(t, testservice.Echo)
-			got := onlyResponse(t, svc.Server.Listener.Addr().String())
+			got := requestOnlyResponse(t, svc.Server.Listener.Addr().String())
 			require.Equal(t, resp.Status, got.Status)
 			require.Equal(t, string(resp.Body), got.Body)
 			require.True(t, got.Replayed())
@@ -568,11 +570,14 @@ func TestUnusualResponseIsReplayed(t *testing.T) {
 	}
 }
 
-// A fingerprint of nothing but zeros is that of a running attempt which the store cannot see. It opens no answer.
+// A fingerprint of zeros stands for a running attempt with a fingerprint that the store cannot see. No request
+// matches the fingerprint of zeros.
 func TestForgedFingerprintMatchesNoRequest(t *testing.T) {
 	t.Parallel()
 	lost := func(record *idempotency.Record) { record.Fingerprint = idempotency.Fingerprint{} }
-	svc := testservice.Setup{Store: &testservice.AlteredStore{Store: testservice.NewSpyStore(), Alter: lost}}.Guard(t, testservice.Echo)
+	svc := testservice.Setup{
+		Store: &testservice.AlteredStore{Store: testservice.NewSpyStore(), Alter: lost},
+	}.Guard(t, testservice.Echo)
 	require.Equal(t, http.StatusCreated, svc.Call("k", "body").Status)
 	testservice.RequireProblem(t, svc.Call("k", "another body"), http.StatusConflict, "key-reused")
 }
@@ -626,7 +631,8 @@ func TestReplayIsRefused(t *testing.T) {
 	}
 }
 
-// Options.Replay sees what is replayed: without the fields that were stored before OmitHeaders had them.
+// Options.Replay gets the response as the client gets it: without the fields of OmitHeaders, even from a record older
+// than this option.
 func TestReplayIsAskedAboutWhatIsSent(t *testing.T) {
 	t.Parallel()
 	store := testservice.NewSpyStore()
@@ -654,7 +660,7 @@ func TestReplayIsAskedAboutWhatIsSent(t *testing.T) {
 	require.Empty(t, asked.Trailer)
 }
 
-// Options.Replay reads the body of its request from the start, as a handler does, and keeps no hold of it.
+// Options.Replay reads the body of the request from its start, as a handler does. The body is closed after the call.
 func TestReplayIsAskedWithTheBody(t *testing.T) {
 	t.Parallel()
 	var read []string
@@ -677,7 +683,7 @@ func TestReplayIsAskedWithTheBody(t *testing.T) {
 	require.Empty(t, read[2])
 }
 
-// A form that Options.Replay parses leaves no files behind.
+// The files of a form are removed after Options.Replay has parsed the form.
 func TestReplayParsesAForm(t *testing.T) {
 	t.Parallel()
 	body := "--b\r\nContent-Disposition: form-data; name=f; filename=f\r\n\r\nxx\r\n--b--\r\n"
@@ -705,7 +711,7 @@ func TestReplayParsesAForm(t *testing.T) {
 	}, 10*time.Second, time.Millisecond)
 }
 
-// An answer that nobody gets is not shown to Options.Replay.
+// Options.Replay is called only for answers that clients may get.
 func TestReplayIsAskedOnlyAboutWhatCanBeReplayed(t *testing.T) {
 	t.Parallel()
 	svc := testservice.Setup{Opts: idempotency.Options{MaxResponse: 4, Replay: func(*http.Request, *idempotency.Response) error {
@@ -717,7 +723,7 @@ func TestReplayIsAskedOnlyAboutWhatCanBeReplayed(t *testing.T) {
 	testservice.RequireProblem(t, svc.Call("k", "another"), http.StatusConflict, "key-reused")
 }
 
-// Fields that are omitted since a change of the options are not replayed from older records, either.
+// A field that OmitHeaders has listed since a change of the options is not replayed from older records, either.
 func TestOmittedFieldOfAnOlderRecord(t *testing.T) {
 	t.Parallel()
 	store := testservice.NewSpyStore()
@@ -753,7 +759,7 @@ func TestOmittedFieldOfAnOlderRecord(t *testing.T) {
 	}
 }
 
-// The mark of a replay comes from the middleware, never from a handler or what is behind it.
+// The mark of a replay comes only from the Middleware, and never from a handler or a service behind the handler.
 func TestHandlerCannotMarkItsAnswerAsAReplay(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"Idempotent-Replayed", "idempotent-replayed", http.TrailerPrefix + "Idempotent-Replayed"} {
@@ -805,7 +811,7 @@ func TestLargeHeaderIsNotStored(t *testing.T) {
 	}
 }
 
-// A 101 goes on in another protocol: there is nothing that could be replayed.
+// After a 101, the connection continues in a new protocol, so no answer can be replayed.
 func TestSwitchOfProtocolsIsNotReplayed(t *testing.T) {
 	t.Parallel()
 	svc := testservice.Setup{}.Guard(t, testservice.Status(http.StatusSwitchingProtocols))
@@ -813,8 +819,8 @@ func TestSwitchOfProtocolsIsNotReplayed(t *testing.T) {
 	testservice.RequireProblem(t, svc.Call("k", ""), http.StatusConflict, "not-replayable")
 }
 
-// An answer with many fields that its Connection field names is filtered in time that grows with their number, not with
-// its square: each name is looked up.
+// The Connection field of an answer may list many fields. The answer is filtered in linear time, because each name is
+// looked up.
 func TestManyConnectionFields(t *testing.T) {
 	t.Parallel()
 	const n = 3000
@@ -830,9 +836,10 @@ func TestManyConnectionFields(t *testing.T) {
 	})
 	first := svc.Call("k", "")
 	require.Len(t, first.Header, 2*n+1)
-	require.Len(t, svc.Call("k", "").Header, n+1, "those that are not listed, and the mark")
+	require.Len(t, svc.Call("k", "").Header, n+1, "the fields that are not listed, and the mark of a replay")
 }
 
+// waiting are the options of a Runner whose duplicates wait for the answer.
 var waiting = idempotency.RunnerOptions{Wait: time.Minute}
 
 // startOperation starts work that takes d and returns err. After the work has begun, startOperation returns a function
@@ -852,6 +859,7 @@ func (b *runnerBench) startOperation(d time.Duration, err error) (wait func()) {
 	return func() { <-ended }
 }
 
+// mustNotWork returns work that fails the test.
 func mustNotWork(t *testing.T) func(context.Context) (idempotency.Response, error) {
 	return func(context.Context) (idempotency.Response, error) {
 		t.Error("executed")
@@ -908,8 +916,8 @@ func TestWaitEnds(t *testing.T) {
 	})
 }
 
-// The waiting requests of one user are bounded. Beyond that one is told at once that its key is in progress, while
-// another user waits.
+// The number of waiting requests of each user is bounded. A request beyond the limit gets the problem in-progress at
+// once, while the request of a second user waits.
 func TestWaitingRequestsOfAUserAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -921,7 +929,7 @@ func TestWaitingRequestsOfAUserAreBounded(t *testing.T) {
 		}.Guard(t, func(http.ResponseWriter, *http.Request) { <-finish })
 		alice, bob := testservice.WithHeader("X-User", "alice"), testservice.WithHeader("X-User", "bob")
 		var group sync.WaitGroup
-		for range 2 { // what was taken was given back
+		for range 2 { // the second round needs the places that the first round has given back
 			key := rand.Text()
 			for _, user := range []testservice.Edit{alice, bob} {
 				group.Go(func() { svc.Call(key, "", user) })
@@ -963,7 +971,7 @@ func TestManyWaitersAskTheStoreSeldom(t *testing.T) {
 				}
 				group.Wait()
 				wait()
-				// One look each, and one poller for all of them that looks four times a second at most.
+				// Each waiter asks once, and one of them polls for all, at most four times a second.
 				require.LessOrEqual(t, here.store.Begins.Load(), int64(1+waiters+50))
 			})
 		})
@@ -977,7 +985,7 @@ func TestWaiterTakesOverThePolling(t *testing.T) {
 		owner = newBench(t, here.store, waiting)
 		wait := owner.startOperation(10*time.Second, nil)
 		var group sync.WaitGroup
-		for i := range 10 { // each of them leads for a second, and then its client hangs up
+		for i := range 10 { // each waiter polls for a second, and then its client hangs up
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*time.Second+time.Millisecond)
 			defer cancel()
 			group.Go(func() {
@@ -1044,7 +1052,7 @@ func TestWaiterIsToldThatTheStoreFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := testservice.NewSpyStore()
 		open := waiting
-		open.FailOpen = true // no excuse: another attempt may still be running
+		open.FailOpen = true // but FailOpen does not apply: another attempt may still be running
 		b := newBench(t, store, open)
 		store.OnBegin = func(_ context.Context, n int64, step func() error) error {
 			if n > 4 {
@@ -1079,7 +1087,8 @@ func TestAnotherRequestDoesNotWait(t *testing.T) {
 	})
 }
 
-// FailOpen takes the risk that a key is held by somebody. It does not run what is known to be running.
+// FailOpen accepts the risk of an unknown attempt that holds the key. After a request has waited for a running
+// attempt, FailOpen does not apply.
 func TestFailOpenDoesNotRunBesideTheAttemptThatItWaitedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -1101,13 +1110,14 @@ func TestFailOpenDoesNotRunBesideTheAttemptThatItWaitedFor(t *testing.T) {
 	})
 }
 
-// Of two requests that wait for a key, one asks the store. What it hears tells the other nothing about fingerprints. Here the
-// operation that both wait for is not the same: the key was freed, and claimed with another payload, between two looks.
+// Of two requests waiting for a key, the leader polls the store. The polled record says nothing about the fingerprint
+// of the follower. Here the leader and the follower belong to different operations: between two polls, the key is
+// freed, and claimed with the payload of the follower.
 func TestWaitersOfAStoreWithSecretFingerprints(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := secretiveStore{testservice.NewSpyStore()}
-		runners := make([]*idempotency.Runner, 2) // as in two processes: neither wakes those that wait in the other one
+		store := concealingStore{testservice.NewSpyStore()}
+		runners := make([]*idempotency.Runner, 2) // as in two processes: neither Runner wakes the waiters of the other Runner
 		for i := range runners {
 			var err error
 			runners[i], err = idempotency.NewRunner(store, idempotency.RunnerOptions{Wait: time.Minute, Logger: slog.New(slog.DiscardHandler)})
@@ -1137,10 +1147,10 @@ func TestWaitersOfAStoreWithSecretFingerprints(t *testing.T) {
 	})
 }
 
-// secretiveStore tells a different fingerprint to each request that is another.
-type secretiveStore struct{ *testservice.SpyStore }
+// concealingStore conceals the fingerprint of a record: each request with another fingerprint gets a different value.
+type concealingStore struct{ *testservice.SpyStore }
 
-func (s secretiveStore) Begin(
+func (s concealingStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	record, claim, err := s.SpyStore.Begin(ctx, key, request)
@@ -1150,15 +1160,15 @@ func (s secretiveStore) Begin(
 	return record, claim, err
 }
 
-// wrapper is a store of somebody else's in front of another one.
+// wrapper is a third-party store in front of a store.
 type wrapper struct{ idempotency.Store }
 
 func (w wrapper) Unwrap() idempotency.Store { return w.Store }
 
-// deadlineStore notes whether Begin had a deadline.
+// deadlineStore notes whether the context of Begin had a deadline.
 type deadlineStore struct {
 	idempotency.Store
-	had *bool
+	hadDeadline *bool
 }
 
 func (s deadlineStore) Unwrap() idempotency.Store { return s.Store }
@@ -1166,18 +1176,20 @@ func (s deadlineStore) Unwrap() idempotency.Store { return s.Store }
 func (s deadlineStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	_, *s.had = ctx.Deadline()
+	_, *s.hadDeadline = ctx.Deadline()
 	return s.Store.Begin(ctx, key, request)
 }
 
+// immediateStore is a deadlineStore with the method Immediate.
 type immediateStore struct {
 	deadlineStore
-	immediate bool
+	isImmediate bool
 }
 
-func (s immediateStore) Immediate() bool { return s.immediate }
+func (s immediateStore) Immediate() bool { return s.isImmediate }
 
-// Only a store that says itself that it never waits is asked without a deadline.
+// Begin runs without a deadline only if the store itself is immediate. Wrappers and stores without the method get a
+// deadline.
 func TestImmediateStore(t *testing.T) {
 	t.Parallel()
 	had := false
@@ -1199,13 +1211,13 @@ func TestImmediateStore(t *testing.T) {
 	require.True(t, idempotency.NewMemoryStore(idempotency.MemoryOptions{}).Immediate())
 }
 
-// rememberingStore has a completed record at hand for every key.
-type rememberingStore struct {
+// cachedRecordStore returns a completed record from a cache for every key.
+type cachedRecordStore struct {
 	idempotency.Store
 	record idempotency.Record
 }
 
-func (s rememberingStore) Begin(
+func (s cachedRecordStore) Begin(
 	context.Context, idempotency.Key, idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	record := s.record
@@ -1213,7 +1225,7 @@ func (s rememberingStore) Begin(
 	return record, nil, nil
 }
 
-// What a store has at hand is judged as any other record. The event of a replay says where the answer comes from.
+// Records from a cache are checked like all records. The event of a replay reports the cache as the source.
 func TestRecordFromCache(t *testing.T) {
 	t.Parallel()
 	inner := testservice.NewSpyStore()
@@ -1224,7 +1236,7 @@ func TestRecordFromCache(t *testing.T) {
 	record, _, err := inner.Store.Begin(t.Context(), idempotency.Key{User: "single", Endpoint: "POST /payments", ID: "key"}, testservice.AttemptFor(time.Hour))
 	require.NoError(t, err)
 
-	svc = testservice.Setup{Store: rememberingStore{inner, record}}.Guard(t, testservice.Echo)
+	svc = testservice.Setup{Store: cachedRecordStore{inner, record}}.Guard(t, testservice.Echo)
 	testservice.RequireReplay(t, first, svc.Call("key", "body"))
 	require.True(t, svc.Journal.Last(t).FromCache)
 	testservice.RequireProblem(t, svc.Call("key", "another body"), http.StatusConflict, "key-reused")

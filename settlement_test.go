@@ -25,7 +25,7 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// requireLive requires that nothing has ended ctx yet.
+// requireLive requires that ctx is live: Err and Cause return nil, and the Done channel is open.
 func requireLive(t *testing.T, ctx context.Context) {
 	t.Helper()
 	require.NoError(t, ctx.Err())
@@ -37,7 +37,7 @@ func requireLive(t *testing.T, ctx context.Context) {
 	}
 }
 
-// requireEnded requires that ctx has ended as contexts do.
+// requireEnded waits until ctx ends, and requires the given error and cause.
 func requireEnded(t *testing.T, ctx context.Context, err, cause error) {
 	t.Helper()
 	<-ctx.Done()
@@ -47,11 +47,11 @@ func requireEnded(t *testing.T, ctx context.Context, err, cause error) {
 
 var errHungUp = errors.New("hung up")
 
-// The context of work ends with that of its caller, when the claim is lost, and when work has returned.
+// The context of work ends when the caller's context ends, when the claim is lost, and when work has returned.
 func TestContextOfWork(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		during     func(t *testing.T, ctx context.Context, hangUp func()) // in work
+		during     func(t *testing.T, ctx context.Context, hangUp func()) // called by work
 		err, cause error                                                  // afterwards
 	}{
 		"never asked":   {func(*testing.T, context.Context, func()) {}, context.Canceled, context.Canceled},
@@ -67,7 +67,7 @@ func TestContextOfWork(t *testing.T) {
 			require.Equal(t, errHungUp, context.Cause(ctx))
 			requireEnded(t, ctx, context.Canceled, errHungUp)
 		}, context.Canceled, errHungUp},
-		"caller hangs up, and nobody asks": {func(_ *testing.T, _ context.Context, hangUp func()) { hangUp() },
+		"caller hangs up, and work does not ask": {func(_ *testing.T, _ context.Context, hangUp func()) { hangUp() },
 			context.Canceled, errHungUp},
 		"lost": {func(t *testing.T, ctx context.Context, _ func()) {
 			time.Sleep(time.Minute)
@@ -96,7 +96,11 @@ func TestContextOfWork(t *testing.T) {
 	}
 }
 
-func testContextOfWork(t *testing.T, during func(*testing.T, context.Context, func()), ask func(*testing.T, context.Context), err, cause error) {
+// testContextOfWork runs work that calls during. After the end of work, testContextOfWork calls ask with the context
+// of work, and requires err and cause of this context.
+func testContextOfWork(
+	t *testing.T, during func(*testing.T, context.Context, func()), ask func(*testing.T, context.Context), err, cause error,
+) {
 	store := testservice.NewSpyStore()
 	store.OnExtend = testservice.Failing(testservice.Always, idempotency.ErrClaimLost)
 	b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
@@ -132,14 +136,15 @@ func TestContextOfWorkIsSafeForConcurrentUse(t *testing.T) {
 					assert.Error(t, ctx.Err())
 				})
 			}
-			return idempotency.Response{}, errHungUp // so that it runs each time
+			return idempotency.Response{}, errHungUp // an error, so that each call runs the work
 		})
 		require.Equal(t, errHungUp, err)
 	}
 	group.Wait()
 }
 
-// A step of the store ends by a deadline of its own, not with the request.
+// Each step of the store ends at its own deadline, after StoreTimeout, even if the request's context has ended before
+// the step.
 func TestStepsEndByTheirDeadlines(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -164,7 +169,7 @@ func TestStepsEndByTheirDeadlines(t *testing.T) {
 	})
 }
 
-// signalWhenClientLeaves is middleware that sends to gone when the server has noticed that the client left.
+// signalWhenClientLeaves returns middleware that sends to gone when the server notices the client's departure.
 func signalWhenClientLeaves(gone chan<- struct{}) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -175,7 +180,7 @@ func signalWhenClientLeaves(gone chan<- struct{}) func(http.Handler) http.Handle
 	}
 }
 
-// The work goes on when the client has left, and the retry gets its answer.
+// The handler goes on after the client has left, and the retry gets the handler's answer.
 func TestClientThatLeavesDecidesNothing(t *testing.T) {
 	t.Parallel()
 	working, gone, finish := make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{})
@@ -184,7 +189,7 @@ func TestClientThatLeavesDecidesNothing(t *testing.T) {
 		select {
 		case <-finish:
 			testservice.Echo(w, r)
-		case <-r.Context().Done(): // obeys, and says nothing
+		case <-r.Context().Done(): // the handler would return without an answer
 		}
 	})
 	svc.HangUp(t, "k", working, gone)
@@ -197,7 +202,8 @@ func TestClientThatLeavesDecidesNothing(t *testing.T) {
 	require.EqualValues(t, 1, svc.Runs.Load())
 }
 
-// A handler that is tied to its client may give up without a word. That is no answer.
+// With CancelWithClient or Stream, the context of the handler ends when the client leaves. A handler that then
+// returns without a word has given no answer, so the claim is released, or abandoned with Refuse.
 func TestHandlerThatEndsWithItsClient(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]idempotency.Options{
@@ -206,7 +212,7 @@ func TestHandlerThatEndsWithItsClient(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			svc := endedWithItsClient(t, opts)
+			svc := serveLeavingClient(t, opts)
 			require.Equal(t, idempotency.OutcomeReleased, svc.Journal.Last(t).Outcome)
 			require.Equal(t, http.StatusCreated, svc.Post("k", "b").Status)
 		})
@@ -215,7 +221,7 @@ func TestHandlerThatEndsWithItsClient(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			opts := idempotency.Options{CancelWithClient: true, Abandoned: idempotency.Refuse, Lease: time.Minute}
-			svc := endedWithItsClient(t, opts)
+			svc := serveLeavingClient(t, opts)
 			require.Equal(t, idempotency.OutcomeAbandoned, svc.Journal.Last(t).Outcome)
 			time.Sleep(time.Minute)
 			testservice.RequireProblem(t, svc.Post("k", "b"), http.StatusConflict, "outcome-unknown")
@@ -223,8 +229,9 @@ func TestHandlerThatEndsWithItsClient(t *testing.T) {
 	})
 }
 
-// endedWithItsClient returns a service whose first client has left, and with it the handler.
-func endedWithItsClient(t *testing.T, opts idempotency.Options) *testservice.Service {
+// serveLeavingClient returns a service after the departure of its first client. The handler of that client has
+// returned.
+func serveLeavingClient(t *testing.T, opts idempotency.Options) *testservice.Service {
 	t.Helper()
 	working, gone := make(chan struct{}, 1), make(chan struct{}, 1)
 	svc := testservice.Setup{Outer: signalWhenClientLeaves(gone), Opts: opts}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -240,7 +247,8 @@ func endedWithItsClient(t *testing.T, opts idempotency.Options) *testservice.Ser
 	return svc
 }
 
-// withTimeout is middleware that limits the time of a request, and answers after the deadline, as chi's Timeout does.
+// withTimeout returns middleware that limits the time of a request, and answers 504 after the deadline, as chi's
+// Timeout does.
 func withTimeout(d time.Duration) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -256,8 +264,8 @@ func withTimeout(d time.Duration) func(http.Handler) http.Handler {
 	}
 }
 
-// A handler that obeys a deadline without a word has not answered: the answer of outer middleware goes out, and the
-// retry runs again.
+// A handler that returns at its deadline without a word has given no answer: the client gets the answer of the outer
+// middleware, and the retry runs the handler again. With Refuse, the retry is refused.
 func TestGivingUpAtADeadlineIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	const allowed = time.Second
@@ -268,13 +276,15 @@ func TestGivingUpAtADeadlineIsNoAnswer(t *testing.T) {
 	}{
 		"middleware answers":  {withTimeout(allowed), http.StatusGatewayTimeout},
 		"http.TimeoutHandler": {func(h http.Handler) http.Handler { return http.TimeoutHandler(h, allowed, "") }, http.StatusServiceUnavailable},
-		"nobody answers":      {withDeadline(allowed), http.StatusOK}, // as without a key
+		"no answer":           {withDeadline(allowed), http.StatusOK}, // as without a key
 	} {
 		for _, policy := range []idempotency.Abandoned{idempotency.ReExecute, idempotency.Refuse} {
 			t.Run(fmt.Sprint(name, policy), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					svc := testservice.Setup{Outer: test.outer, Opts: idempotency.Options{Abandoned: policy}}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
+					svc := testservice.Setup{
+						Outer: test.outer, Opts: idempotency.Options{Abandoned: policy},
+					}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 						if r.Header.Get("X-Give-Up") == "" {
 							testservice.Echo(w, r)
 							return
@@ -304,7 +314,7 @@ func TestGivingUpAtADeadlineIsNoAnswer(t *testing.T) {
 	}
 }
 
-// withDeadline is middleware that sets a deadline and leaves the answer to the handler.
+// withDeadline returns middleware that sets a deadline, and leaves the answer to the handler.
 func withDeadline(d time.Duration) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -315,8 +325,8 @@ func withDeadline(d time.Duration) func(http.Handler) http.Handler {
 	}
 }
 
-// A handler that answers although its time is up has answered. Its client got the answer of outer middleware, and the
-// retry gets that of the handler.
+// A handler that answers after its deadline has answered. The client has got the answer of the outer middleware, and
+// the retry gets the answer of the handler.
 func TestAnswerAfterADeadlineIsStored(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -342,7 +352,9 @@ func TestContextOfAHandler(t *testing.T) {
 		type key struct{}
 		store := testservice.NewSpyStore()
 		store.OnExtend = testservice.Failing(testservice.Always, idempotency.ErrClaimLost)
-		svc := testservice.Setup{Store: store, Opts: idempotency.Options{Lease: time.Minute}}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
+		svc := testservice.Setup{
+			Store: store, Opts: idempotency.Options{Lease: time.Minute},
+		}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 			ctx := r.Context()
 			requireLive(t, ctx)
 			require.Equal(t, "value", ctx.Value(key{}))
@@ -360,7 +372,7 @@ func TestContextOfAHandler(t *testing.T) {
 	})
 }
 
-// What prints a context must not show the user and the key.
+// A printed context conceals the user and the key.
 func TestPrintedContextShowsNoKey(t *testing.T) {
 	t.Parallel()
 	svc := testservice.Setup{User: func(*http.Request) (string, error) { return "secretuser", nil }}.Guard(t,
@@ -373,7 +385,8 @@ func TestPrintedContextShowsNoKey(t *testing.T) {
 	require.EqualValues(t, 1, svc.Runs.Load())
 }
 
-// A handler that is guarded twice runs once, whichever of the two has the answer.
+// A handler behind two Middlewares of the same store runs once, with and without Wait, and each request asks the
+// store once.
 func TestMountedTwice(t *testing.T) {
 	t.Parallel()
 	for _, wait := range []time.Duration{0, time.Minute} {
@@ -390,7 +403,8 @@ func TestMountedTwice(t *testing.T) {
 	}
 }
 
-// Another key, user or store is another operation, also inside of one.
+// A different key, user or store makes a different operation, even inside a running operation. Here the outer
+// Middleware has its own user.
 func TestOperationInsideOfAnother(t *testing.T) {
 	t.Parallel()
 	store := testservice.NewSpyStore()
@@ -403,12 +417,14 @@ func TestOperationInsideOfAnother(t *testing.T) {
 	require.EqualValues(t, 1, svc.Runs.Load())
 }
 
-// A request that waits and whose client leaves is not one that was refused.
+// If a client leaves while its request waits, the outcome is OutcomeClientLeft, because the request was not refused.
 func TestWaitingClientThatLeaves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		finish := make(chan struct{})
-		svc := testservice.Setup{Opts: idempotency.Options{Wait: time.Hour}}.Guard(t, func(w http.ResponseWriter, r *http.Request) { <-finish })
+		svc := testservice.Setup{
+			Opts: idempotency.Options{Wait: time.Hour},
+		}.Guard(t, func(w http.ResponseWriter, r *http.Request) { <-finish })
 		go svc.Call("k", "b")
 		synctest.Wait()
 		ctx, leave := context.WithCancel(t.Context())
@@ -421,7 +437,8 @@ func TestWaitingClientThatLeaves(t *testing.T) {
 	})
 }
 
-// A retry is told to come back soon as long as the owner renews its lease, and at the end of the lease if it does not.
+// Retry-After is one second while the owner renews its lease. After the last renewal, Retry-After is the rest of the
+// lease.
 func TestRetryAfterOfWhatIsInProgress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -457,15 +474,16 @@ func TestRetryAfterOfWhatIsInProgress(t *testing.T) {
 	})
 }
 
-// patientContext ends later than its deadline says, as a timer may.
-type patientContext struct {
+// lateContext ends later than its deadline, as the timer of a context may be late.
+type lateContext struct {
 	context.Context
 	deadline time.Time
 }
 
-func (c patientContext) Deadline() (time.Time, bool) { return c.deadline, true }
+func (c lateContext) Deadline() (time.Time, bool) { return c.deadline, true }
 
-// Outer middleware is told of its deadline by a timer of its own. The request is not over before.
+// A request lasts until the context of the outer middleware has ended, even after the context's deadline, because
+// outer middleware learns of the deadline from its own timer.
 func TestGivingUpWaitsForTheOuterDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -473,12 +491,12 @@ func TestGivingUpWaitsForTheOuterDeadline(t *testing.T) {
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
-		svc.Call("k", "b", testservice.WithContext(patientContext{ctx, began.Add(time.Second)}))
+		svc.Call("k", "b", testservice.WithContext(lateContext{ctx, began.Add(time.Second)}))
 		require.Equal(t, 2*time.Second, time.Since(began))
 	})
 }
 
-// A handler that keeps its silence has answered, also when its time is over.
+// After Keep, a handler that has written nothing has answered with an empty 200, even after its deadline.
 func TestMissingAnswerThatIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -492,12 +510,14 @@ func TestMissingAnswerThatIsKept(t *testing.T) {
 	})
 }
 
-// Nothing is added to an answer that was streamed, even if it does not count.
+// Nothing is added to a streamed answer, even if the claim is lost at the completion.
 func TestNothingIsAddedToAStreamAfterALostClaim(t *testing.T) {
 	t.Parallel()
 	store := testservice.NewSpyStore()
 	store.OnComplete = testservice.Failing(testservice.Always, idempotency.ErrClaimLost)
-	svc := testservice.Setup{Store: store, Opts: idempotency.Options{Stream: true}}.Serve(t, func(w http.ResponseWriter, _ *http.Request) {
+	svc := testservice.Setup{
+		Store: store, Opts: idempotency.Options{Stream: true},
+	}.Serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "event")
 		w.(http.Flusher).Flush()
 	})
@@ -507,7 +527,8 @@ func TestNothingIsAddedToAStreamAfterALostClaim(t *testing.T) {
 	require.Equal(t, idempotency.OutcomeClaimLost, svc.Journal.Last(t).Outcome)
 }
 
-// An answer without protection may be as large as it likes.
+// MaxResponse limits only answers to be stored. FailOpen runs a handler without a claim, and sends a larger answer in
+// full.
 func TestLargeAnswerWithoutProtection(t *testing.T) {
 	t.Parallel()
 	store := testservice.NewSpyStore()
@@ -516,14 +537,15 @@ func TestLargeAnswerWithoutProtection(t *testing.T) {
 	require.Equal(t, "over the limit", svc.Call("k", "over the limit").Body)
 }
 
-// framework is a writer as that of echo, which answers after its handlers have returned.
-type framework struct{ http.ResponseWriter }
+// frameworkWriter is a ResponseWriter like the writer of echo. Such a framework answers after its handlers have
+// returned.
+type frameworkWriter struct{ http.ResponseWriter }
 
-func (framework) Before(func()) {}
-func (framework) After(func())  {}
+func (frameworkWriter) Before(func()) {}
+func (frameworkWriter) After(func())  {}
 
-// Every way in which a handler can end, with every verdict, has one fate: the outcome, what the
-// client gets, and what a retry finds three leases later follow from it.
+// Each end of a handler, combined with each verdict, has one record action. The action determines the outcome, the
+// answer to the client, and what a retry finds three leases later.
 func TestEveryRecordAction(t *testing.T) {
 	t.Parallel()
 	status := func(status int) http.HandlerFunc {
@@ -531,10 +553,10 @@ func TestEveryRecordAction(t *testing.T) {
 	}
 	verdicts := []idempotency.Verdict{0, idempotency.Keep, idempotency.Tombstone, idempotency.Free, idempotency.Unknown}
 	endings := []struct {
-		name   string
-		end    http.HandlerFunc
-		fates  string // with each verdict
-		status string // that the first client gets, with each verdict
+		name    string
+		end     http.HandlerFunc
+		actions string // one for each verdict
+		status  string // in the answer to the first client, one for each verdict
 	}{
 		{"panics", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 			"unknown unknown unknown unknown unknown", "0 0 0 0 0"},
@@ -555,13 +577,13 @@ func TestEveryRecordAction(t *testing.T) {
 		for i, verdict := range verdicts {
 			for name, abandoned := range policies {
 				synctest.Test(t, func(t *testing.T) {
-					fate := strings.Fields(ending.fates)[i]
-					what := fmt.Sprintf("%s, verdict %d, %s: %s", ending.name, verdict, name, fate)
+					action := strings.Fields(ending.actions)[i]
+					what := fmt.Sprintf("%s, verdict %d, %s: %s", ending.name, verdict, name, action)
 					setup := testservice.Setup{
 						Opts: idempotency.Options{
 							Abandoned: abandoned, Storable: func(resp *idempotency.Response) bool { return resp.Status < 400 },
 						},
-						Outer: answersForTheSilent(ending.name == "left open"),
+						Outer: answerForSilentHandler(ending.name == "left open"),
 					}
 					var svc *testservice.Service
 					svc = setup.Guard(t, func(w http.ResponseWriter, r *http.Request) {
@@ -586,9 +608,9 @@ func TestEveryRecordAction(t *testing.T) {
 					refuses := abandoned == idempotency.Refuse
 					wanted := idempotency.OutcomeReleased
 					switch {
-					case fate == "kept" || fate == "tombstone":
+					case action == "kept" || action == "tombstone":
 						wanted = idempotency.OutcomeExecuted
-					case fate == "unknown" && refuses:
+					case action == "unknown" && refuses:
 						wanted = idempotency.OutcomeAbandoned
 					}
 					require.Equal(t, []idempotency.Outcome{wanted}, svc.Journal.Outcomes(), what)
@@ -596,14 +618,14 @@ func TestEveryRecordAction(t *testing.T) {
 					time.Sleep(90 * time.Second)
 					again := svc.Call("k", "b")
 					switch {
-					case fate == "kept":
+					case action == "kept":
 						require.True(t, again.Replayed(), what)
 						require.Equal(t, first.Status, again.Status, what)
-					case fate == "tombstone":
+					case action == "tombstone":
 						testservice.RequireProblem(t, again, http.StatusConflict, "not-replayable")
-					case fate == "unknown" && refuses:
+					case action == "unknown" && refuses:
 						testservice.RequireProblem(t, again, http.StatusConflict, "outcome-unknown")
-					case fate == "released":
+					case action == "released":
 						require.Equal(t, "1", again.Body, what) // the record is forgotten
 					default:
 						require.Equal(t, "2", again.Body, what)
@@ -614,21 +636,21 @@ func TestEveryRecordAction(t *testing.T) {
 	}
 }
 
-// answersForTheSilent returns outer middleware that answers if its handler has not: as a framework does, or as one that
-// sets a deadline.
-func answersForTheSilent(later bool) func(http.Handler) http.Handler {
+// answerForSilentHandler returns outer middleware that answers if the handler has written nothing: with asFramework
+// as a framework does, otherwise as middleware with a deadline does.
+func answerForSilentHandler(asFramework bool) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			written := &writeSpy{ResponseWriter: w}
 			switch {
-			case later:
-				next.ServeHTTP(framework{written}, r)
+			case asFramework:
+				next.ServeHTTP(frameworkWriter{written}, r)
 			default:
 				next.ServeHTTP(written, r)
 			}
 			switch {
-			case written.wrote:
-			case later:
+			case written.hasWritten:
+			case asFramework:
 				w.WriteHeader(http.StatusTeapot)
 			default:
 				w.WriteHeader(http.StatusGatewayTimeout)
@@ -637,23 +659,24 @@ func answersForTheSilent(later bool) func(http.Handler) http.Handler {
 	}
 }
 
-// writeSpy notes whether anything was written.
+// writeSpy notes whether the handler has written anything.
 type writeSpy struct {
 	http.ResponseWriter
-	wrote bool
+	hasWritten bool
 }
 
 func (w *writeSpy) WriteHeader(status int) {
-	w.wrote = true
+	w.hasWritten = true
 	w.ResponseWriter.WriteHeader(status)
 }
 
 func (w *writeSpy) Write(p []byte) (int, error) {
-	w.wrote = true
+	w.hasWritten = true
 	return w.ResponseWriter.Write(p)
 }
 
-// failBetween returns the hook of a store that fails between two times, counted from the start of the test.
+// failBetween returns a hook of a store that fails from the time from until the time to, both counted from the call
+// of failBetween.
 func failBetween(from, to time.Duration) testservice.Hook {
 	start := time.Now()
 	return func(ctx context.Context, _ int64, step func() error) error {
@@ -664,15 +687,17 @@ func failBetween(from, to time.Duration) testservice.Hook {
 	}
 }
 
-// The process has the answer, and the store comes back before the lease is over or after: nobody else runs the
-// operation in the meantime.
+// The process keeps an answer while the store is down, and stores the answer when the store is back, within the lease
+// or after its end. No other attempt runs the operation in the meantime.
 func TestAnswerIsStoredWhenTheStoreIsBack(t *testing.T) {
 	t.Parallel()
 	for name, down := range map[string]time.Duration{"within the lease": 6 * time.Second, "after the lease": time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			store := testservice.NewSpyStore()
 			store.OnComplete, store.OnExtend, store.OnBegin = failBetween(0, down), failBetween(0, down), failBetween(1, down)
-			svc := testservice.Setup{Store: store, Opts: idempotency.Options{StoreTimeout: 2 * time.Second}}.Guard(t, testservice.AttemptNumber)
+			svc := testservice.Setup{
+				Store: store, Opts: idempotency.Options{StoreTimeout: 2 * time.Second},
+			}.Guard(t, testservice.AttemptNumber)
 			began := time.Now()
 			first := svc.Call("k", "b")
 			require.Equal(t, "attempt 1", first.Body)
@@ -687,7 +712,7 @@ func TestAnswerIsStoredWhenTheStoreIsBack(t *testing.T) {
 	}
 }
 
-// While the answer is not stored, the lease is renewed.
+// The lease is renewed until the answer is stored.
 func TestLeaseOfAnAnswerThatIsNotStoredIsRenewed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -703,11 +728,12 @@ func TestLeaseOfAnAnswerThatIsNotStoredIsRenewed(t *testing.T) {
 		testservice.RequireReplay(t, first, svc.Call("k", "b"))
 		renewed := store.Extends.Load()
 		time.Sleep(time.Hour)
-		require.Equal(t, renewed, store.Extends.Load(), "renewed after it was stored")
+		require.Equal(t, renewed, store.Extends.Load(), "renewed after the answer was stored")
 	})
 }
 
-// The answer that the store does not take is in a buffer, which serves the next request.
+// The body of an answer lies in a buffer, and the next requests use this buffer, too. The body stays unchanged until
+// the answer is stored.
 func TestAnswerThatIsNotStoredYetKeepsItsBody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -729,7 +755,8 @@ func TestAnswerThatIsNotStoredYetKeepsItsBody(t *testing.T) {
 	})
 }
 
-// Another attempt has taken over while the store was down. Its answer counts, and the late one is not stored.
+// While the store was down, another attempt has taken over and completed the operation. The answer of that attempt is
+// replayed, and the late answer is not stored.
 func TestLateAnswerOfALostClaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -780,7 +807,7 @@ func TestShutdownWaitsForWhatIsNotSettled(t *testing.T) {
 		err = b2.Shutdown(short)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorContains(t, err, "1 operations are not settled")
-		require.NoError(t, b2.Shutdown(t.Context()), "it was given up")
+		require.NoError(t, b2.Shutdown(t.Context()), "the operation was given up")
 
 		require.NoError(t, b.Shutdown(t.Context()))
 		require.GreaterOrEqual(t, time.Since(began), 50*time.Second)
@@ -791,7 +818,8 @@ func TestShutdownWaitsForWhatIsNotSettled(t *testing.T) {
 	})
 }
 
-// After Shutdown nothing goes on in the background.
+// After Shutdown, the Runner does no background work: an answer that the store does not take during the call is given
+// up.
 func TestNoBackgroundWorkAfterShutdown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -809,14 +837,15 @@ func TestNoBackgroundWorkAfterShutdown(t *testing.T) {
 	})
 }
 
-// keyOfMany returns the key of one of ten users, whose turn it is.
-func keyOfMany(n int) idempotency.Key {
+// spreadKeyOverUsers returns the key with the number n. The keys belong to ten users in turn.
+func spreadKeyOverUsers(n int) idempotency.Key {
 	key := testservice.NumberedKey(n)
 	key.User = strconv.Itoa(n % 10)
 	return key
 }
 
-// A store that is down for long must not fill the memory: beyond a limit, answers are not put off.
+// The number and the bytes of waiting answers are bounded, because a long outage of the store must not fill the
+// memory. Answers beyond the limit are given up.
 func TestBacklogIsBounded(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ answers, size, kept int }{
@@ -830,7 +859,7 @@ func TestBacklogIsBounded(t *testing.T) {
 				b := newBench(t, store, idempotency.RunnerOptions{StoreTimeout: time.Millisecond})
 				body := bytes.Repeat([]byte("x"), test.size)
 				for i := range test.answers {
-					_, _, err := b.Do(t.Context(), keyOfMany(i), nil, func(context.Context) (idempotency.Response, error) {
+					_, _, err := b.Do(t.Context(), spreadKeyOverUsers(i), nil, func(context.Context) (idempotency.Response, error) {
 						return idempotency.Response{Body: body}, nil
 					})
 					require.NoError(t, err)
@@ -848,7 +877,8 @@ func TestBacklogIsBounded(t *testing.T) {
 	}
 }
 
-// Claims that are to be released do not take the place of answers: anybody can cause as many as they like.
+// Claims waiting for their release have a limit of their own, because clients can cause any number of such claims,
+// which would take the place of answers.
 func TestReleasesLeaveRoomForAnswers(t *testing.T) {
 	t.Parallel()
 	const hostile = 1100
@@ -886,7 +916,8 @@ func TestReleasesLeaveRoomForAnswers(t *testing.T) {
 	}
 }
 
-// Releases are bounded, too. A claim beyond the limit lapses with its lease, and what was released makes room.
+// The number of claims waiting for their release is bounded, too. A claim beyond the limit lapses with its lease, and
+// each release makes room for a new claim.
 func TestReleasesAreBounded(t *testing.T) {
 	t.Parallel()
 	const most, calls = 1024, 1100
@@ -905,14 +936,14 @@ func TestReleasesAreBounded(t *testing.T) {
 		testservice.ShutdownAtEnd(t, r)
 		for round := range 2 {
 			for i := range calls {
-				_, _, err := r.Do(t.Context(), keyOfMany(round*calls+i), nil, mustNotWork(t))
+				_, _, err := r.Do(t.Context(), spreadKeyOverUsers(round*calls+i), nil, mustNotWork(t))
 				require.ErrorIs(t, err, idempotency.ErrUnavailable)
 			}
 			time.Sleep(time.Minute)
 		}
 		free := 0
 		for i := range 2 * calls {
-			if _, _, err := r.Do(t.Context(), keyOfMany(i), nil, someWork); err == nil {
+			if _, _, err := r.Do(t.Context(), spreadKeyOverUsers(i), nil, someWork); err == nil {
 				free++
 			}
 		}
@@ -930,7 +961,8 @@ func loseReplies(n int64) testservice.Hook {
 	}
 }
 
-// Nobody knows of a claim whose reply was lost. It must not block its key, nor leave an outcome that nobody knows.
+// A claim without a known reply belongs to no attempt. The Runner releases the claim, because the claim would block
+// the key, and leave an unknown outcome with Refuse.
 func TestClaimWhoseReplyWasLostIsReleased(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []idempotency.Abandoned{idempotency.ReExecute, idempotency.Refuse} {
@@ -948,7 +980,7 @@ func TestClaimWhoseReplyWasLostIsReleased(t *testing.T) {
 	}
 }
 
-// A store that breaks its contract does not break the process.
+// A ClaimInDoubtError without a claim breaks the contract of a store. The Middleware answers 503 and does not panic.
 func TestClaimInDoubtIsMissing(t *testing.T) {
 	t.Parallel()
 	store := testservice.NewSpyStore()
@@ -960,14 +992,17 @@ func TestClaimInDoubtIsMissing(t *testing.T) {
 	require.Zero(t, svc.Runs.Load())
 }
 
-// With Refuse, a claim that nobody knows of blocks its key until the record expires. So long it is tried to release it.
+// With Refuse, a claim whose reply was lost blocks its key until the record expires. The Runner tries to release the
+// claim for as long.
 func TestClaimWhoseReplyWasLostInALongOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := testservice.NewSpyStore()
 		store.OnBegin = loseReplies(1)
 		store.OnRelease = failBetween(0, time.Hour)
-		svc := testservice.Setup{Store: store, Opts: idempotency.Options{Abandoned: idempotency.Refuse}}.Guard(t, testservice.AttemptNumber)
+		svc := testservice.Setup{
+			Store: store, Opts: idempotency.Options{Abandoned: idempotency.Refuse},
+		}.Guard(t, testservice.AttemptNumber)
 		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
 		time.Sleep(time.Minute)
 		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "outcome-unknown")
@@ -976,7 +1011,8 @@ func TestClaimWhoseReplyWasLostInALongOutage(t *testing.T) {
 	})
 }
 
-// The request for a claim may be on its way for longer than we wait. It is released when it has arrived.
+// The request for a claim may reach the store after the Runner has stopped waiting for the reply. The Runner releases
+// the claim after its arrival.
 func TestClaimThatArrivesLateIsReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -984,7 +1020,7 @@ func TestClaimThatArrivesLateIsReleased(t *testing.T) {
 		var released atomic.Int64
 		store.OnRelease = func(_ context.Context, n int64, step func() error) error {
 			if n <= 3 {
-				return idempotency.ErrClaimLost // it is not there yet
+				return idempotency.ErrClaimLost // the claim has not arrived yet
 			}
 			released.Add(1)
 			return step()
@@ -998,16 +1034,19 @@ func TestClaimThatArrivesLateIsReleased(t *testing.T) {
 	})
 }
 
-// A claim that was never granted is not asked for until its record would have expired, nor even for a lease.
+// The store may have granted no claim at all. The Runner stops trying to release the claim after less than a lease,
+// long before the record would have expired.
 func TestClaimThatWasNeverGrantedIsForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := testservice.NewSpyStore()
 		store.OnRelease = testservice.Failing(testservice.Always, idempotency.ErrClaimLost)
 		store.OnBegin = loseReplies(1)
-		svc := testservice.Setup{Store: store, Opts: idempotency.Options{Abandoned: idempotency.Refuse}}.Guard(t, testservice.AttemptNumber)
+		svc := testservice.Setup{
+			Store: store, Opts: idempotency.Options{Abandoned: idempotency.Refuse},
+		}.Guard(t, testservice.AttemptNumber)
 		svc.Call("k", "b")
-		time.Sleep(10 * time.Second) // well within a lease, which a Shutdown must not wait for
+		time.Sleep(10 * time.Second) // well within a lease, because a Shutdown must not wait for a lease
 		asked := store.Releases.Load()
 		require.Positive(t, asked)
 		time.Sleep(time.Hour)
@@ -1015,13 +1054,16 @@ func TestClaimThatWasNeverGrantedIsForgotten(t *testing.T) {
 	})
 }
 
-// FailOpen runs the handler. A claim that was granted unknown to us then keeps others away for a lease.
+// FailOpen runs the handler although the store may have granted the claim. Such a claim is not released, and keeps
+// other attempts away for a lease.
 func TestFailOpenDoesNotReleaseAClaimInDoubt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := testservice.NewSpyStore()
 		store.OnBegin = loseReplies(1)
-		svc := testservice.Setup{Store: store, Opts: idempotency.Options{FailOpen: true}}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
+		svc := testservice.Setup{
+			Store: store, Opts: idempotency.Options{FailOpen: true},
+		}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 			op, ok := idempotency.FromContext(r.Context())
 			assert.True(t, ok)
 			assert.Zero(t, op.Attempt)
@@ -1035,14 +1077,16 @@ func TestFailOpenDoesNotReleaseAClaimInDoubt(t *testing.T) {
 	})
 }
 
-// An answer that outgrows what is stored is sent although the store does not work. The lease is renewed while the
-// handler goes on, and the record is made at the end.
+// An answer that outgrows MaxResponse is sent although the store is down. The lease is renewed while the handler goes
+// on, and the record is completed at the end.
 func TestAnswerOutgrowsItsLimitWhileTheStoreIsDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := testservice.NewSpyStore()
 		store.OnComplete = failBetween(0, time.Minute)
-		svc := testservice.Setup{Store: store, Opts: idempotency.Options{MaxResponse: 8}}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
+		svc := testservice.Setup{
+			Store: store, Opts: idempotency.Options{MaxResponse: 8},
+		}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = w.Write([]byte("over the limit"))
 			for range 20 {
 				time.Sleep(30 * time.Second)
@@ -1062,7 +1106,7 @@ func TestAnswerOutgrowsItsLimitWhileTheStoreIsDown(t *testing.T) {
 	})
 }
 
-// A Shutdown that comes too late finds nothing to complain of if everything is settled.
+// Shutdown with an ended context returns nil if all operations are settled.
 func TestShutdownAfterItsTimeWithNothingToSettle(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -1072,25 +1116,27 @@ func TestShutdownAfterItsTimeWithNothingToSettle(t *testing.T) {
 	}
 }
 
-// stalledStore answers nothing for a while. What was asked meanwhile it takes afterwards: a release before its claim.
+// stalledStore answers nothing before the time until. Afterwards, stalledStore executes the requests of the stall in
+// the wrong order: the release before its claim.
 type stalledStore struct {
 	idempotency.Store
-	until time.Time
-	claim func() // takes the request for the claim
+	until      time.Time
+	grantClaim func() // executes the request for the claim
 }
 
 func (s *stalledStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	if s.claim != nil {
+	if s.grantClaim != nil {
 		return s.Store.Begin(ctx, key, request)
 	}
 	c := &stalledClaim{store: s}
-	s.claim = func() { _, c.Claim, _ = s.Store.Begin(context.Background(), key, request) }
+	s.grantClaim = func() { _, c.Claim, _ = s.Store.Begin(context.Background(), key, request) }
 	<-ctx.Done()
 	return idempotency.Record{}, nil, &idempotency.ClaimInDoubtError{Claim: c, Err: ctx.Err()}
 }
 
+// stalledClaim is the claim in doubt of a stalledStore.
 type stalledClaim struct {
 	idempotency.Claim
 	store *stalledStore
@@ -1102,13 +1148,14 @@ func (c *stalledClaim) Release(ctx context.Context, ttl time.Duration) error {
 		<-ctx.Done()
 		return ctx.Err()
 	case c.Claim == nil:
-		c.store.claim()
+		c.store.grantClaim()
 		return idempotency.ErrClaimLost
 	}
 	return c.Claim.Release(ctx, ttl)
 }
 
-// A claim that is granted behind its own release, long after it was asked for, is released as well.
+// The store may grant a claim long after the request, and after the first request for the release. The Runner repeats
+// the release.
 func TestClaimThatAStoreGrantsAfterAStallIsReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -1121,14 +1168,14 @@ func TestClaimThatAStoreGrantsAfterAStallIsReleased(t *testing.T) {
 		_, _, err = r.Do(t.Context(), someKey, nil, mustNotWork(t))
 		require.ErrorIs(t, err, idempotency.ErrUnavailable)
 		time.Sleep(24 * time.Second)
-		require.NotNil(t, store.claim)
+		require.NotNil(t, store.grantClaim)
 		_, replayed, err := r.Do(t.Context(), someKey, nil, someWork)
 		require.NoError(t, err)
 		require.False(t, replayed)
 	})
 }
 
-// Who waits for the operation is told at once that its answer is stored at last.
+// A request that waits for an operation gets a late answer at the moment when the answer is stored.
 func TestWaiterHearsOfALateAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -1149,7 +1196,8 @@ func TestWaiterHearsOfALateAnswer(t *testing.T) {
 	})
 }
 
-// What cannot be stored at all is reported once.
+// The Observer gets one event with OutcomeUnrecorded, even if the store first fails and then refuses the answer for
+// good.
 func TestAnswerThatCanNeverBeStoredIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -1167,28 +1215,28 @@ func TestAnswerThatCanNeverBeStoredIsReportedOnce(t *testing.T) {
 	})
 }
 
-// byUser names the caller of a request of a test.
-func byUser(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil }
+// readUserField reads the user of a request from the field X-User.
+func readUserField(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil }
 
 var (
 	asMallory = testservice.WithHeader("X-User", "mallory")
 	asAlice   = testservice.WithHeader("X-User", "alice")
 )
 
-// An outage says nothing about the answer. It is stored whole when the store is back, even if that is in the middle of a
-// step.
+// An outage of the store says nothing about the answer. The whole answer is stored when the store is back, even if
+// the store comes back in the middle of a step.
 func TestAnswerIsStoredWholeAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		patience time.Duration // of the driver, which tries again on its own; zero: it waits for a reply that is lost
-		extends  bool          // leases are renewed all the time
-		err      error         // nil: errDown
+		driverRetryTime time.Duration // how long the driver itself tries again; zero: the driver waits for a lost reply
+		extendWorks     bool          // leases are renewed during the outage
+		err             error         // nil: testservice.ErrDown
 	}{
 		"replies are lost":                      {},
-		"replies are lost, but not to renewals": {extends: true},
-		"connections are refused":               {patience: time.Second},
+		"replies are lost, but not to renewals": {extendWorks: true},
+		"connections are refused":               {driverRetryTime: time.Second},
 		"no connection is free, but for renewals": {
-			patience: time.Second, extends: true, err: idempotency.ErrStoreBusy,
+			driverRetryTime: time.Second, extendWorks: true, err: idempotency.ErrStoreBusy,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -1199,11 +1247,11 @@ func TestAnswerIsStoredWholeAfterAnOutage(t *testing.T) {
 					down := func() bool { return time.Since(began) < back }
 					outage := func(ctx context.Context, _ int64, step func() error) error {
 						switch {
-						case down() && test.patience == 0:
+						case down() && test.driverRetryTime == 0:
 							<-ctx.Done()
 							return ctx.Err()
 						case down():
-							time.Sleep(test.patience)
+							time.Sleep(test.driverRetryTime)
 						}
 						if down() {
 							return cmp.Or(test.err, testservice.ErrDown)
@@ -1211,7 +1259,7 @@ func TestAnswerIsStoredWholeAfterAnOutage(t *testing.T) {
 						return step()
 					}
 					store := testservice.NewSpyStore()
-					if store.OnComplete = outage; !test.extends {
+					if store.OnComplete = outage; !test.extendWorks {
 						store.OnExtend = outage
 					}
 					svc := testservice.Setup{Store: store}.Guard(t, testservice.Echo)
