@@ -1,6 +1,6 @@
-// Batch guards the items of a batch rather than the batch: each item has its own key and runs through the Runner, so a
-// batch that was half done, is sent again, split or grouped anew does each item once. The answer says of each item what
-// happened. It ends with the line
+// Batch guards the items of a batch rather than the batch: each item has its own key and runs through the Runner. So a client
+// may repeat, split or regroup a batch that was half done, and each item takes effect once. The answer has the outcome of each
+// item. The program ends with the line
 //
 //	8 items sent, 4 charges
 package main
@@ -30,33 +30,33 @@ func main() {
 	defer server.Close()
 
 	fmt.Println("POST /batch: the bank does not answer for c")
-	service.down.Store(new("c"))
-	first := post(server.URL+"/batch", []item{{"a", 10}, {"b", 20}, {"c", 30}})
-	service.down.Store(nil)
+	service.failingKey.Store(new("c"))
+	first := postBatch(server.URL+"/batch", []item{{"a", 10}, {"b", 20}, {"c", 30}})
+	service.failingKey.Store(nil)
 	fmt.Println("POST /batch: all of them again, a new one, and b with another amount")
-	second := post(server.URL+"/batch", []item{{"a", 10}, {"b", 20}, {"c", 30}, {"d", 40}, {"b", 99}})
+	second := postBatch(server.URL+"/batch", []item{{"a", 10}, {"b", 20}, {"c", 30}, {"d", 40}, {"b", 99}})
 
-	got := fmt.Sprint(outcomes(first), outcomes(second))
+	got := fmt.Sprint(listOutcomes(first), listOutcomes(second))
 	if got != "[done done failed] [replayed replayed done done refused: key-reused]" {
 		log.Fatal("this is broken: ", got)
 	}
-	verdict := fmt.Sprintf("%d items sent, %d charges", len(first)+len(second), service.charges.Load())
+	verdict := fmt.Sprintf("%d items sent, %d charges", len(first)+len(second), service.chargeCount.Load())
 	fmt.Println(verdict)
 	if verdict != "8 items sent, 4 charges" {
 		log.Fatal("this is broken")
 	}
 }
 
-// item is a part of a batch that succeeds or fails by itself.
+// item is a part of a batch. Each item succeeds or fails by itself.
 type item struct {
 	Key    string `json:"key"`
 	Amount int    `json:"amount"`
 }
 
-// result is what happened to an item.
+// result is the result of an item.
 type result struct {
 	Key     string  `json:"key"`
-	Outcome string  `json:"outcome"` // done, replayed, failed (may be sent again with the same key), refused
+	Outcome string  `json:"outcome"` // done, replayed, failed (retry with the same key), refused
 	Charge  *charge `json:"charge,omitempty"`
 	Detail  string  `json:"detail,omitempty"`
 }
@@ -66,11 +66,11 @@ type charge struct {
 	Amount int `json:"amount"`
 }
 
-// batches is the handler of POST /batch. It needs no middleware around it.
+// batches is the handler of POST /batch. The handler needs no middleware, because the items use the Runner.
 type batches struct {
-	runner  *idempotency.Runner
-	charges atomic.Int64
-	down    atomic.Pointer[string] // the key for which the bank does not answer
+	runner      *idempotency.Runner
+	chargeCount atomic.Int64
+	failingKey  atomic.Pointer[string] // the bank does not answer for this key
 }
 
 func (b *batches) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -85,41 +85,41 @@ func (b *batches) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	results := make([]result, len(items))
 	for i, item := range items {
-		results[i] = b.do(r.Context(), user, item)
+		results[i] = b.runItem(r.Context(), user, item)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusMultiStatus)
 	_ = json.NewEncoder(w).Encode(results)
 }
 
-// do does one item, unless that was done before.
-func (b *batches) do(ctx context.Context, user string, it item) result {
-	key := idempotency.Key{User: user, Endpoint: "POST /batch", ID: it.Key}
-	payload := strconv.AppendInt(nil, int64(it.Amount), 10)
+// runItem charges one item, or replays the charge of an earlier request.
+func (b *batches) runItem(ctx context.Context, user string, entry item) result {
+	key := idempotency.Key{User: user, Endpoint: "POST /batch", ID: entry.Key}
+	payload := strconv.AppendInt(nil, int64(entry.Amount), 10)
 	done, replayed, err := idempotency.DoJSON(ctx, b.runner, key, payload,
-		func(context.Context) (charge, error) { return b.charge(it) })
+		func(context.Context) (charge, error) { return b.chargeItem(entry) })
 
 	if refusal, ok := errors.AsType[*idempotency.Error](err); ok {
-		return result{Key: it.Key, Outcome: "refused: " + refusal.Code, Detail: refusal.Detail}
+		return result{Key: entry.Key, Outcome: "refused: " + refusal.Code, Detail: refusal.Detail}
 	}
 	switch {
 	case err != nil:
-		return result{Key: it.Key, Outcome: "failed", Detail: err.Error()}
+		return result{Key: entry.Key, Outcome: "failed", Detail: err.Error()}
 	case replayed:
-		return result{Key: it.Key, Outcome: "replayed", Charge: &done}
+		return result{Key: entry.Key, Outcome: "replayed", Charge: &done}
 	default:
-		return result{Key: it.Key, Outcome: "done", Charge: &done}
+		return result{Key: entry.Key, Outcome: "done", Charge: &done}
 	}
 }
 
-func (b *batches) charge(it item) (charge, error) {
-	if down := b.down.Load(); down != nil && *down == it.Key {
+func (b *batches) chargeItem(entry item) (charge, error) {
+	if key := b.failingKey.Load(); key != nil && *key == entry.Key {
 		return charge{}, errors.New("the bank does not answer")
 	}
-	return charge{Number: int(b.charges.Add(1)), Amount: it.Amount}, nil
+	return charge{Number: int(b.chargeCount.Add(1)), Amount: entry.Amount}, nil
 }
 
-func post(url string, items []item) (results []result) {
+func postBatch(url string, items []item) (results []result) {
 	body, err := json.Marshal(items)
 	demo.Check(err)
 	req, err := http.NewRequest(http.MethodPost, url, bytes.NewReader(body))
@@ -137,7 +137,7 @@ func post(url string, items []item) (results []result) {
 	return results
 }
 
-func outcomes(results []result) (all []string) {
+func listOutcomes(results []result) (all []string) {
 	for _, r := range results {
 		all = append(all, r.Outcome)
 	}

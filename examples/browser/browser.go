@@ -1,4 +1,4 @@
-// Package browser has what pages need from a guarded service. It is to be copied, and changed.
+// Package browser has the parts of a guarded service that pages in browsers need. Copy the package, and change it.
 package browser
 
 import (
@@ -14,13 +14,13 @@ import (
 	"github.com/idempotency-go/idempotency/fingerprint"
 )
 
-// PayOnce is the script of a page that pays once, however often its requests get lost.
+// PayOnce is the script pay.js, by which a page pays once, however often its requests get lost.
 //
 //go:embed pay.js
 var PayOnce []byte
 
-// CORS lets pages of another origin send keys, and read what they need of the answers. It goes outside of the middleware,
-// so that its fields are made for each request, and outside of the router, so that it sees OPTIONS.
+// CORS lets pages of another origin send keys, and read the fields Idempotent-Replayed and Retry-After. Mount CORS outside of
+// the middleware, so that each request gets its own CORS fields, and outside of the router, so that CORS sees OPTIONS.
 func CORS(origin string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -42,7 +42,7 @@ func CORS(origin string, next http.Handler) http.Handler {
 	})
 }
 
-// FormOptions are for forms, with files or without.
+// FormOptions are the options for HTML forms, with or without files.
 var FormOptions = idempotency.Options{
 	Required:    true,
 	Fingerprint: fingerprint.Multipart, // a browser chooses another boundary each time it sends a form with files
@@ -50,8 +50,8 @@ var FormOptions = idempotency.Options{
 }
 
 // FormKey makes the hidden field "idempotency-key" of an HTML form the key of its request. A form with files has its key in
-// the query of its action instead: its body is left to the middleware. FormKey goes outside of the middleware, and hands on a
-// request whose body is whole.
+// the query of its action instead, because FormKey leaves the body of such a form to the middleware. Mount FormKey outside of
+// the middleware. FormKey passes the whole body on.
 func FormKey(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
@@ -70,7 +70,7 @@ func FormKey(next http.Handler) http.Handler {
 			http.Error(w, "the form cannot be read", http.StatusBadRequest)
 			return
 		}
-		form, _ := url.ParseQuery(string(body)) // the handler looks for faults
+		form, _ := url.ParseQuery(string(body)) // the handler reports a malformed form
 		r = r.Clone(r.Context())
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		r.Header.Set("Idempotency-Key", form.Get("idempotency-key"))

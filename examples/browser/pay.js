@@ -1,12 +1,12 @@
-// payOnce sends an order until there is a final answer. The order has one key, whatever happens to its requests. An order
-// whose answer is not known goes first, as it was sent: when a page is loaded and an order is pending, it calls payOnce.
+// payOnce sends an order until the answer is final. All requests for the order have the same key. A pending order, whose answer
+// is unknown, goes first and unchanged. So a page that is loaded with a pending order calls payOnce.
 //
-// Key and body are in sessionStorage from before the first request until the final answer. So they survive a reload, the
-// back button, and a browser that restores its tabs. In localStorage, the orders of two tabs would mix. What this cannot do:
-//   - Another tab does not know the key, and a closed tab has lost it. If the server gives the cart an ID, pass it as key.
-//   - An order that is sent after the server has forgotten the key, 24 hours by default, is a new one.
+// Key and body are in sessionStorage from before the first request until the final answer, and so survive a reload, the back
+// button, and a browser that restores its tabs. In localStorage, the orders of two tabs would mix. Limits:
+//   - Another tab does not know the key, and a closed tab has lost it. If the server gives the cart an ID, pass the ID as key.
+//   - The server forgets the key, after 24 hours by default. An order that is sent after that is a new order.
 //
-// A page that has to see each attempt passes a function in place of fetch, as send.
+// A page that must see each attempt passes its own function for fetch, as send.
 export async function payOnce(url, order, { key, send = fetch } = {}) {
   const payment = pending() ?? { key: key ?? crypto.randomUUID(), body: JSON.stringify(order) }
   sessionStorage.setItem('pending', JSON.stringify(payment))
@@ -21,23 +21,23 @@ export async function payOnce(url, order, { key, send = fetch } = {}) {
         sessionStorage.removeItem('pending')
         return answer
       }
-      if (response.status === 401) return answer // log in, and press again: the key is kept
-      const asked = Number(response.headers.get('Retry-After')) || 0 // also if it is a date
-      seconds = Math.min(Math.max(seconds, asked), 60) // setTimeout takes a pause above 24 days for none
+      if (response.status === 401) return answer // the user logs in, and presses again: the key is kept
+      const asked = Number(response.headers.get('Retry-After')) || 0 // a date counts as 0
+      seconds = Math.min(Math.max(seconds, asked), 60) // setTimeout does not wait at all for more than 24 days
     } catch {
-      // No answer, or half of one: nobody knows what has happened.
+      // No answer, or half of an answer: the outcome is unknown.
     }
     await new Promise((resume) => setTimeout(resume, seconds * 1000))
   }
   throw new Error('There is no answer yet. Press again: the order is not carried out twice.')
 }
 
-// pending returns key and body of the order whose answer is not known, or null.
+// pending returns key and body of the order whose answer is unknown, or null.
 export function pending() {
   return JSON.parse(sessionStorage.getItem('pending'))
 }
 
-// isFinal is false for answers that the server does not store. A refusal says itself whether the key may be sent again.
+// isFinal is false for answers that the server does not store. A refusal has advice on a retry in its member "retry".
 function isFinal({ status, headers }, text) {
   switch (retryOf(headers, text)) {
     case 'same-key': return false

@@ -16,44 +16,44 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
 
-// load pays for many orders on both sides, as customers do whose network is bad: some answers get lost, some customers
-// press more than once at the same time, and all of them try again until they have a receipt. When half of the orders
-// are paid, the shop is killed while others are.
-func load(ctx context.Context, c *customer, s *supervisor, orders int) {
-	l := &loading{customer: c, supervisor: s}
-	l.pay(ctx, orders/2)
+// runLoad pays for the given number of orders on both sides. The customers have a bad network: some answers get lost, some
+// customers press three times at once, and all customers retry until they have a receipt. When half of the orders are paid,
+// runLoad kills the shop while the customers pay for the second half.
+func runLoad(ctx context.Context, c *customer, s *supervisor, orders int) {
+	l := &loadRun{customer: c, supervisor: s}
+	l.payOrders(ctx, orders/2)
 	var killed sync.WaitGroup
-	killed.Go(s.kill)
-	l.pay(ctx, orders-orders/2)
+	killed.Go(s.killShop)
+	l.payOrders(ctx, orders-orders/2)
 	killed.Wait()
 	if ctx.Err() == nil {
-		l.report(ctx, orders)
+		l.printReport(ctx, orders)
 	}
 }
 
-// loading is what the customers have seen.
-type loading struct {
+// loadRun counts the presses and their results, as the customers have seen them.
+type loadRun struct {
 	customer   *customer
 	supervisor *supervisor
 
-	presses, lost, refused, receipts atomic.Int64
+	pressCount, lostAnswers, refusedPresses, receiptCount atomic.Int64
 }
 
-// pay pays for so many orders, eight at a time.
-func (l *loading) pay(ctx context.Context, orders int) {
+// payOrders pays for the given number of orders, eight at a time.
+func (l *loadRun) payOrders(ctx context.Context, orders int) {
 	var customers errgroup.Group
 	customers.SetLimit(8)
 	for range orders {
 		customers.Go(func() error {
-			l.order(ctx)
+			l.payOrder(ctx)
 			return nil
 		})
 	}
 	_ = customers.Wait() // never fails
 }
 
-// order pays for a purchase on both sides, until a receipt has arrived on each.
-func (l *loading) order(ctx context.Context) {
+// payOrder pays for a new purchase on both sides, until each press has brought a receipt.
+func (l *loadRun) payOrder(ctx context.Context) {
 	purchase, fault, presses := uuid.NewString(), "", 1
 	switch rand.IntN(4) {
 	case 0:
@@ -64,38 +64,38 @@ func (l *loading) order(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, side := range sides {
 		for range presses {
-			all.Go(func() { l.insist(ctx, side, purchase, fault) })
+			all.Go(func() { l.pressUntilReceipt(ctx, side, purchase, fault) })
 		}
 	}
 	all.Wait()
 }
 
-// insist presses until a receipt arrives. Only the first press has a fault.
-func (l *loading) insist(ctx context.Context, side, purchase, fault string) {
+// pressUntilReceipt presses until a receipt arrives. Only the first press has the fault.
+func (l *loadRun) pressUntilReceipt(ctx context.Context, side, purchase, fault string) {
 	for ; ctx.Err() == nil; fault = "" {
-		answer, err := l.customer.pay(ctx, side, purchase, fault)
-		l.presses.Add(1)
+		answer, err := l.customer.sendPayment(ctx, side, purchase, fault)
+		l.pressCount.Add(1)
 		switch {
 		case err != nil:
-			l.lost.Add(1)
+			l.lostAnswers.Add(1)
 		case answer.status == http.StatusCreated:
-			l.receipts.Add(1)
+			l.receiptCount.Add(1)
 			return
 		default:
-			l.refused.Add(1)
+			l.refusedPresses.Add(1)
 			time.Sleep(50 * time.Millisecond)
 		}
 	}
 }
 
-// report prints what the customers have seen, and what the ledger has, which outlives the process that was killed.
-func (l *loading) report(ctx context.Context, orders int) {
-	books, err := l.supervisor.books(ctx, "")
+// printReport prints the results of the customers, and the charges of the ledger, which outlives the killed process.
+func (l *loadRun) printReport(ctx context.Context, orders int) {
+	books, err := l.supervisor.readBooks(ctx, "")
 	demo.Check(err)
-	outcomes, err := l.supervisor.ledger.outcomes(ctx)
+	outcomes, err := l.supervisor.ledger.countOutcomes(ctx)
 	demo.Check(err)
 	fmt.Printf("presses: %d, answers lost: %d, refused: %d, receipts: %d, servers killed: %d\n",
-		l.presses.Load(), l.lost.Load(), l.refused.Load(), l.receipts.Load(), books.Server.Deaths)
+		l.pressCount.Load(), l.lostAnswers.Load(), l.refusedPresses.Load(), l.receiptCount.Load(), books.Server.Deaths)
 	fmt.Println("outcomes with the middleware:", outcomes)
 	fmt.Printf("%d orders: %d charges without the middleware, %d with it\n",
 		orders, books.Without.Charges, books.With.Charges)

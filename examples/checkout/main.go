@@ -1,22 +1,22 @@
-// Checkout shows on a page why a payment needs idempotency keys. A customer presses "Pay", the answer gets lost, the
-// customer presses again, ten times at once, and the server is killed in the middle and started again. Side by side
-// stands what was charged without the middleware and with it. The connections really break, the process really dies,
-// and the charges are rows of a ledger that survives it.
+// Checkout shows on a page why a payment needs idempotency keys. A customer presses "Pay", the answer gets lost, and the
+// customer presses again, ten times at once. The server is killed in the middle, and started again. The page shows the
+// charges without the middleware and with the middleware side by side. The connections really break, the process really
+// dies, and the charges are rows of a ledger that survives the process.
 //
 //	go run ./examples/checkout            # serves the page until it is interrupted
 //	go run ./examples/checkout -load 500  # 500 orders, answers that get lost, and a kill while they are under way
 //
-// Ledger and keys are in a file, or in the database that the environment names, see store.go.
+// The ledger and the keys are in a file, or in the database that the environment names: see store.go.
 //
-// With -console, a charge is out of the reach of any transaction, and a payment whose server died is refused until an
-// operator has looked whether it was charged. The flag says where the console for that is:
+// With -console, no transaction spans a charge. If the server dies during a payment, retries are refused until an operator
+// has found out whether the card was charged. The flag is the address of the operators' console:
 //
 //	go run ./examples/checkout -console 127.0.0.1:8081
 //
-// Stop the server in the middle: the page tries again, and gets a 409. The console has the operation, and /charges next to
-// it says what was charged. Tell the console, and try again: the customer gets the receipt.
+// Stop the server during a payment: the page retries, and gets a 409. The console lists the operation, and /charges at the
+// same address lists the charges. Enter the result in the console, and try again: the customer gets the receipt.
 //
-// With -run, the program plays the story without a browser. It ends with the line
+// With -run, the program plays the story without a browser, and ends with the line
 //
 //	2 orders, 15 presses: 15 charges without the middleware, 2 with it
 package main
@@ -59,27 +59,27 @@ func main() {
 	}
 	supervisor, end := newSupervisor(ctx)
 	defer end()
-	defer serve(listener, supervisor.handler())()
+	defer startServer(listener, supervisor.newHandler())()
 	customer := newCustomer("http://" + listener.Addr().String())
 	switch {
 	case *run:
 		playStory(ctx, customer)
 	case *orders > 0:
-		supervisor.pause = 0
-		load(ctx, customer, supervisor, *orders)
+		supervisor.restartPause = 0
+		runLoad(ctx, customer, supervisor, *orders)
 	default:
-		fmt.Println("Open " + customer.url)
+		fmt.Println("Open " + customer.baseURL)
 		if *operators != "" {
 			listener, err := net.Listen("tcp", *operators)
 			demo.Check(err)
-			defer serve(listener, forOperators(ctx, supervisor.ledger))()
+			defer startServer(listener, newOperatorHandler(ctx, supervisor.ledger))()
 			fmt.Printf("The console is at http://%s/idempotency/\n", listener.Addr())
 		}
 		<-ctx.Done()
 	}
 }
 
-// addressOf returns where to listen. A program that ends by itself takes any port.
+// addressOf returns the address to listen at. A program that ends by itself takes any free port.
 func addressOf(address string, ends bool) string {
 	if address == "" && ends {
 		return "127.0.0.1:0"

@@ -11,12 +11,12 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
 
-// forOperators is the listener for administration: the console, and what a provider shows of its charges. It goes on while
-// the shop is dead.
-func forOperators(ctx context.Context, ledger *ledger) http.Handler {
+// newOperatorHandler returns the handler for the operators: the console, and the list of charges that a provider would show.
+// Both work while the shop is dead.
+func newOperatorHandler(ctx context.Context, ledger *ledger) http.Handler {
 	_, store := openStore(ctx)
 	pages, err := console.New(store.(idempotency.Inspector), console.Options{
-		// Whoever can use this machine is the operator here. A real service knows who has logged in.
+		// Every user of this machine is the operator here. A real service returns the user who has logged in.
 		Operator: func(*http.Request) (string, error) { return "operator", nil },
 		Show:     func(*http.Request) bool { return true },
 	})
@@ -24,7 +24,7 @@ func forOperators(ctx context.Context, ledger *ledger) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/idempotency/", pages)
 	mux.HandleFunc("GET /charges", func(w http.ResponseWriter, r *http.Request) {
-		lines, err := ledger.charges(r.Context())
+		lines, err := ledger.listCharges(r.Context())
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return

@@ -14,12 +14,12 @@ import (
 //go:embed page
 var files embed.FS
 
-// policy lets the page load its own files and talk to its own server, and nothing else.
+// policy lets the page load only its own files, and send requests only to its own server.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// page serves the page, and beside it the script by which it pays.
-func page() http.Handler {
+// newPageHandler serves the page, and the script pay.js, by which the page pays.
+func newPageHandler() http.Handler {
 	root, err := fs.Sub(files, "page")
 	demo.Check(err)
 	server := http.NewServeMux()

@@ -20,7 +20,7 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/process"
 )
 
-// The shop has one handler for payments. It stands behind the middleware on one side, and bare on the other.
+// The two sides of the shop. Both have the same handler for payments, with the middleware or without.
 const (
 	with    = "with"
 	without = "without"
@@ -28,33 +28,33 @@ const (
 
 // shop is the service that is killed.
 type shop struct {
-	ledger  *ledger
-	refuses bool         // to try again what nobody knows the outcome of
-	held    atomic.Int64 // answers that are ready, and not sent
+	ledger         *ledger
+	refusesUnknown bool         // refuses to repeat a payment whose outcome is unknown
+	heldAnswers    atomic.Int64 // answers that are ready, but not sent
 }
 
-// serveShop serves until this process is killed. Nothing is to be repaired when it is started again.
+// serveShop serves the shop until this process is killed. The next process starts without any repair.
 func serveShop() {
-	signal.Ignore(os.Interrupt) // the terminal sends it to the children, too: the supervisor ends this one
+	signal.Ignore(os.Interrupt) // the terminal also interrupts children, but the supervisor ends this process
 	ledger, store := openStore(context.Background())
-	s := &shop{ledger: ledger, refuses: hasConsole()}
+	s := &shop{ledger: ledger, refusesUnknown: hasConsole()}
 	opts := idempotency.Options{
 		Required:     true,
-		Wait:         10 * time.Second, // hold a retry until the first attempt is through
-		Lease:        2 * time.Second,  // how long an order is blocked if the server dies; the default is more patient
-		StoreTimeout: 2 * time.Second,  // so that a slow disk is none of the failures that are shown here
-		Observer:     s.observe,
+		Wait:         10 * time.Second, // holds a retry until the first attempt has ended
+		Lease:        2 * time.Second,  // how long a dead server blocks an order; the default is longer
+		StoreTimeout: 2 * time.Second,  // keeps the failures of a slow disk out of the example
+		Observer:     s.recordEvent,
 	}
-	if s.refuses {
+	if s.refusesUnknown {
 		opts.Abandoned = idempotency.Refuse
 	}
 	idem, err := idempotency.New(store, idempotency.SingleUser, opts)
 	demo.Check(err)
-	pay := http.HandlerFunc(s.pay)
+	pay := http.HandlerFunc(s.handlePayment)
 	mux := http.NewServeMux()
-	mux.Handle("POST /with/payments", s.faulty(idem.Handler(pay)))
-	mux.Handle("POST /without/payments", s.faulty(pay))
-	mux.HandleFunc("GET /held", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, s.held.Load()) })
+	mux.Handle("POST /with/payments", s.injectFaults(idem.Handler(pay)))
+	mux.Handle("POST /without/payments", s.injectFaults(pay))
+	mux.HandleFunc("GET /held", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, s.heldAnswers.Load()) })
 	process.Serve(mux)
 }
 
@@ -64,8 +64,8 @@ type receipt struct {
 	Operation string `json:"operation,omitempty"`
 }
 
-// pay charges the customer each time it runs.
-func (s *shop) pay(w http.ResponseWriter, r *http.Request) {
+// handlePayment charges the customer in each run.
+func (s *shop) handlePayment(w http.ResponseWriter, r *http.Request) {
 	var p payment
 	if err := json.NewDecoder(r.Body).Decode(&p); err != nil || p.Purchase == "" || p.Amount <= 0 {
 		http.Error(w, "not a payment", http.StatusBadRequest)
@@ -77,7 +77,7 @@ func (s *shop) pay(w http.ResponseWriter, r *http.Request) {
 		answer.Operation = operation
 	}
 	var err error
-	answer.Receipt, err = s.ledger.charge(r.Context(), side, operation, fingerprint, p)
+	answer.Receipt, err = s.ledger.chargeCustomer(r.Context(), side, operation, fingerprint, p)
 	switch {
 	case errors.Is(err, errOtherPayment): // the record is lost, so the middleware cannot compare
 		idempotency.Decide(r.Context(), idempotency.Free) // the first payment may come back
@@ -87,8 +87,8 @@ func (s *shop) pay(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored
 		return
 	}
-	if s.refuses && r.Header.Get(faultHeader) == hold { // before the middleware has the answer, too
-		s.held.Add(1)
+	if s.refusesUnknown && r.Header.Get(faultHeader) == hold { // before the middleware gets the answer
+		s.heldAnswers.Add(1)
 		select {}
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -96,23 +96,23 @@ func (s *shop) pay(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
-// observe writes down what the middleware did.
-func (s *shop) observe(ctx context.Context, e idempotency.Event) {
-	if err := s.ledger.note(context.WithoutCancel(ctx), string(e.Outcome)); err != nil {
+// recordEvent adds the outcome of a request to the ledger.
+func (s *shop) recordEvent(ctx context.Context, e idempotency.Event) {
+	if err := s.ledger.recordOutcome(context.WithoutCancel(ctx), string(e.Outcome)); err != nil {
 		log.Print(err)
 	}
 }
 
-// faultHeader asks for a fault. It is no part of what a request means, so a retry need not have it.
+// faultHeader requests a fault. The field does not belong to the meaning of a request, so a retry may omit the field.
 const (
 	faultHeader = "Checkout-Fault"
 	lose        = "lose" // cut the connection when the answer is ready
 	hold        = "hold" // keep the answer when it is ready, until the server is killed
 )
 
-// faulty does what networks and machines do. It is around everything else: when next has returned, the work is done,
-// and the client has nothing yet.
-func (s *shop) faulty(next http.Handler) http.Handler {
+// injectFaults causes the faults of networks and machines. injectFaults wraps all other handlers, so when next has returned,
+// the work is done, but the client has no answer yet.
+func (s *shop) injectFaults(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.Header.Get(faultHeader) {
 		case lose:
@@ -122,9 +122,9 @@ func (s *shop) faulty(next http.Handler) http.Handler {
 			_ = conn.Close()
 		case hold:
 			next.ServeHTTP(httptest.NewRecorder(), r)
-			s.held.Add(1)
-			<-r.Context().Done() // the client has left, before anybody killed this process
-			s.held.Add(-1)
+			s.heldAnswers.Add(1)
+			<-r.Context().Done() // the client has left before this process was killed
+			s.heldAnswers.Add(-1)
 		default:
 			next.ServeHTTP(w, r)
 		}

@@ -18,16 +18,16 @@ import (
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
-// Where the keys and the ledger are:
+// These environment variables say where the keys and the ledger are:
 //
-//   - By default both are in one file. A charge is a step whose row and result are committed together: the server may be
-//     killed at any time, and there is either both or neither.
-//   - With DATABASE_URL, both are in that PostgreSQL, in a schema of their own. The same holds.
-//   - With REDIS_URL, the keys are in that Redis, and the ledger is in a file: no transaction spans both. If
-//     the server is killed after the charge and before Redis has the answer, the next attempt has the same operation ID, by
-//     which the ledger finds the charge. Another system would have to do the same: hence Operation.DownstreamKey.
-//   - With a console, the ledger stands for a system that knows nothing of transactions or keys, so nobody may charge
-//     again before an operator has looked there.
+//   - By default, the keys and the ledger are in one file. A charge is a step, so its row and its result are committed
+//     together, or both are missing, whenever the server is killed.
+//   - With DATABASE_URL, the keys and the ledger are in a new schema of that PostgreSQL. A charge is a step here, too.
+//   - With REDIS_URL, the keys are in that Redis, and the ledger is in a file, so no transaction spans both. If the server is
+//     killed after the charge and before Redis has the answer, the next attempt has the same operation ID, and the ledger
+//     finds the charge by this ID. Other systems find a charge by Operation.DownstreamKey.
+//   - With CHECKOUT_CONSOLE, the ledger stands for a system without transactions and keys. So a charge is repeated only after
+//     an operator has looked into the ledger.
 const (
 	databaseVariable = "DATABASE_URL"
 	redisVariable    = "REDIS_URL"
@@ -37,7 +37,7 @@ const (
 
 func hasConsole() bool { return os.Getenv(consoleVariable) != "" }
 
-// createLedger makes an empty ledger. The processes that this one starts find it by their environment.
+// createLedger creates an empty ledger. Children of this process find the ledger by their environment.
 func createLedger(ctx context.Context) (l *ledger, drop func()) {
 	if usesPostgres() {
 		pool, drop := database.Create(ctx)
@@ -59,14 +59,14 @@ func createLedger(ctx context.Context) (l *ledger, drop func()) {
 	return &ledger{db: db}, func() { demo.Check(errors.Join(db.Close(), os.RemoveAll(dir))) }
 }
 
-// openStore opens what createLedger has made, and the store of the keys.
+// openStore opens the ledger of createLedger, and the store of the keys.
 func openStore(ctx context.Context) (*ledger, idempotency.Store) {
 	l := new(ledger)
 	var store idempotency.Store
 	switch {
 	case usesPostgres():
 		pool := database.Connect(ctx)
-		l.db, l.inStep, store = stdlib.OpenDBFromPool(pool), pgxstore.DoSQLTx, pgxstore.New(pool, pgxstore.Options{})
+		l.db, l.runStep, store = stdlib.OpenDBFromPool(pool), pgxstore.DoSQLTx, pgxstore.New(pool, pgxstore.Options{})
 	case os.Getenv(redisVariable) != "":
 		opts, err := redis.ParseURL(os.Getenv(redisVariable))
 		demo.Check(err)
@@ -75,17 +75,17 @@ func openStore(ctx context.Context) (*ledger, idempotency.Store) {
 	default:
 		file, err := sqlitestore.Open(ctx, os.Getenv(fileVariable), sqlitestore.Options{})
 		demo.Check(err)
-		l.db, l.inStep, store = openFile(), sqlitestore.DoTx, file
+		l.db, l.runStep, store = openFile(), sqlitestore.DoTx, file
 	}
 	if hasConsole() {
-		l.inStep = nil
+		l.runStep = nil
 	}
 	return l, store
 }
 
 func usesPostgres() bool { return os.Getenv(databaseVariable) != "" && os.Getenv(redisVariable) == "" }
 
-// openFile opens the file of the ledger. Those who write to it wait for each other.
+// openFile opens the file of the ledger. Concurrent writers wait for each other.
 func openFile() *sql.DB {
 	db, err := sql.Open("sqlite", "file:"+os.Getenv(fileVariable)+"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)")
 	demo.Check(err)

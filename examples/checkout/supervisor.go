@@ -18,80 +18,80 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/process"
 )
 
-// supervisor serves the page, passes requests on to the shop, and starts the shop again after it has killed it.
+// supervisor serves the page, forwards requests to the shop, kills the shop, and starts the shop again.
 type supervisor struct {
-	ledger *ledger
-	shop   *process.Service
-	pause  time.Duration // from a death of the shop to its next start
+	ledger       *ledger
+	shop         *process.Service
+	restartPause time.Duration // from a death of the shop to its next start
 
-	killing sync.Mutex // one at a time
-	mu      sync.Mutex
-	status  status
+	killMutex  sync.Mutex // held from a kill to the next start
+	mu         sync.Mutex
+	shopStatus status
 }
 
-// status is what the page shows of the shop.
+// status is the status of the shop, for the page.
 type status struct {
 	Running bool `json:"running"`
 	Deaths  int  `json:"deaths"`
 }
 
-// newSupervisor makes an empty ledger and starts a shop. Nothing is left of them after end.
+// newSupervisor creates an empty ledger, and starts a shop. end stops the shop, and removes the ledger.
 func newSupervisor(ctx context.Context) (s *supervisor, end func()) {
-	ledger, drop := createLedger(context.WithoutCancel(ctx)) // which is dropped after an interruption
-	s = &supervisor{ledger: ledger, shop: process.New(), pause: time.Second}
-	s.start()
+	ledger, drop := createLedger(context.WithoutCancel(ctx)) // an interruption must not keep end from dropping the ledger
+	s = &supervisor{ledger: ledger, shop: process.New(), restartPause: time.Second}
+	s.startShop()
 	return s, func() {
 		s.shop.Kill()
 		drop()
 	}
 }
 
-// start starts the shop, and waits until it serves. It ends by kill, or with this process.
-func (s *supervisor) start() {
+// startShop starts the shop, and waits until the shop serves. The shop runs until killShop, or until this process ends.
+func (s *supervisor) startShop() {
 	s.shop.Start(context.Background())
 	demo.Check(s.awaitHeld(context.Background(), 0))
-	s.set(true)
+	s.setRunning(true)
 }
 
-// kill kills the shop and, after a pause, starts it again.
-func (s *supervisor) kill() {
-	s.killing.Lock()
-	defer s.killing.Unlock()
+// killShop kills the shop and, after restartPause, starts the shop again.
+func (s *supervisor) killShop() {
+	s.killMutex.Lock()
+	defer s.killMutex.Unlock()
 	s.shop.Kill()
-	s.set(false)
-	time.Sleep(s.pause) // for the page to show it
-	s.start()
+	s.setRunning(false)
+	time.Sleep(s.restartPause) // lets the page show the death
+	s.startShop()
 }
 
-func (s *supervisor) set(running bool) {
+func (s *supervisor) setRunning(running bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.status = status{running, s.shop.Deaths}
+	s.shopStatus = status{running, s.shop.Deaths}
 }
 
-func (s *supervisor) get() status {
+func (s *supervisor) currentStatus() status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.status
+	return s.shopStatus
 }
 
-// handler serves the page, and what it asks for.
-func (s *supervisor) handler() http.Handler {
+// newHandler returns the handler of the page and of the requests that the page sends.
+func (s *supervisor) newHandler() http.Handler {
 	target, err := url.Parse(s.shop.URL)
 	demo.Check(err)
 	mux := http.NewServeMux()
-	mux.Handle("/", page())
-	mux.Handle("/shop/", http.StripPrefix("/shop", passOn(target)))
+	mux.Handle("/", newPageHandler())
+	mux.Handle("/shop/", http.StripPrefix("/shop", newShopProxy(target)))
 	mux.HandleFunc("GET /ledger", s.showLedger)
-	mux.HandleFunc("POST /kill", s.killHolding)
+	mux.HandleFunc("POST /kill", s.handleKill)
 	return http.NewCrossOriginProtection().Handler(mux)
 }
 
-// serve serves until stop is called.
-func serve(listener net.Listener, handler http.Handler) (stop func()) {
+// startServer serves handler until stop is called.
+func startServer(listener net.Listener, handler http.Handler) (stop func()) {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
-	// A browser sends a POST again by itself if a connection breaks that it has used before. That is one more reason for
-	// keys. But here presses are counted, so each request has a connection of its own.
+	// A browser repeats a POST by itself if a reused connection breaks, and this is one more reason for keys. But the example
+	// counts presses, so each request gets a new connection.
 	server.SetKeepAlivesEnabled(false)
 	go func() {
 		if err := server.Serve(listener); err != http.ErrServerClosed {
@@ -105,8 +105,8 @@ func serve(listener net.Listener, handler http.Handler) (stop func()) {
 	}
 }
 
-// passOn is a way to the shop. If the shop breaks a connection, so does this, without an answer.
-func passOn(shop *url.URL) http.Handler {
+// newShopProxy returns a proxy to the shop. If the shop breaks a connection, the proxy breaks its own without an answer.
+func newShopProxy(shop *url.URL) http.Handler {
 	return &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(shop) },
 		Transport: &http.Transport{DisableKeepAlives: true},
@@ -116,9 +116,9 @@ func passOn(shop *url.URL) http.Handler {
 	}
 }
 
-// showLedger answers with what was charged for a purchase. It reads the ledger itself: also while there is no shop.
+// showLedger answers with the charges for a purchase, also while the shop is dead, because showLedger reads the ledger itself.
 func (s *supervisor) showLedger(w http.ResponseWriter, r *http.Request) {
-	books, err := s.books(r.Context(), r.FormValue("purchase"))
+	books, err := s.readBooks(r.Context(), r.FormValue("purchase"))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
@@ -128,31 +128,32 @@ func (s *supervisor) showLedger(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(books)
 }
 
-func (s *supervisor) books(ctx context.Context, purchase string) (b books, err error) {
-	b.Server = s.get()
-	if b.Without, err = s.ledger.account(ctx, without, purchase); err != nil {
+func (s *supervisor) readBooks(ctx context.Context, purchase string) (b books, err error) {
+	b.Server = s.currentStatus()
+	if b.Without, err = s.ledger.sumCharges(ctx, without, purchase); err != nil {
 		return books{}, err
 	}
-	b.With, err = s.ledger.account(ctx, with, purchase)
+	b.With, err = s.ledger.sumCharges(ctx, with, purchase)
 	return b, err
 }
 
-// killHolding kills the shop as soon as it holds as many answers as the request says.
-func (s *supervisor) killHolding(w http.ResponseWriter, r *http.Request) {
+// handleKill kills the shop as soon as the shop holds the number of answers in the request.
+func (s *supervisor) handleKill(w http.ResponseWriter, r *http.Request) {
 	want, _ := strconv.Atoi(r.FormValue("held"))
 	if err := s.awaitHeld(r.Context(), want); err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	s.kill()
+	s.killShop()
 	w.WriteHeader(http.StatusNoContent)
 }
 
+// awaitHeld waits until the shop holds at least want answers.
 func (s *supervisor) awaitHeld(ctx context.Context, want int) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	for {
-		held, err := s.held(ctx)
+		held, err := s.countHeld(ctx)
 		if err != nil || held >= want {
 			return err
 		}
@@ -160,7 +161,8 @@ func (s *supervisor) awaitHeld(ctx context.Context, want int) error {
 	}
 }
 
-func (s *supervisor) held(ctx context.Context) (int, error) {
+// countHeld asks the shop how many answers the shop holds.
+func (s *supervisor) countHeld(ctx context.Context) (int, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.shop.URL+"/held", nil)
 	if err != nil {
 		return 0, err

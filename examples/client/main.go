@@ -1,5 +1,6 @@
-// Client keeps one key for one order, whatever breaks: over the attempts to send it, and over the death of its own
-// process. The first order goes by go-retryablehttp: package recipes has it and other libraries. It ends with the line
+// Client keeps one key for each order, over all attempts to send the order, and over the death of the client's own process.
+// The first order goes by go-retryablehttp; package recipes has recipes for other libraries, too. The program ends with the
+// line
 //
 //	2 orders, 5 requests, 2 keys, 2 charges
 package main
@@ -38,7 +39,7 @@ func main() {
 	defer payments.Close()
 
 	fmt.Println("go-retryablehttp sends an order; the first two answers get lost")
-	payments.misbehave(2, nil)
+	payments.setFaults(2, nil)
 	sendByRetryable(payments.URL)
 
 	fmt.Println("a process sends an order, and is killed before it is answered; then it is started again")
@@ -47,16 +48,16 @@ func main() {
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "order")
 	charged := make(chan struct{})
-	payments.misbehave(0, charged)
-	child := process(ctx, payments.URL, file)
+	payments.setFaults(0, charged)
+	child := startSender(ctx, payments.URL, file)
 	<-charged
 	demo.Check(child.Process.Kill())
 	if child.Wait() == nil {
 		log.Fatal("this is broken: the process was not killed")
 	}
-	demo.Check(process(ctx, payments.URL, file).Wait())
+	demo.Check(startSender(ctx, payments.URL, file).Wait())
 
-	verdict := payments.verdict()
+	verdict := payments.summarizeCounts()
 	fmt.Println(verdict)
 	if verdict != "2 orders, 5 requests, 2 keys, 2 charges" {
 		log.Fatal("this is broken")
@@ -74,12 +75,13 @@ func sendByRetryable(url string) {
 	fmt.Println("  answered:", resp.Status)
 }
 
-// sendOrder sends the order in a file. Its key is stored with it before it is sent for the first time.
+// sendOrder sends the order in file. A new order and its key are stored in file before the first attempt.
 func sendOrder(ctx context.Context, url, file string) {
 	order, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		order = []byte(uuid.NewString() + " 4200")
-		err = os.WriteFile(file, order, 0o600) // and synced to the disk, or better in the transaction of the order
+		// A service also syncs the file or, better, stores the key in the transaction of the order.
+		err = os.WriteFile(file, order, 0o600)
 	}
 	demo.Check(err)
 	key, amount, _ := strings.Cut(string(order), " ")
@@ -94,8 +96,8 @@ func sendOrder(ctx context.Context, url, file string) {
 	fmt.Println("  answered:", resp.Status)
 }
 
-// process starts this program again, to send the order in file.
-func process(ctx context.Context, url, file string) *exec.Cmd {
+// startSender starts this program in a child process, which sends the order in file.
+func startSender(ctx context.Context, url, file string) *exec.Cmd {
 	program, err := os.Executable()
 	demo.Check(err)
 	child := exec.CommandContext(ctx, program)
@@ -105,62 +107,63 @@ func process(ctx context.Context, url, file string) *exec.Cmd {
 	return child
 }
 
-// payments is a guarded service that counts, and does not always answer.
+// payments is a guarded service that counts requests, keys and charges, and that can lose answers.
 type payments struct {
 	*httptest.Server
-	guarded http.Handler
+	guardedHandler http.Handler
 
-	mu                sync.Mutex
-	requests, charges int
-	keys              map[string]bool
-	lose              int           // how many answers get lost
-	hang              chan struct{} // closed when the card is charged, and the client waits for an answer in vain
+	mu                        sync.Mutex
+	requestCount, chargeCount int
+	seenKeys                  map[string]bool
+	answersToLose             int
+	hangingCharge             chan struct{} // closed when the card is charged, and the client will get no answer
 }
 
 func newPayments() *payments {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{Required: true})
 	demo.Check(err)
-	p := &payments{keys: make(map[string]bool)}
-	p.guarded = idem.Handler(http.HandlerFunc(p.charge))
+	p := &payments{seenKeys: make(map[string]bool)}
+	p.guardedHandler = idem.Handler(http.HandlerFunc(p.chargeCard))
 	p.Server = httptest.NewServer(p)
 	return p
 }
 
-// misbehave loses the next answers, or gives none and says so.
-func (p *payments) misbehave(lose int, hang chan struct{}) {
+// setFaults makes payments lose the next lostAnswers answers. If hangingCharge is set, the next request gets no answer, and
+// hangingCharge is closed when the card is charged.
+func (p *payments) setFaults(lostAnswers int, hangingCharge chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lose, p.hang = lose, hang
+	p.answersToLose, p.hangingCharge = lostAnswers, hangingCharge
 }
 
-func (p *payments) charge(w http.ResponseWriter, _ *http.Request) {
-	p.charges++
+func (p *payments) chargeCard(w http.ResponseWriter, _ *http.Request) {
+	p.chargeCount++
 	w.WriteHeader(http.StatusCreated)
 }
 
 func (p *payments) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.requests++
-	p.keys[r.Header.Get("Idempotency-Key")] = true
+	p.requestCount++
+	p.seenKeys[r.Header.Get("Idempotency-Key")] = true
 	switch {
-	case p.lose > 0:
-		p.lose--
-		p.guarded.ServeHTTP(httptest.NewRecorder(), r)
+	case p.answersToLose > 0:
+		p.answersToLose--
+		p.guardedHandler.ServeHTTP(httptest.NewRecorder(), r)
 		panic(http.ErrAbortHandler)
-	case p.hang != nil:
-		p.guarded.ServeHTTP(httptest.NewRecorder(), r)
-		close(p.hang)
-		p.hang = nil
-		<-r.Context().Done() // the client is gone
+	case p.hangingCharge != nil:
+		p.guardedHandler.ServeHTTP(httptest.NewRecorder(), r)
+		close(p.hangingCharge)
+		p.hangingCharge = nil
+		<-r.Context().Done() // the client has left
 	default:
-		p.guarded.ServeHTTP(w, r)
+		p.guardedHandler.ServeHTTP(w, r)
 	}
 }
 
-func (p *payments) verdict() string {
+func (p *payments) summarizeCounts() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return fmt.Sprintf("2 orders, %d requests, %d keys, %d charges", p.requests, len(p.keys), p.charges)
+	return fmt.Sprintf("2 orders, %d requests, %d keys, %d charges", p.requestCount, len(p.seenKeys), p.chargeCount)
 }

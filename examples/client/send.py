@@ -1,4 +1,4 @@
-# Sends an order until it has a final answer, with one key. Copy this file, and change it to your API.
+# Sends an order with one key until the answer is final. Copy this file, and change it to your API.
 #
 # After a crash, call send again with the stored key and body. After a 401 or user-unknown, get new credentials; after
 # body-invalid, correct the body. Then call send with the same key.

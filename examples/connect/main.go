@@ -1,6 +1,6 @@
-// Connect guards a unary Connect RPC, whose handler is an http.Handler like any other. Its answers are replayed as they
-// were, its errors with their code, message and details included. What the middleware refuses is an error of Connect
-// too: see package refusal. It ends with the line
+// Connect guards a unary Connect RPC, whose handler is a usual http.Handler. The middleware replays answers unchanged, also
+// errors with their code, message and details. Package refusal turns the refusals of the middleware into errors of Connect,
+// too. The program ends with the line
 //
 //	calls: 6, executions: 3, charges: 1
 package main
@@ -26,7 +26,7 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
 
-// A service would have generated types and names. Well-known types do for one that needs no generator.
+// A real service has generated types and names. This example uses well-known types, and needs no generator.
 type (
 	amount  = wrapperspb.Int64Value
 	receipt = wrapperspb.StringValue
@@ -47,13 +47,13 @@ func main() {
 	server := httptest.NewServer(mux)
 	defer server.Close()
 
-	httpClient := &http.Client{Transport: &client.Transport{MaxAttempts: 1}} // to see each call
+	httpClient := &http.Client{Transport: &client.Transport{MaxAttempts: 1}} // shows the answer to each call
 	rpc := connect.NewClient[amount, receipt](httpClient, server.URL+procedure)
 	call := func(what, key string, cents int64) outcome {
 		ctx := client.WithKey(context.Background(), key)
 		resp, err := rpc.CallUnary(ctx, connect.NewRequest(&amount{Value: cents}))
 		out := newOutcome(resp, err)
-		out.print(what)
+		out.printOutcome(what)
 		return out
 	}
 
@@ -62,18 +62,18 @@ func main() {
 	busy := call("busy", "3", 0)
 	reused := call("reuse", "1", 9900)
 
-	if first.receipt != "charge 1" || !again.replays(first) {
+	if first.receipt != "charge 1" || !again.isReplayOf(first) {
 		log.Fatal("this is broken: an answer is replayed")
 	}
-	if refused.code != connect.CodeFailedPrecondition || len(refused.details) != 1 || !refusedAgain.replays(refused) {
+	if refused.errorCode != connect.CodeFailedPrecondition || len(refused.errorDetails) != 1 || !refusedAgain.isReplayOf(refused) {
 		log.Fatal("this is broken: an error is replayed as it was")
 	}
-	if reused.code != connect.CodeFailedPrecondition || reused.replayed {
+	if reused.errorCode != connect.CodeFailedPrecondition || reused.isReplay {
 		log.Fatal("this is broken: a refusal is an error of Connect")
 	}
 	verdict := fmt.Sprintf("calls: 6, executions: %d, charges: %d", service.executions.Load(), service.charges.Load())
 	fmt.Println(verdict)
-	if verdict != "calls: 6, executions: 3, charges: 1" || busy.code != connect.CodeUnavailable {
+	if verdict != "calls: 6, executions: 3, charges: 1" || busy.errorCode != connect.CodeUnavailable {
 		log.Fatal("this is broken")
 	}
 }
@@ -85,7 +85,7 @@ func (p *payments) charge(_ context.Context, req *connect.Request[amount]) (*con
 	p.executions.Add(1)
 	switch {
 	case req.Msg.GetValue() == 0:
-		// HTTP status 503: not stored, may be tried again with the same key.
+		// HTTP status 503: not stored, so a retry with the same key runs again.
 		return nil, connect.NewError(connect.CodeUnavailable, errors.New("come back later"))
 	case req.Msg.GetValue() > 10000:
 		// HTTP status 400: stored, and replayed.
@@ -103,21 +103,21 @@ func (p *payments) charge(_ context.Context, req *connect.Request[amount]) (*con
 	return resp, nil
 }
 
-// outcome is what a client sees of a call.
+// outcome is the result of a call, as the client sees it.
 type outcome struct {
-	receipt  string
-	number   string
-	code     connect.Code // of the error; zero if there is none
-	message  string
-	details  []string
-	replayed bool
+	receipt      string
+	chargeNumber string
+	errorCode    connect.Code // zero for success
+	errorMessage string
+	errorDetails []string
+	isReplay     bool
 }
 
 func newOutcome(resp *connect.Response[receipt], err error) outcome {
 	if err == nil {
 		return outcome{
-			receipt: resp.Msg.GetValue(), number: resp.Header().Get("Charge-Number"),
-			replayed: resp.Header().Get("Idempotent-Replayed") == "true",
+			receipt: resp.Msg.GetValue(), chargeNumber: resp.Header().Get("Charge-Number"),
+			isReplay: resp.Header().Get("Idempotent-Replayed") == "true",
 		}
 	}
 	failure, ok := errors.AsType[*connect.Error](err)
@@ -125,29 +125,29 @@ func newOutcome(resp *connect.Response[receipt], err error) outcome {
 		log.Fatal(err)
 	}
 	out := outcome{
-		code: failure.Code(), message: failure.Message(),
-		replayed: failure.Meta().Get("Idempotent-Replayed") == "true",
+		errorCode: failure.Code(), errorMessage: failure.Message(),
+		isReplay: failure.Meta().Get("Idempotent-Replayed") == "true",
 	}
 	for _, detail := range failure.Details() {
 		value, err := detail.Value()
 		demo.Check(err)
 		text, err := proto.Marshal(value)
 		demo.Check(err)
-		out.details = append(out.details, fmt.Sprintf("%s %x", detail.Type(), text))
+		out.errorDetails = append(out.errorDetails, fmt.Sprintf("%s %x", detail.Type(), text))
 	}
 	return out
 }
 
-// replays reports whether o is first once more.
-func (o outcome) replays(first outcome) bool {
-	first.replayed = true
+// isReplayOf reports whether o is a replay of first, equal in all else.
+func (o outcome) isReplayOf(first outcome) bool {
+	first.isReplay = true
 	return fmt.Sprintf("%#v", o) == fmt.Sprintf("%#v", first)
 }
 
-func (o outcome) print(what string) {
+func (o outcome) printOutcome(what string) {
 	answer := o.receipt
-	if o.code != 0 {
-		answer = o.code.String() + ": " + o.message
+	if o.errorCode != 0 {
+		answer = o.errorCode.String() + ": " + o.errorMessage
 	}
-	fmt.Printf("%-6s  replayed: %-5t  %s\n", what, o.replayed, answer)
+	fmt.Printf("%-6s  replayed: %-5t  %s\n", what, o.isReplay, answer)
 }

@@ -1,10 +1,11 @@
-// Consumer reads a Redis stream with a consumer group, from the Redis at REDIS_ADDR or else an embedded one. Its worker
-// is a process that is killed twice at the worst moments, and started again. Each message takes effect once.
+// Consumer reads a Redis stream with a consumer group, from the Redis at REDIS_ADDR or, if the variable is not set, from an
+// embedded server. The worker is a child process that is killed twice at the worst moments, and started again. Each message
+// takes effect once.
 //
-// A stream delivers at least once. A message that was recorded but not acknowledged, as after the second kill, is
-// answered from the record. A message whose effect exists but is not recorded, as after the first kill, is worked on
-// again: no lease can prevent that. The ID of its operation is the same, and is a unique key of the effect, so the
-// second attempt finds the effect of the first. It ends with the line
+// A stream delivers each message at least once. After the second kill, a message is recorded but not acknowledged, so the
+// worker answers it from the record. After the first kill, the effect of a message exists but is not recorded. The worker
+// executes this message again, because no lease can prevent that. But the second attempt has the same operation ID, and the ID
+// is a unique key of the effect, so the second attempt finds the effect of the first. The program ends with the line
 //
 //	20 messages, 22 tries, 21 executions, 20 effects
 package main
@@ -31,7 +32,7 @@ func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if stream := os.Getenv("STREAM"); stream != "" {
-		newWorker(stream, os.Getenv("REDIS_ADDR")).work(ctx)
+		newWorker(stream, os.Getenv("REDIS_ADDR")).consumeStream(ctx)
 		return
 	}
 
@@ -40,7 +41,7 @@ func main() {
 		embedded, err := miniredis.Run()
 		demo.Check(err)
 		defer embedded.Close()
-		go keepTime(ctx, embedded)
+		go advanceClock(ctx, embedded)
 		addr = embedded.Addr()
 	}
 	client := redis.NewClient(&redis.Options{Addr: addr})
@@ -51,31 +52,31 @@ func main() {
 		demo.Check(client.XAdd(ctx, &redis.XAddArgs{Stream: stream, Values: []any{"amount", amount}}).Err())
 	}
 
-	runWorker(ctx, addr, stream, halt{place: "effect exists, not recorded", amount: 6})
-	runWorker(ctx, addr, stream, halt{place: "recorded, not acknowledged", amount: 13})
-	runWorker(ctx, addr, stream, halt{})
+	runWorker(ctx, addr, stream, haltPoint{place: "effect exists, not recorded", amount: 6})
+	runWorker(ctx, addr, stream, haltPoint{place: "recorded, not acknowledged", amount: 13})
+	runWorker(ctx, addr, stream, haltPoint{})
 
-	verdict := count(ctx, client, stream)
+	verdict := countResults(ctx, client, stream)
 	fmt.Println(verdict)
 	if verdict != "20 messages, 22 tries, 21 executions, 20 effects" {
 		log.Fatal("this is broken")
 	}
 }
 
-// keepTime moves the clock of a miniredis on, which does not do so by itself: leases lapse, and records expire, by it.
-func keepTime(ctx context.Context, embedded *miniredis.Miniredis) {
+// advanceClock advances the clock of miniredis, which stands still by itself. Leases and records expire by this clock.
+func advanceClock(ctx context.Context, embedded *miniredis.Miniredis) {
 	const step = 50 * time.Millisecond
 	for tick := time.Tick(step); ctx.Err() == nil; <-tick {
 		embedded.FastForward(step)
 	}
 }
 
-// runWorker runs a worker to its end, or kills it where it halts.
-func runWorker(ctx context.Context, addr, stream string, halt halt) {
+// runWorker runs a worker to its end or, if point is set, kills the worker at point.
+func runWorker(ctx context.Context, addr, stream string, point haltPoint) {
 	program, err := os.Executable()
 	demo.Check(err)
 	worker := exec.CommandContext(ctx, program)
-	worker.Env = append(os.Environ(), "REDIS_ADDR="+addr, "STREAM="+stream, "HALT="+halt.String())
+	worker.Env = append(os.Environ(), "REDIS_ADDR="+addr, "STREAM="+stream, "HALT="+point.String())
 	worker.Stderr = os.Stderr
 	output, err := worker.StdoutPipe()
 	demo.Check(err)
@@ -86,27 +87,27 @@ func runWorker(ctx context.Context, addr, stream string, halt halt) {
 		demo.Check(worker.Process.Kill())
 	}
 	err = worker.Wait()
-	if halted != (halt.place != "") || halted != (err != nil) {
-		log.Fatalf("this is broken: the worker did not halt at %s: %v", halt, err)
+	if halted != (point.place != "") || halted != (err != nil) {
+		log.Fatalf("this is broken: the worker did not halt at %s: %v", point, err)
 	}
 	if halted {
-		fmt.Println("worker killed at message", halt)
+		fmt.Println("worker killed at message", point)
 	} else {
 		fmt.Println("worker came to its end")
 	}
 }
 
-// count says what became of the messages, and removes what the example has left in Redis except for the records, which
-// expire.
-func count(ctx context.Context, client *redis.Client, stream string) string {
-	defer client.Del(ctx, stream, effects(stream), stream+":tries", stream+":executions")
+// countResults returns a summary of the messages and their effects. countResults also removes the keys of the example from
+// Redis, except for the records, because records expire.
+func countResults(ctx context.Context, client *redis.Client, stream string) string {
+	defer client.Del(ctx, stream, effectsKey(stream), stream+":tries", stream+":executions")
 	pending, err := client.XPending(ctx, stream, group).Result()
 	demo.Check(err)
 	tries, err := client.Get(ctx, stream+":tries").Int()
 	demo.Check(err)
 	executions, err := client.Get(ctx, stream+":executions").Int()
 	demo.Check(err)
-	ledger, err := client.HVals(ctx, effects(stream)).Result()
+	ledger, err := client.HVals(ctx, effectsKey(stream)).Result()
 	demo.Check(err)
 	distinct := make(map[string]bool)
 	for _, message := range ledger {

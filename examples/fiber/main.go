@@ -1,5 +1,5 @@
-// Fiber guards routes of an app of fiber, which does not speak net/http, with the recipe in package guard. It ends with
-// the line
+// Fiber guards the routes of an app on fiber with the recipe in package guard, because fiber does not use net/http. The
+// program ends with the line
 //
 //	operations: 2, requests: 6, charges: 2
 package main

@@ -8,7 +8,7 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
 
-// onChi mounts the middleware in the three usual ways.
+// onChi mounts the middleware on routes of chi, in the three usual ways.
 func onChi(idem *idempotency.Middleware, shop *demo.Shop) guarded {
 	r := chi.NewRouter()
 	r.Use(middleware.Recoverer, demo.Authenticate) // authentication goes outside
@@ -22,7 +22,7 @@ func onChi(idem *idempotency.Middleware, shop *demo.Shop) guarded {
 		r.Method("POST", "/refunds", shop)
 	})
 
-	// On a router of its own. The key is bound to the path that the client asked for, /v1/payouts.
+	// On a subrouter. The key is bound to the path that the client asked for, /v1/payouts.
 	r.Route("/v1", func(r chi.Router) {
 		r.Use(idem.Handler)
 		r.Method("POST", "/payouts", shop)

@@ -15,7 +15,7 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
 
-// A service would have generated types and names. Well-known types do for one that needs no generator.
+// A real service has generated types and names. This example uses well-known types, and needs no generator.
 type (
 	amount  = wrapperspb.Int64Value
 	receipt = wrapperspb.StringValue
@@ -23,25 +23,25 @@ type (
 
 const service, method = "payments.v1.PaymentService", "Charge"
 
-// onGateway guards the routes of a grpc-gateway. The gRPC service behind it knows nothing of keys.
+// onGateway guards the routes of a grpc-gateway. The gRPC service behind the gateway does not use keys.
 func onGateway(idem *idempotency.Middleware, shop *demo.Shop) guarded {
 	conn, stop := startGRPC(shop)
 
 	// On all routes, behind the router.
 	gateway := runtime.NewServeMux(append(guard.Options(idem), runtime.WithForwardResponseOption(created))...)
 
-	demo.Check(register(gateway, conn))
+	demo.Check(registerRoutes(gateway, conn))
 	return guarded{demo.Authenticate(gateway), []string{"/payments"}, stop} // authentication goes outside
 }
 
-// created says that a call has created something.
+// created sets the status 201, because each call creates a charge.
 func created(_ context.Context, w http.ResponseWriter, _ proto.Message) error {
 	w.WriteHeader(http.StatusCreated)
 	return nil
 }
 
-// register stands for the generated function that adds the routes of a service.
-func register(gateway *runtime.ServeMux, conn *grpc.ClientConn) error {
+// registerRoutes stands for the generated function that adds the routes of a service.
+func registerRoutes(gateway *runtime.ServeMux, conn *grpc.ClientConn) error {
 	return gateway.HandlePath("POST", "/payments", func(w http.ResponseWriter, r *http.Request, _ map[string]string) {
 		inbound, outbound := runtime.MarshalerForRequest(gateway, r)
 		ctx, err := runtime.AnnotateContext(r.Context(), gateway, r, service+"/"+method)

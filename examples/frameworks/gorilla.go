@@ -7,7 +7,7 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
 
-// onGorilla mounts the middleware in the two usual ways.
+// onGorilla mounts the middleware on routes of gorilla/mux, in the two usual ways.
 func onGorilla(idem *idempotency.Middleware, shop *demo.Shop) guarded {
 	r := mux.NewRouter()
 	r.Use(demo.Authenticate) // authentication goes outside

@@ -23,7 +23,7 @@ type payment struct {
 	}
 }
 
-// onHuma guards all operations that change something.
+// onHuma guards the operations of huma that change something.
 func onHuma(idem *idempotency.Middleware, shop *demo.Shop) guarded {
 	r := chi.NewRouter()
 	r.Use(demo.Authenticate) // authentication goes outside

@@ -1,5 +1,5 @@
-// Frameworks mounts the middleware in frameworks that need no adapter, each in a file of its own. A client sends each request,
-// a retry of it, and another request with the same key. The program ends with the line
+// Frameworks mounts the middleware in frameworks that need no adapter. Each framework has its own file. For each operation, a
+// client sends a request, a retry, and a different request with the same key. The program ends with the line
 //
 //	frameworks: 6, operations: 9, requests: 27, charges: 9
 package main
@@ -13,11 +13,11 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
 
-// guarded is a service whose operations idem guards. Each path leads to the shop.
+// guarded is a service whose operations the middleware guards. Each path leads to the shop.
 type guarded struct {
 	handler http.Handler
 	paths   []string
-	close   func() // nil: there is nothing to close
+	close   func() // may be nil
 }
 
 func main() {

@@ -8,7 +8,7 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
 
-// onOAPI guards all operations of a strict server that oapi-codegen has made of an OpenAPI document.
+// onOAPI guards all operations of a strict server that oapi-codegen has generated from an OpenAPI document.
 func onOAPI(idem *idempotency.Middleware, shop *demo.Shop) guarded {
 	payments := &payments{shop}
 

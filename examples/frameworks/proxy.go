@@ -12,7 +12,7 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
 
-// behindProxy guards a service that knows nothing of keys, in a gateway in front.
+// behindProxy guards a service without idempotency keys, by a gateway in front of the service.
 func behindProxy(idem *idempotency.Middleware, shop *demo.Shop) guarded {
 	behind := httptest.NewServer(shop)
 	upstream, err := url.Parse(behind.URL)
@@ -21,8 +21,8 @@ func behindProxy(idem *idempotency.Middleware, shop *demo.Shop) guarded {
 	return guarded{demo.Authenticate(gateway), []string{"/charges"}, behind.Close} // authentication goes outside
 }
 
-// newProxy returns a proxy to a service that does not know the header of the key. But net/http knows the header: net/http sends a
-// request with a key and without a body again if the connection breaks.
+// newProxy returns a proxy to upstream, which does not know the header Idempotency-Key. The proxy deletes the header, because
+// net/http knows it, too: after a broken connection, net/http would repeat a request with a key and without a body.
 func newProxy(upstream *url.URL) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -33,8 +33,8 @@ func newProxy(upstream *url.URL) *httputil.ReverseProxy {
 	}
 }
 
-// answerFailure answers when the service did not. If no connection was made, the service has done nothing, so a retry is safe. If a
-// connection broke off, the service may have charged the card, and Options.Abandoned decides about a retry.
+// answerFailure answers in place of a service that did not answer. If no connection was made, the service has done nothing, so a
+// retry is safe. If a connection broke, the service may have charged the card, and Options.Abandoned decides about a retry.
 func answerFailure(w http.ResponseWriter, r *http.Request, err error) {
 	if failure, ok := errors.AsType[*net.OpError](err); ok && failure.Op == "dial" {
 		idempotency.Decide(r.Context(), idempotency.Free)

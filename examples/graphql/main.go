@@ -1,7 +1,7 @@
-// Graphql guards a mutation of a gqlgen server. The client is a program in JavaScript with urql, whose retry exchange sends
-// the mutation again: the connection breaks while the card is being charged, then the server is still busy, and then the
-// client gets its answer. It needs Node.js, and npm to get urql. Package shop stands for what gqlgen generates. The program
-// ends with the line
+// Graphql guards a mutation of a gqlgen server. The client is a JavaScript program with urql, whose retry exchange repeats the
+// mutation: first the connection breaks while the card is being charged, the second attempt finds the server busy, and a later
+// attempt gets the answer. The example needs Node.js, and npm to install urql. Package shop stands for the code that gqlgen
+// generates. The program ends with the line
 //
 //	payments: 1, charges: 1
 package main
@@ -36,41 +36,41 @@ func main() {
 		Required: func(field string) bool { return field == "pay" },
 	})
 	demo.Check(err)
-	bank := &bank{busy: make(chan struct{})}
-	graph := handler.New(shop.New(shop.Resolvers{Pay: bank.pay, State: bank.state}))
+	bank := &bank{secondAnswered: make(chan struct{})}
+	graph := handler.New(shop.New(shop.Resolvers{Pay: bank.payOrder, State: bank.orderState}))
 	graph.AddTransport(transport.POST{})
 	graph.Use(guard)
-	server := httptest.NewServer(bank.unlucky(graph))
+	server := httptest.NewServer(bank.breakFirstConnection(graph))
 
-	demo.Check(pay(server.URL))
+	demo.Check(runClient(server.URL))
 	server.Close()
 	demo.Check(runner.Shutdown(context.Background()))
-	fmt.Printf("payments: 1, charges: %d\n", bank.charges.Load())
-	if bank.charges.Load() != 1 || bank.requests.Load() < 4 {
+	fmt.Printf("payments: 1, charges: %d\n", bank.chargeCount.Load())
+	if bank.chargeCount.Load() != 1 || bank.requestCount.Load() < 4 {
 		log.Fatal("this is broken")
 	}
 }
 
-// bank has the resolvers.
+// bank has the resolvers of the server.
 type bank struct {
-	charges, requests atomic.Int64
-	busy              chan struct{} // closed when the second request is answered
+	chargeCount, requestCount atomic.Int64
+	secondAnswered            chan struct{} // closed when the second request is answered; a charge waits for this
 }
 
-func (b *bank) pay(_ context.Context, cents int) (*shop.Order, error) {
-	<-b.busy
-	return &shop.Order{ID: fmt.Sprint("charge ", b.charges.Add(1)), Cents: cents}, nil
+func (b *bank) payOrder(_ context.Context, cents int) (*shop.Order, error) {
+	<-b.secondAnswered
+	return &shop.Order{ID: fmt.Sprint("charge ", b.chargeCount.Add(1)), Cents: cents}, nil
 }
 
-func (b *bank) state(context.Context) (string, error) { return "charged", nil }
+func (b *bank) orderState(context.Context) (string, error) { return "charged", nil }
 
-// unlucky is a network on which the connection of the first request breaks.
-func (b *bank) unlucky(graph http.Handler) http.Handler {
+// breakFirstConnection stands for a network that breaks the connection of the first request.
+func (b *bank) breakFirstConnection(graph http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		demo.Check(err)
 		r.Body = io.NopCloser(bytes.NewReader(body))
-		switch b.requests.Add(1) {
+		switch b.requestCount.Add(1) {
 		case 1:
 			conn, _, err := http.NewResponseController(w).Hijack()
 			demo.Check(err)
@@ -78,7 +78,7 @@ func (b *bank) unlucky(graph http.Handler) http.Handler {
 			graph.ServeHTTP(httptest.NewRecorder(), r)
 		case 2:
 			graph.ServeHTTP(w, r)
-			close(b.busy)
+			close(b.secondAnswered)
 		default:
 			graph.ServeHTTP(w, r)
 		}
@@ -88,8 +88,8 @@ func (b *bank) unlucky(graph http.Handler) http.Handler {
 //go:embed client
 var client embed.FS
 
-// pay installs the client, and runs it.
-func pay(url string) error {
+// runClient installs the JavaScript client, and runs the client against url.
+func runClient(url string) error {
 	dir, err := os.MkdirTemp("", "graphql")
 	if err != nil {
 		return err
@@ -101,8 +101,8 @@ func pay(url string) error {
 	dir = filepath.Join(dir, "client")
 	install := exec.Command("npm", "ci", "--prefer-offline", "--ignore-scripts", "--no-audit", "--no-fund")
 	install.Dir = dir
-	if said, err := install.CombinedOutput(); err != nil {
-		return fmt.Errorf("npm: %w: %s", err, said)
+	if output, err := install.CombinedOutput(); err != nil {
+		return fmt.Errorf("npm: %w: %s", err, output)
 	}
 	run := exec.Command("node", "pay.js", url)
 	run.Dir, run.Stdout, run.Stderr = dir, os.Stdout, os.Stderr

@@ -1,5 +1,5 @@
-// Grpc guards a method of a gRPC service. Its client keeps a key for the payment, and has gRPC retry by itself. The
-// answer to the first call gets lost; the second call gets it. It ends with the line
+// Grpc guards a method of a gRPC service. The client keeps a key for the payment, and gRPC retries by its own policy. The
+// answer to the first call gets lost, and the second call gets the same answer. The program ends with the line
 //
 //	calls: 3, charges: 1
 package main
@@ -63,27 +63,27 @@ func main() {
 	check(conn.Close())
 	server.GracefulStop()                        // waits for the handlers
 	check(runner.Shutdown(context.Background())) // waits for answers that are not stored yet
-	fmt.Printf("calls: 3, charges: %d\n", payments.charges)
+	fmt.Printf("calls: 3, charges: %d\n", payments.chargeCount)
 	if lost != codes.DeadlineExceeded || found != codes.OK || receipt != "charge 1" || reused != codes.FailedPrecondition {
 		log.Fatal("this is broken")
 	}
 }
 
 type payments struct {
-	charges int
-	sent    chan bool
+	chargeCount int
+	sent        chan bool // closed when the bank has answered
 }
 
-func (p *payments) charge(_ context.Context, cents int64) (*wrapperspb.StringValue, error) {
+func (p *payments) chargeCard(_ context.Context, cents int64) (*wrapperspb.StringValue, error) {
 	if cents <= 0 {
 		return nil, status.Error(codes.InvalidArgument, "nothing to charge") // is stored, and replayed
 	}
-	p.charges++
+	p.chargeCount++
 	<-p.sent // the bank is slow
-	return wrapperspb.String(fmt.Sprint("charge ", p.charges)), nil
+	return wrapperspb.String(fmt.Sprint("charge ", p.chargeCount)), nil
 }
 
-// service is what protoc-gen-go-grpc generates.
+// service stands for the description that protoc-gen-go-grpc generates.
 var service = grpc.ServiceDesc{
 	ServiceName: "payments.v1.PaymentService",
 	HandlerType: (*any)(nil),
@@ -96,7 +96,7 @@ var service = grpc.ServiceDesc{
 		}
 		info := &grpc.UnaryServerInfo{Server: srv, FullMethod: "/payments.v1.PaymentService/Charge"}
 		return intercept(ctx, req, info, func(ctx context.Context, req any) (any, error) {
-			return srv.(*payments).charge(ctx, req.(*wrapperspb.Int64Value).GetValue())
+			return srv.(*payments).chargeCard(ctx, req.(*wrapperspb.Int64Value).GetValue())
 		})
 	}}},
 }

@@ -1,6 +1,6 @@
 // Kvstore keeps the records of a service in NATS JetStream KV, by package casstore and the table in package natskv. The service
-// charges a card, and its client sends the request ten times at once. It starts a nats-server in this process, in a temporary
-// directory, needs nothing else to run, and ends with the line
+// charges a card, and its client sends the request ten times at once. The program runs by itself, because it starts a
+// nats-server in its own process, with a temporary directory. The program ends with the line
 //
 //	10 requests, 10 answers 201, 1 charge
 package main

@@ -1,5 +1,5 @@
-// The page plays the customer: each press goes to the shop on both sides, with the key of the order. Only with the
-// middleware it is safe to send an order again, so only that side pays by payOnce.
+// The page acts for the customer: each press goes to the shop on both sides, with the key of the order. Only the side with the
+// middleware pays by payOnce, because only there a repeated order is safe.
 
 import { payOnce, pending } from './pay.js'
 
@@ -9,12 +9,12 @@ let order = newOrder()
 let busy = true
 let done = 0 // actions
 
-// newOrder returns the order that is pending, if there is one.
+// newOrder returns the pending order, if any, or a new order.
 function newOrder() {
   return { key: pending()?.key ?? newKey(), presses: 0, without: newSide(), with: newSide() }
 }
 
-// newKey does without crypto.randomUUID, which a phone that uses this page by plain http has not got.
+// newKey does not use crypto.randomUUID, because browsers lack the function on pages by plain http, such as this page on a phone.
 function newKey() {
   const bytes = crypto.getRandomValues(new Uint8Array(16))
   return Array.from(bytes, (b) => b.toString(16).padStart(2, '0')).join('')
@@ -34,7 +34,7 @@ function on(id, action) {
   document.getElementById(id).addEventListener('click', () => busy || act(action))
 }
 
-// act runs an action, one at a time. The buttons stay in the order of the Tab key meanwhile.
+// act runs one action at a time. During the action, the Tab key still reaches the buttons.
 async function act(action) {
   setBusy(true)
   const watching = setInterval(showLedger, 250)
@@ -54,7 +54,7 @@ function setBusy(is) {
   if (!is) document.body.dataset.done = done++
 }
 
-// press presses so many times at once, and waits for what comes back.
+// press presses the given number of times at once, and waits for the answers.
 function press(times, fault, at = sides) {
   setText('#pay b', 'Try again')
   const all = []
@@ -62,7 +62,7 @@ function press(times, fault, at = sides) {
     order.presses++
     for (const side of at) all.push(pay(side, order.presses, fault))
   }
-  return Promise.allSettled(all) // a press without an answer is shown as such
+  return Promise.allSettled(all) // the list shows a press without an answer
 }
 
 function pay(side, number, fault) {
@@ -74,7 +74,7 @@ function pay(side, number, fault) {
   return send(url, { method: 'POST', headers, body: JSON.stringify(payment) })
 }
 
-// attempts returns a fetch for the attempts of one press, which shows what came of them. The fault happens to the first one.
+// attempts returns a fetch function for the attempts of a press. The function shows each result. The first attempt has the fault.
 function attempts(side, number, fault) {
   let lost, breaks = 0
   return async (url, init) => {
@@ -122,7 +122,7 @@ function show(side, number, kind, status, what, receipt, operation) {
   return item
 }
 
-// killServer has the server killed when it holds the answers of both sides, and waits until it runs again.
+// killServer has the server killed as soon as the server holds the answers of both sides, and waits for the next start.
 async function killServer() {
   await fetch('kill?held=2', { method: 'POST' })
 }
@@ -151,7 +151,7 @@ function showServer({ running, deaths }) {
   setText('#server', 'The server is running.' + since)
 }
 
-// tell says in a sentence what has happened on each side.
+// tell shows a sentence with the result of each side.
 function tell() {
   for (const side of sides) {
     document.getElementById(side).dataset.is = judgement(order[side])
@@ -187,7 +187,7 @@ function startOver() {
   for (const list of document.querySelectorAll('.answers')) list.replaceChildren()
 }
 
-// setText leaves alone what does not change, so that it is not read out again.
+// setText writes only changed texts, because screen readers read every written text out.
 function setText(selector, text) {
   const element = document.querySelector(selector)
   if (element.textContent !== text) element.textContent = text

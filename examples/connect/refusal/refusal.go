@@ -1,5 +1,5 @@
-// Package refusal tells clients of Connect, gRPC and gRPC-Web why the middleware has refused a call: as an error of
-// their protocol. Copy it, and set Options.ErrorHandler to [Write].
+// Package refusal turns the refusals of the middleware into errors of the protocols Connect, gRPC and gRPC-Web. Copy the
+// package, and set Options.ErrorHandler to [Write].
 package refusal
 
 import (
@@ -18,23 +18,23 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-var writer = connect.NewErrorWriter() // with the options of the handlers, if they have any
+var writer = connect.NewErrorWriter() // takes the options of the handlers, if any
 
-// Write answers a call with a refusal. Clients that speak none of the protocols get problem details.
+// Write answers a call with the refusal e, as an error of the client's protocol. Other clients get problem details.
 //
-// The error has a google.rpc.ErrorInfo, whose reason is the code of the refusal, such as IN_PROGRESS. If the call may
-// be repeated after a while, it has a google.rpc.RetryInfo and a Retry-After too.
+// The error has a google.rpc.ErrorInfo, whose reason is the code of the refusal, such as IN_PROGRESS. If a retry is allowed
+// after a while, the error also has a google.rpc.RetryInfo and the field Retry-After.
 func Write(w http.ResponseWriter, r *http.Request, e *idempotency.Error) {
 	if !writer.IsSupported(r) {
 		idempotency.WriteProblem(w, r, e)
 		return
 	}
 	w.Header().Set("Cache-Control", "no-store")
-	_ = writer.Write(w, r, newError(e)) // a client that has left is told when it retries
+	_ = writer.Write(w, r, newError(e)) // a client that has left gets the refusal when it retries
 }
 
 func newError(e *idempotency.Error) *connect.Error {
-	failure := connect.NewError(code(e), errors.New(cmp.Or(e.Detail, e.Title, http.StatusText(e.Status))))
+	failure := connect.NewError(rpcCode(e), errors.New(cmp.Or(e.Detail, e.Title, http.StatusText(e.Status))))
 	for name, values := range e.Header {
 		failure.Meta()[http.CanonicalHeaderKey(name)] = values
 	}
@@ -53,8 +53,9 @@ func newError(e *idempotency.Error) *connect.Error {
 	return failure
 }
 
-// code returns what the status of a refusal is called in RPC. It also takes those that functions of the service choose.
-func code(e *idempotency.Error) connect.Code {
+// rpcCode returns the RPC code for the status of a refusal. The cases include statuses that only functions of the service
+// choose.
+func rpcCode(e *idempotency.Error) connect.Code {
 	switch e.Status {
 	case http.StatusBadRequest: // key-missing, key-invalid, body-invalid
 		return connect.CodeInvalidArgument

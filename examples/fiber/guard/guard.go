@@ -1,19 +1,18 @@
-// Package guard makes handlers of fiber safe to retry. It is a recipe on [idempotency.Runner]: copy it, and change what
-// your service does differently.
+// Package guard makes handlers of fiber safe to retry. The package is a recipe on [idempotency.Runner]: copy it, and change
+// the parts in which your service differs.
 //
-// Mount it inside authentication and on the routes that need it. The error handler of the app runs within the
-// recording, so what is kept is what the client gets. It is kept whole, in memory: a stream is sent once it has come to
-// its end, and its trailers become fields of the header.
+// Mount the guard inside authentication, on the routes that need keys. The error handler of the app runs within the recording,
+// so the guard stores the same answer that the client gets. The recording keeps the whole answer in memory: a stream is sent
+// after its end, and its trailers become fields of the header.
 //
-// The context of fasthttp does not end when a client leaves, and neither does that of fiber. So the handler goes on,
-// and a retry gets its answer. [fiber.Ctx.Context] has the operation, for [idempotency.FromContext] and
-// [idempotency.Decide], and ends if the claim is lost. The verdict Keep makes no difference to an answer that is not
-// storable.
+// The contexts of fasthttp and of fiber outlive a client that leaves. So the handler goes on, and a retry gets the answer.
+// [fiber.Ctx.Context] has the operation, for [idempotency.FromContext] and [idempotency.Decide], and ends if the claim is
+// lost. The verdict Keep does not make an answer storable.
 //
-// fiber's timeout middleware goes around the guard. When the time is up, it writes to the response that the handler may
-// still be writing to. So an answer that comes after the deadline of the context is neither sent nor kept. Its outcome
-// is unknown, and RunnerOptions.Abandoned decides about a retry. So it does after Drop, and after a stream that breaks
-// off.
+// Mount fiber's timeout middleware around the guard. When the time is up, the timeout middleware writes to the response, and
+// the handler may still be writing, too. So the guard neither sends nor stores an answer after the deadline of the context.
+// The outcome is unknown then, and RunnerOptions.Abandoned decides about a retry. The same holds after Drop, and after a
+// stream that breaks off.
 package guard
 
 import (
@@ -33,24 +32,24 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// New returns a middleware for app. The handlers after it run once for each Idempotency-Key of a POST or PATCH. Account
-// returns the ID of the authenticated caller. Requests without a key pass untouched.
+// New returns a middleware for app. The handlers inside run once for each Idempotency-Key of a POST or PATCH. account returns
+// the ID of the authenticated caller. Requests without a key pass unchanged.
 func New(app *fiber.App, runner *idempotency.Runner, account func(fiber.Ctx) string) (fiber.Handler, error) {
 	if cfg := app.Config(); cfg.StreamRequestBody || !cfg.DisablePreParseMultipartForm {
 		return nil, errors.New("guard: set DisablePreParseMultipartForm, and not StreamRequestBody: " +
 			"else fiber does not show request bodies as they were sent")
 	}
 	return func(c fiber.Ctx) error {
-		values := copied(c.Request().Header.PeekAll("Idempotency-Key"))
+		values := copyStrings(c.Request().Header.PeekAll("Idempotency-Key"))
 		if len(values) == 0 || c.Method() != fiber.MethodPost && c.Method() != fiber.MethodPatch {
 			return c.Next()
 		}
 		id, err := idempotency.ParseKey(values)
 		if refusal, ok := errors.AsType[*idempotency.Error](err); ok {
-			return refuse(c, refusal)
+			return sendRefusal(c, refusal)
 		}
 		key := idempotency.Key{
-			User:     strings.Clone(account(c)), // fasthttp uses the memory of its strings again
+			User:     strings.Clone(account(c)), // a copy, because fasthttp reuses the memory of its strings
 			Endpoint: c.Method() + " " + string(c.Request().URI().PathOriginal()),
 			ID:       id,
 		}
@@ -58,22 +57,22 @@ func New(app *fiber.App, runner *idempotency.Runner, account func(fiber.Ctx) str
 			return fiber.ErrUnauthorized
 		}
 		outside := c.Context()
-		if outside.Value(runner) == key { // the guard is mounted twice
+		if outside.Value(runner) == key { // an outer guard already handles this request
 			return c.Next()
 		}
-		outer := fasthttp.AcquireResponse() // what middleware outside has set
+		outer := fasthttp.AcquireResponse() // the response of the middleware outside
 		defer fasthttp.ReleaseResponse(outer)
 		c.Response().CopyTo(outer)
 		work := func(ctx context.Context) (idempotency.Response, error) {
-			return record(context.WithValue(ctx, runner, key), c, outer)
+			return recordAnswer(context.WithValue(ctx, runner, key), c, outer)
 		}
-		resp, replayed, err := runner.Do(outside, key, payload(c), work)
+		resp, replayed, err := runner.Do(outside, key, buildPayload(c), work)
 		if timedOut(c, outside) {
-			return outside.Err() // nil if the timeout middleware is inside, and has answered
+			return outside.Err() // nil if a timeout middleware inside has answered
 		}
 		outer.CopyTo(c.Response())
 		if refusal, ok := errors.AsType[*idempotency.Error](err); ok {
-			return refuse(c, refusal)
+			return sendRefusal(c, refusal)
 		}
 		if err != nil && err != errNotKept {
 			return err
@@ -81,29 +80,29 @@ func New(app *fiber.App, runner *idempotency.Runner, account func(fiber.Ctx) str
 		if replayed {
 			c.Set("Idempotent-Replayed", "true")
 		}
-		return send(c, resp)
+		return sendAnswer(c, resp)
 	}, nil
 }
 
 var errNotKept = errors.New("guard: the answer is not kept")
 
-// copied returns values in memory of their own. That of fasthttp serves other requests later.
-func copied(values [][]byte) (own []string) {
+// copyStrings copies values, because fasthttp reuses their memory for later requests.
+func copyStrings(values [][]byte) (copies []string) {
 	for _, value := range values {
-		own = append(own, string(value))
+		copies = append(copies, string(value))
 	}
-	return own
+	return copies
 }
 
-// payload returns what tells a request from others with its key. Quotes keep the parts apart.
-func payload(c fiber.Ctx) []byte {
+// buildPayload returns the parts of a request that a retry must repeat. Quotes keep the parts apart.
+func buildPayload(c fiber.Ctx) []byte {
 	media, _, _ := strings.Cut(c.Get("Content-Type"), ";")
 	query, encoding := c.Request().URI().QueryString(), c.Get("Content-Encoding")
 	return append(fmt.Appendf(nil, "%q %q %q ", query, strings.ToLower(media), encoding), c.BodyRaw()...)
 }
 
-// record runs the handlers and returns their answer. Of the header it has what differs from outer.
-func record(ctx context.Context, c fiber.Ctx, outer *fasthttp.Response) (resp idempotency.Response, err error) {
+// recordAnswer runs the handlers, and returns their answer with the header fields that differ from outer.
+func recordAnswer(ctx context.Context, c fiber.Ctx, outer *fasthttp.Response) (resp idempotency.Response, err error) {
 	outside := c.Context()
 	c.SetContext(ctx)
 	defer func() {
@@ -117,14 +116,14 @@ func record(ctx context.Context, c fiber.Ctx, outer *fasthttp.Response) (resp id
 		return resp, errNotKept
 	}
 	if err != nil && c.App().ErrorHandler(c, err) != nil {
-		_ = c.SendStatus(http.StatusInternalServerError) // as fiber does
+		_ = c.SendStatus(http.StatusInternalServerError) // like fiber
 	}
 	var body bytes.Buffer
 	if err := c.Response().BodyWriteTo(&body); err != nil {
-		idempotency.Decide(ctx, idempotency.Unknown) // a stream that broke off
+		idempotency.Decide(ctx, idempotency.Unknown) // the stream broke off
 		return resp, err
 	}
-	before, after := fields(outer), fields(c.Response())
+	before, after := copyFields(outer), copyFields(c.Response())
 	for name, values := range before {
 		now, kept := after[name]
 		switch {
@@ -138,7 +137,7 @@ func record(ctx context.Context, c fiber.Ctx, outer *fasthttp.Response) (resp id
 		Status: c.Response().StatusCode(), Header: idempotency.NewFields(after), Body: body.Bytes(),
 	}
 	switch {
-	case dropped(c, &resp):
+	case wasDropped(c, &resp):
 		idempotency.Decide(ctx, idempotency.Unknown)
 		return resp, errNotKept
 	case !idempotency.DefaultStorable(&resp):
@@ -148,19 +147,20 @@ func record(ctx context.Context, c fiber.Ctx, outer *fasthttp.Response) (resp id
 	}
 }
 
-// dropped reports whether the handler has closed the connection without an answer, by Drop. End closes it after one.
-func dropped(c fiber.Ctx, resp *idempotency.Response) bool {
+// wasDropped reports whether the handler has closed the connection by Drop, without an answer. End, too, closes the connection,
+// but after an answer.
+func wasDropped(c fiber.Ctx, resp *idempotency.Response) bool {
 	untouched := resp.Status == http.StatusOK && len(resp.Body) == 0
 	return untouched && c.RequestCtx().Conn().SetWriteDeadline(time.Time{}) != nil
 }
 
-// timedOut reports whether c may be in use by the timeout middleware, or by a handler that it has given up.
+// timedOut reports whether the timeout middleware, or a handler abandoned by the timeout middleware, may be using c.
 func timedOut(c fiber.Ctx, outside context.Context) bool {
 	return c.IsAbandoned() || outside.Err() != nil
 }
 
-// fields returns a copy of the header, without what belongs to the connection.
-func fields(resp *fasthttp.Response) http.Header {
+// copyFields returns a copy of the header without the fields of the connection.
+func copyFields(resp *fasthttp.Response) http.Header {
 	header := make(http.Header)
 	for name, value := range resp.Header.All() {
 		header.Add(string(name), string(value))
@@ -171,8 +171,8 @@ func fields(resp *fasthttp.Response) http.Header {
 	return header
 }
 
-// send answers with resp.
-func send(c fiber.Ctx, resp idempotency.Response) error {
+// sendAnswer answers with resp.
+func sendAnswer(c fiber.Ctx, resp idempotency.Response) error {
 	for name, values := range resp.Header.Header() {
 		c.Response().Header.Del(name)
 		for _, value := range values {
@@ -182,8 +182,8 @@ func send(c fiber.Ctx, resp idempotency.Response) error {
 	return c.Status(resp.Status).Send(resp.Body)
 }
 
-// refuse answers with problem details.
-func refuse(c fiber.Ctx, refusal *idempotency.Error) error {
+// sendRefusal answers with problem details.
+func sendRefusal(c fiber.Ctx, refusal *idempotency.Error) error {
 	return adaptor.HTTPHandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		idempotency.WriteProblem(w, r, refusal)
 	})(c)

@@ -25,11 +25,11 @@ import (
 	"github.com/idempotency-go/idempotency/examples/fiber/guard"
 )
 
-// service is an app whose handlers are guarded, and count their runs.
+// service is an app whose handler is guarded. runCount counts the runs of the handler.
 type service struct {
 	*testing.T
-	app  *fiber.App
-	runs atomic.Int64
+	app      *fiber.App
+	runCount atomic.Int64
 }
 
 func newService(t *testing.T, store idempotency.Store, handler fiber.Handler, outside ...any) *service {
@@ -37,20 +37,20 @@ func newService(t *testing.T, store idempotency.Store, handler fiber.Handler, ou
 	s := &service{T: t, app: fiber.New(fiber.Config{DisablePreParseMultipartForm: true})}
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
-	once, err := guard.New(s.app, runner, user)
+	once, err := guard.New(s.app, runner, userOf)
 	require.NoError(t, err)
 	for _, middleware := range outside {
 		s.app.Use(middleware)
 	}
 	s.app.All("/charges/:id", once, func(c fiber.Ctx) error {
-		s.runs.Add(1)
+		s.runCount.Add(1)
 		return handler(c)
 	})
 	return s
 }
 
-// user reads a header by a method whose result lies in memory that fasthttp uses again.
-func user(c fiber.Ctx) string {
+// userOf returns the field User. PeekAll returns memory that fasthttp reuses.
+func userOf(c fiber.Ctx) string {
 	users := c.Request().Header.PeekAll("User")
 	if len(users) == 0 {
 		return ""
@@ -60,7 +60,7 @@ func user(c fiber.Ctx) string {
 
 func newStore() idempotency.Store { return idempotency.NewMemoryStore(idempotency.MemoryOptions{}) }
 
-// send sends a request of alice's, with key unless it is empty, after edit has changed it.
+// send sends a request of the user alice. The request has key, unless key is empty, and edit may change the request.
 func (s *service) send(key, body string, edit func(*http.Request)) (*http.Response, string) {
 	s.Helper()
 	r := httptest.NewRequest(http.MethodPost, "/charges/1?now", strings.NewReader(body))
@@ -81,7 +81,7 @@ func (s *service) send(key, body string, edit func(*http.Request)) (*http.Respon
 	return resp, string(answer)
 }
 
-// requireRefused checks that a request is refused with problem details.
+// requireRefused requires that the answer is a refusal with problem details.
 func (s *service) requireRefused(resp *http.Response, body string, status int, code string) {
 	s.Helper()
 	require.Equal(s, status, resp.StatusCode, body)
@@ -90,7 +90,8 @@ func (s *service) requireRefused(resp *http.Response, body string, status int, c
 	require.Empty(s, resp.Header.Get("Idempotent-Replayed"))
 }
 
-func created(c fiber.Ctx) error {
+// respondCreated is a handler that answers with 201, with repeated fields and cookies.
+func respondCreated(c fiber.Ctx) error {
 	c.Location("/charges/1")
 	c.Append("Link", "</a>", "</b>")
 	c.Cookie(&fiber.Cookie{Name: "a", Value: "1"})
@@ -100,7 +101,7 @@ func created(c fiber.Ctx) error {
 
 func TestReplay(t *testing.T) {
 	t.Parallel()
-	s := newService(t, newStore(), created)
+	s := newService(t, newStore(), respondCreated)
 	first, body := s.send("key", "4200", nil)
 	require.Equal(t, http.StatusCreated, first.StatusCode)
 	require.Equal(t, "charged 4200", body)
@@ -113,13 +114,13 @@ func TestReplay(t *testing.T) {
 		retry.Header.Set("Date", first.Header.Get("Date"))
 		require.Equal(t, first.Header, retry.Header)
 	}
-	require.EqualValues(t, 1, s.runs.Load())
+	require.EqualValues(t, 1, s.runCount.Load())
 }
 
-// A record keeps its key when fasthttp uses the memory of the request again.
+// A record keeps its key although fasthttp reuses the memory of the request.
 func TestMemoryOfRequestsIsNotKept(t *testing.T) {
 	t.Parallel()
-	s := newService(t, newStore(), created)
+	s := newService(t, newStore(), respondCreated)
 	for _, key := range []string{"first", "other", "third"} {
 		_, body := s.send(key, key, nil)
 		require.Equal(t, "charged "+key, body)
@@ -128,13 +129,13 @@ func TestMemoryOfRequestsIsNotKept(t *testing.T) {
 		_, body := s.send(key, key, nil)
 		require.Equal(t, "charged "+key, body)
 	}
-	require.EqualValues(t, 3, s.runs.Load())
+	require.EqualValues(t, 3, s.runCount.Load())
 }
 
-// Users who send many requests at once, three with each key, get their own answers.
+// Users send many requests at the same time, three with each key, and get the answers to their own requests.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
-	s := newService(t, newStore(), created)
+	s := newService(t, newStore(), respondCreated)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	ended := make(chan error, 1)
@@ -147,19 +148,19 @@ func TestManyAtOnce(t *testing.T) {
 		for key := range keys {
 			clients.Go(func() error {
 				amount := fmt.Sprint(user*keys + key)
-				return charge(client, url, fmt.Sprint("user ", user), fmt.Sprint(key), amount)
+				return chargeThrice(client, url, fmt.Sprint("user ", user), fmt.Sprint(key), amount)
 			})
 		}
 	}
 	require.NoError(t, clients.Wait())
-	require.EqualValues(t, users*keys, s.runs.Load())
+	require.EqualValues(t, users*keys, s.runCount.Load())
 	client.CloseIdleConnections() // the app waits for them
 	require.NoError(t, s.app.Shutdown())
 	require.NoError(t, <-ended)
 }
 
-// charge sends a request three times, and returns an error unless it gets the same answer of its own each time.
-func charge(client *http.Client, url, user, key, amount string) error {
+// chargeThrice sends a request three times, and returns an error unless each answer is the answer to this request.
+func chargeThrice(client *http.Client, url, user, key, amount string) error {
 	for range 3 {
 		r, err := http.NewRequest(http.MethodPost, url, strings.NewReader(amount))
 		if err != nil {
@@ -191,12 +192,12 @@ func TestRequestsThatAreOthers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newService(t, newStore(), created)
+			s := newService(t, newStore(), respondCreated)
 			s.send("key", "4200", nil)
 			resp, _ := s.send("key", "4200", edit)
 			require.Equal(t, http.StatusCreated, resp.StatusCode)
 			require.Empty(t, resp.Header.Get("Idempotent-Replayed"))
-			require.EqualValues(t, 2, s.runs.Load())
+			require.EqualValues(t, 2, s.runCount.Load())
 		})
 	}
 }
@@ -219,17 +220,17 @@ func TestKeyReused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newService(t, newStore(), created)
+			s := newService(t, newStore(), respondCreated)
 			s.send("key", "4200", nil)
 			resp, body := s.send("key", "4200", edit)
 			s.requireRefused(resp, body, http.StatusConflict, "key-reused")
 			require.Empty(t, resp.Header.Get("Location"))
-			require.EqualValues(t, 1, s.runs.Load())
+			require.EqualValues(t, 1, s.runCount.Load())
 		})
 	}
 	t.Run("a charset makes no difference", func(t *testing.T) {
 		t.Parallel()
-		s := newService(t, newStore(), created)
+		s := newService(t, newStore(), respondCreated)
 		s.send("key", "4200", nil)
 		resp, _ := s.send("key", "4200", func(r *http.Request) {
 			r.Header.Set("Content-Type", "Text/Plain; charset=utf-8")
@@ -240,7 +241,7 @@ func TestKeyReused(t *testing.T) {
 
 func TestKeyInvalid(t *testing.T) {
 	t.Parallel()
-	s := newService(t, newStore(), created)
+	s := newService(t, newStore(), respondCreated)
 	for _, sent := range [][]string{
 		{"a", "a"}, {""}, {" "}, {"a b"}, {"a,b"}, {"a;b"}, {`a\b`}, {`a"b`},
 		{`"`}, {`""`}, {`"a`}, {`"a"b"`}, {"é"}, {strings.Repeat("a", 256)}, {`"a";x=1`},
@@ -248,7 +249,7 @@ func TestKeyInvalid(t *testing.T) {
 		resp, body := s.send("", "4200", func(r *http.Request) { r.Header["Idempotency-Key"] = sent })
 		s.requireRefused(resp, body, http.StatusBadRequest, "key-invalid")
 	}
-	require.Zero(t, s.runs.Load())
+	require.Zero(t, s.runCount.Load())
 	for _, sent := range []string{strings.Repeat("a", 255), `"a,b;c"`, `"a\"b"`, "!#$%&'()*+-./:<=>?@[]^_`{|}~"} {
 		resp, _ := s.send(sent, "4200", nil)
 		require.Equal(t, http.StatusCreated, resp.StatusCode, sent)
@@ -257,10 +258,10 @@ func TestKeyInvalid(t *testing.T) {
 
 func TestUserUnknown(t *testing.T) {
 	t.Parallel()
-	s := newService(t, newStore(), created)
+	s := newService(t, newStore(), respondCreated)
 	resp, _ := s.send("key", "4200", func(r *http.Request) { r.Header.Del("User") })
 	require.Equal(t, http.StatusUnauthorized, resp.StatusCode)
-	require.Zero(t, s.runs.Load())
+	require.Zero(t, s.runCount.Load())
 }
 
 func TestInProgress(t *testing.T) {
@@ -269,7 +270,7 @@ func TestInProgress(t *testing.T) {
 	s := newService(t, newStore(), func(c fiber.Ctx) error {
 		close(entered)
 		<-goOn
-		return created(c)
+		return respondCreated(c)
 	})
 	done := make(chan struct{})
 	go func() {
@@ -282,7 +283,7 @@ func TestInProgress(t *testing.T) {
 	require.Equal(t, "1", resp.Header.Get("Retry-After"))
 	close(goOn)
 	<-done
-	require.EqualValues(t, 1, s.runs.Load())
+	require.EqualValues(t, 1, s.runCount.Load())
 }
 
 func TestNotStorable(t *testing.T) {
@@ -295,10 +296,10 @@ func TestNotStorable(t *testing.T) {
 		require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
 		require.Equal(t, "later", body)
 	}
-	require.EqualValues(t, 2, s.runs.Load())
+	require.EqualValues(t, 2, s.runCount.Load())
 }
 
-// A stream that breaks off is no answer.
+// A stream that breaks off is not stored as an answer.
 func TestStreamBreaksOff(t *testing.T) {
 	t.Parallel()
 	s := newService(t, newStore(), func(c fiber.Ctx) error {
@@ -308,38 +309,40 @@ func TestStreamBreaksOff(t *testing.T) {
 		resp, _ := s.send("key", "4200", nil)
 		require.Equal(t, http.StatusInternalServerError, resp.StatusCode)
 	}
-	require.EqualValues(t, 2, s.runs.Load())
+	require.EqualValues(t, 2, s.runCount.Load())
 }
 
-// overtaken is a store in which each attempt is overtaken by another one.
-type overtaken struct{ idempotency.Store }
+// overtakenStore is a store in which another attempt takes over each claim before its end.
+type overtakenStore struct{ idempotency.Store }
 
-func (s overtaken) Begin(
+func (s overtakenStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	record, claim, err := s.Store.Begin(ctx, key, request)
-	return record, lost{claim}, err
+	return record, lostClaim{claim}, err
 }
 
-type lost struct{ idempotency.Claim }
+// lostClaim is a claim that another attempt has taken over.
+type lostClaim struct{ idempotency.Claim }
 
-func (lost) Complete(context.Context, idempotency.Response, time.Duration) error {
+func (lostClaim) Complete(context.Context, idempotency.Response, time.Duration) error {
 	return idempotency.ErrClaimLost
 }
 
-// Nothing is left of an answer that does not count.
+// The refusal of an attempt that lost its claim has no header field of the attempt's answer.
 func TestClaimLost(t *testing.T) {
 	t.Parallel()
-	s := newService(t, overtaken{newStore()}, created)
+	s := newService(t, overtakenStore{newStore()}, respondCreated)
 	resp, body := s.send("key", "4200", nil)
 	s.requireRefused(resp, body, http.StatusConflict, "in-progress")
 	require.Empty(t, resp.Header.Get("Location"))
 	require.Empty(t, resp.Header["Set-Cookie"])
 }
 
-type broken struct{ idempotency.Store }
+// brokenStore is a store whose server is down.
+type brokenStore struct{ idempotency.Store }
 
-func (broken) Begin(
+func (brokenStore) Begin(
 	context.Context, idempotency.Key, idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	return idempotency.Record{}, nil, errors.New("down")
@@ -347,14 +350,14 @@ func (broken) Begin(
 
 func TestStoreDown(t *testing.T) {
 	t.Parallel()
-	s := newService(t, broken{}, created)
+	s := newService(t, brokenStore{}, respondCreated)
 	resp, body := s.send("key", "4200", nil)
 	s.requireRefused(resp, body, http.StatusServiceUnavailable, "store-unavailable")
 	require.Equal(t, "1", resp.Header.Get("Retry-After"))
-	require.Zero(t, s.runs.Load())
+	require.Zero(t, s.runCount.Load())
 }
 
-// A replay has what middleware outside sets for it, without the fields that the handler has deleted.
+// A replay has the fields that middleware outside sets for the retry, except for the fields that the handler has deleted.
 func TestHeaderOfMiddlewareOutside(t *testing.T) {
 	t.Parallel()
 	secure := func(c fiber.Ctx) error {
@@ -364,7 +367,7 @@ func TestHeaderOfMiddlewareOutside(t *testing.T) {
 	s := newService(t, newStore(), func(c fiber.Ctx) error {
 		c.Vary("Accept")
 		c.Response().Header.Del("X-Frame-Options")
-		return created(c)
+		return respondCreated(c)
 	}, requestid.New(), cors.New(cors.Config{AllowOrigins: []string{"https://a.example", "https://b.example"}}), secure)
 	first, _ := s.send("key", "4200", func(r *http.Request) { r.Header.Set("Origin", "https://a.example") })
 	retry, _ := s.send("key", "4200", func(r *http.Request) { r.Header.Set("Origin", "https://b.example") })
@@ -383,18 +386,18 @@ func TestMountedTwice(t *testing.T) {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{})
 	require.NoError(t, err)
-	once, err := guard.New(app, runner, user)
+	once, err := guard.New(app, runner, userOf)
 	require.NoError(t, err)
 	s := &service{T: t, app: app}
 	app.Use(once).Post("/charges/:id", once, func(c fiber.Ctx) error {
-		s.runs.Add(1)
-		return created(c)
+		s.runCount.Add(1)
+		return respondCreated(c)
 	})
 	for range 2 {
 		resp, body := s.send("k", "a", nil)
 		require.Equal(t, http.StatusCreated, resp.StatusCode, body)
 	}
-	require.EqualValues(t, 1, s.runs.Load())
+	require.EqualValues(t, 1, s.runCount.Load())
 }
 
 func TestDecide(t *testing.T) {
@@ -406,7 +409,7 @@ func TestDecide(t *testing.T) {
 			if !idempotency.Decide(c.Context(), verdict) {
 				return errors.New("no operation")
 			}
-			return created(c)
+			return respondCreated(c)
 		})
 		first, _ := s.send("key", "4200", nil)
 		require.Equal(t, http.StatusCreated, first.StatusCode)
@@ -414,11 +417,11 @@ func TestDecide(t *testing.T) {
 		if verdict == idempotency.Tombstone {
 			s.requireRefused(retry, body, http.StatusConflict, "not-replayable")
 		}
-		require.Equal(t, runs, s.runs.Load())
+		require.Equal(t, runs, s.runCount.Load())
 	}
 }
 
-// An app that does not keep bodies as they were sent is refused.
+// New refuses an app that changes the bodies of requests.
 func TestNewRefusesApp(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []fiber.Config{{}, {DisablePreParseMultipartForm: true, StreamRequestBody: true}} {

@@ -1,4 +1,4 @@
-// Package guard makes the routes of a grpc-gateway safe to retry. Copy it.
+// Package guard makes the routes of a grpc-gateway safe to retry. Copy the package.
 package guard
 
 import (
@@ -14,17 +14,19 @@ import (
 
 // Options returns the options of a gateway whose routes idem guards.
 //
-// The status of an answer tells whether it says "try again", with two exceptions, in which the options decide. A call
-// that was aborted is answered with 409, as one is whose subject exists already: it is released. A stream that breaks
-// off has begun with 200: its outcome is unknown.
+// The middleware tells by the status of an answer whether the client is to try again. The options decide in two cases, because
+// the status does not tell:
+//   - An aborted call has the status 409, like a call whose subject exists already. The aborted call is released.
+//   - A stream that breaks off has begun with the status 200. Its outcome is unknown.
 func Options(idem *idempotency.Middleware) []runtime.ServeMuxOption {
 	return []runtime.ServeMuxOption{
 		runtime.WithMiddlewares(behindRouter(idem)),
-		runtime.WithErrorHandler(failed),
-		runtime.WithStreamErrorHandler(brokenOff),
+		runtime.WithErrorHandler(handleError),
+		runtime.WithStreamErrorHandler(handleStreamError),
 	}
 }
 
+// behindRouter adapts idem to the middlewares of a gateway.
 func behindRouter(idem *idempotency.Middleware) runtime.Middleware {
 	return func(next runtime.HandlerFunc) runtime.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request, params map[string]string) {
@@ -35,7 +37,8 @@ func behindRouter(idem *idempotency.Middleware) runtime.Middleware {
 	}
 }
 
-func failed(
+// handleError is the default error handler, and also releases the key of an aborted call.
+func handleError(
 	ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error,
 ) {
 	if status.Code(err) == codes.Aborted {
@@ -44,7 +47,8 @@ func failed(
 	runtime.DefaultHTTPErrorHandler(ctx, mux, m, w, r, err)
 }
 
-func brokenOff(ctx context.Context, err error) *status.Status {
+// handleStreamError is the default handler, and also marks the outcome of the call as unknown if a retry may succeed.
+func handleStreamError(ctx context.Context, err error) *status.Status {
 	shown := runtime.HTTPStatusFromCode(status.Code(err))
 	if status.Code(err) == codes.Aborted || !idempotency.DefaultStorable(&idempotency.Response{Status: shown}) {
 		idempotency.Decide(ctx, idempotency.Unknown)

@@ -1,15 +1,15 @@
-// Pays by a mutation, until it knows what became of it. Its argument is the URL of the API.
+// Repeats a mutation that pays until the outcome is known. The argument of the program is the URL of the API.
 import { Client, fetchExchange, gql } from '@urql/core'
 import { retryExchange } from '@urql/exchange-retry'
 
-// With a key, a mutation may be sent again after any failure of the network, and whenever the server says so.
+// With a key, the client may repeat a mutation after any failure of the network, and whenever the server says so.
 const retry = retryExchange({
   initialDelayMs: 100, // 1000, which is also the default, is what the server asks for in retryAfter
   maxNumberAttempts: 10,
   retryIf: (error) => Boolean(error.networkError) ||
     error.graphQLErrors.some((e) => e.extensions.retry === 'same-key'),
 })
-// An answer that stalls must not hold the mutation up for ever.
+// A timeout, because a stalled answer must not block the mutation for ever.
 const patient = (url, init) => fetch(url, { ...init, signal: AbortSignal.any([init.signal, AbortSignal.timeout(60_000)]) })
 const client = new Client({ url: process.argv[2], preferGetMethod: false, fetch: patient, exchanges: [retry, fetchExchange] })
 
@@ -30,4 +30,4 @@ async function pay(key, cents) {
 }
 
 await pay('order-1', 4200)
-await pay('order-1', 9900) // a mistake of the client's
+await pay('order-1', 9900) // a mistake of the client

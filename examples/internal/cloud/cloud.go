@@ -1,5 +1,5 @@
-// Package cloud plays AWS for an example: DynamoDB, by the emulator minidyn, and Lambda, which runs the program of the
-// example in processes of its own.
+// Package cloud emulates AWS for an example. The emulator minidyn serves DynamoDB, and an [Instance] runs the program of the
+// example in child processes, as Lambda runs a function.
 package cloud
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 
-// Start starts a DynamoDB with a table for records. The SDK finds it by the environment of this process, and of those that
-// it starts.
+// Start starts the emulator of DynamoDB, and creates a table for records. Start also sets environment variables that lead the
+// SDK to the emulator, in this process and in its children. stop ends the emulator.
 func Start() (stop func()) {
 	service := servertest.DynamoDB(server.NewServer())
 	for name, value := range map[string]string{

@@ -1,5 +1,5 @@
-// Package database gives an example a place of its own: a schema of the PostgreSQL at DATABASE_URL. If the variable is not
-// set, the server is a private one.
+// Package database gives each run of an example its own schema in the PostgreSQL at DATABASE_URL. If the variable is not set,
+// the package starts a private server.
 package database
 
 import (
@@ -17,8 +17,9 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// Create makes the schema. It is what Connect connects to from then on, in this process and in those that it starts.
-// An example that ends well drops it; what another one has left behind may tell why.
+// Create creates the schema, and returns a pool of connections to the schema. After Create, Connect connects to the same
+// schema, in this process and in its children. An example calls drop when it ends well; the schema of a failed example may
+// show why the example failed.
 func Create(ctx context.Context) (pool *pgxpool.Pool, drop func()) {
 	stop := func() {}
 	if os.Getenv("DATABASE_URL") == "" {

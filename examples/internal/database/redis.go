@@ -15,8 +15,9 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// CreateRedis makes a place for records in the Redis at REDIS_URL or, if that is not set, in a private one. It is what
-// ConnectRedis connects to from then on, in this process and in those that it starts. Empty removes the records.
+// CreateRedis chooses a prefix for records in the Redis at REDIS_URL or, if the variable is not set, in a private server. After
+// CreateRedis, ConnectRedis uses the same prefix, in this process and in its children. empty removes all records with the
+// prefix. drop removes them too, closes the connection, and stops a private server.
 func CreateRedis(ctx context.Context) (empty, drop func()) {
 	stop := func() {}
 	if os.Getenv("REDIS_URL") == "" {
@@ -44,7 +45,7 @@ func CreateRedis(ctx context.Context) (empty, drop func()) {
 	}
 }
 
-// ConnectRedis returns a store in that place.
+// ConnectRedis returns a store with the prefix of CreateRedis.
 func ConnectRedis() *idempotency.RedisStore {
 	return idempotency.NewRedisStore(connectRedis(), idempotency.RedisOptions{Prefix: os.Getenv("REDIS_PREFIX")})
 }

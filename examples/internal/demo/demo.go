@@ -1,5 +1,5 @@
-// Package demo is what the examples have in common: authentication, a handler worth guarding, and a client that tries
-// again.
+// Package demo has the parts that the examples share: authentication, a handler to be guarded, and a client that sends
+// retries.
 package demo
 
 import (
@@ -18,7 +18,7 @@ import (
 
 type userKey struct{}
 
-// Authenticate stands for the authentication of a service. It goes outside of the idempotency middleware.
+// Authenticate stands for the authentication of a service. Mount Authenticate outside of the idempotency middleware.
 func Authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user, password, ok := r.BasicAuth()
@@ -30,7 +30,7 @@ func Authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// User returns the user whom Authenticate has let in.
+// User returns the name of the user whom Authenticate has admitted.
 func User(r *http.Request) (string, error) {
 	user, ok := r.Context().Value(userKey{}).(string)
 	if !ok {
@@ -39,7 +39,7 @@ func User(r *http.Request) (string, error) {
 	return user, nil
 }
 
-// Shop is a handler that charges a card each time it runs.
+// Shop is a handler that charges a card in each run.
 type Shop struct{ charges atomic.Int64 }
 
 func (s *Shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -49,16 +49,16 @@ func (s *Shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "charge %s", id)
 }
 
-// Charge charges a card and returns the ID of the charge.
+// Charge charges a card, and returns the ID of the charge.
 func (s *Shop) Charge() string {
 	s.charges.Add(1)
 	return rand.Text()
 }
 
-// Charges returns how often a card was charged.
+// Charges returns the number of charges.
 func (s *Shop) Charges() int { return int(s.charges.Load()) }
 
-// Visit serves handler and visits it, see VisitServer.
+// Visit serves handler while VisitServer sends requests to paths.
 func (s *Shop) Visit(handler http.Handler, paths ...string) {
 	listener := Listen()
 	server := &http.Server{Handler: handler}
@@ -74,37 +74,38 @@ func Listen() net.Listener {
 	return listener
 }
 
-// VisitServer sends three requests with one key to each path that leads to the shop: the first, a retry,
-// and one that reuses the key for something else. It ends the program if an answer is not what it should be.
+// VisitServer sends three requests with the same key to each path, and each path must lead to the shop. The requests are a
+// first request, its retry, and a request that reuses the key with another body. VisitServer ends the program if an answer is
+// wrong.
 func (s *Shop) VisitServer(addr net.Addr, paths ...string) {
 	for _, path := range paths {
 		url := "http://" + addr.String() + path
 		key := rand.Text()
 		fmt.Println("POST", path)
-		first := send(url, key, "4200")
-		first.print("first")
-		retry := send(url, key, "4200")
-		retry.print("retry")
-		reuse := send(url, key, "9900")
-		reuse.print("reuse")
+		first := sendRequest(url, key, "4200")
+		first.printAnswer("first")
+		retry := sendRequest(url, key, "4200")
+		retry.printAnswer("retry")
+		reuse := sendRequest(url, key, "9900")
+		reuse.printAnswer("reuse")
 
-		expect(first.status == http.StatusCreated && !first.replayed, "the first request is executed")
-		expect(retry.replayed && retry.equals(first), "a retry gets the same answer")
-		expect(reuse.status == http.StatusConflict && strings.Contains(reuse.body, "key-reused"), "a reuse is refused")
+		checkPromise(first.status == http.StatusCreated && !first.isReplay, "the first request is executed")
+		checkPromise(retry.isReplay && retry.hasContentOf(first), "a retry gets the same answer")
+		checkPromise(reuse.status == http.StatusConflict && strings.Contains(reuse.body, "key-reused"), "a reuse is refused")
 	}
-	expect(s.charges.Load() == int64(len(paths)), "each operation is executed once")
+	checkPromise(s.charges.Load() == int64(len(paths)), "each operation is executed once")
 	fmt.Printf("operations: %d, requests: %d, charges: %d\n", len(paths), 3*len(paths), s.charges.Load())
 }
 
-// answer is what a client makes of a response.
+// answer is a response as a client sees it.
 type answer struct {
 	status   int
-	header   http.Header // without the marker and the date
-	replayed bool
+	header   http.Header // without Idempotent-Replayed and Date
+	isReplay bool
 	body     string
 }
 
-func send(url, key, amount string) answer {
+func sendRequest(url, key, amount string) answer {
 	req, err := http.NewRequest("POST", url, strings.NewReader(amount))
 	Check(err)
 	req.SetBasicAuth("alice", "secret")
@@ -121,27 +122,27 @@ func send(url, key, amount string) answer {
 	return answer{resp.StatusCode, resp.Header, replayed, string(body)}
 }
 
-func (a answer) equals(b answer) bool {
+func (a answer) hasContentOf(b answer) bool {
 	return a.status == b.status && a.body == b.body && reflect.DeepEqual(a.header, b.header)
 }
 
-func (a answer) print(what string) {
-	fmt.Printf("  %s  %d, replayed: %-5t  %s\n", what, a.status, a.replayed, a.body)
+func (a answer) printAnswer(what string) {
+	fmt.Printf("  %s  %d, replayed: %-5t  %s\n", what, a.status, a.isReplay, a.body)
 }
 
-func expect(ok bool, promise string) {
+func checkPromise(ok bool, promise string) {
 	if !ok {
 		log.Fatalf("this is broken: %s", promise)
 	}
 }
 
-// Pieces returns how many pieces a request orders.
+// Pieces parses the body of r: the number of pieces that the client orders.
 func Pieces(r *http.Request) (pieces int, err error) {
 	_, err = fmt.Fscan(r.Body, &pieces)
 	return pieces, err
 }
 
-// Check ends the program if there is an error.
+// Check ends the program if err is not nil.
 func Check(err error) {
 	if err != nil {
 		log.Fatal(err)

@@ -1,6 +1,6 @@
 //go:build unix
 
-// Package orders sends orders to a service, kills the service again and again, and keeps what the clients are told.
+// Package orders sends orders to a service, kills the service again and again, and keeps the answers that the clients get.
 package orders
 
 import (
@@ -21,19 +21,19 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/process"
 )
 
-// Orders are those that were sent. Number i, from 0 on, is an order of i+1 pieces. Each was sent by two clients at once,
-// which tried again until they had an answer.
+// Orders are the orders that were sent to a service. Order i, counted from 0, is for i+1 pieces. Two clients send each order at
+// the same time, and retry until they have an answer.
 type Orders struct {
 	WhenDead func()            // called after each death
-	Keys     []string          // of all orders
-	Answered map[string]Answer // by key; all requests with the key have got this answer
+	Keys     []string          // the keys of all orders
+	Answered map[string]Answer // by key: the answer to all requests with the key
 
-	service  *process.Service
-	client   http.Client
-	arriving chan Answer
+	service         *process.Service
+	httpClient      http.Client
+	arrivingAnswers chan Answer
 }
 
-// Answer is what a client is told.
+// Answer is the answer that a client gets.
 type Answer struct {
 	Status       int
 	Header, Body string
@@ -42,60 +42,61 @@ type Answer struct {
 	key string
 }
 
-// New returns a service that does not run yet, without orders.
+// New returns Orders that are empty, with a service that does not run yet.
 func New() *Orders {
 	patient := &client.Transport{
 		Hosts: []string{"127.0.0.1"}, MaxAttempts: 1000, MinDelay: 5 * time.Millisecond, MaxDelay: 50 * time.Millisecond,
 	}
 	return &Orders{
 		WhenDead: func() {}, Answered: make(map[string]Answer),
-		service: process.New(), client: http.Client{Transport: patient}, arriving: make(chan Answer),
+		service: process.New(), httpClient: http.Client{Transport: patient}, arrivingAnswers: make(chan Answer),
 	}
 }
 
-// DieAt sends an order. The service dies at each of the places in turn, where it calls [process.HaltAt], and is then
-// started again.
+// DieAt sends an order, and kills the service at each of places in turn. A place is where the service calls [process.HaltAt].
+// After each kill, DieAt starts the service again, so the retries of the clients reach the next place.
 func (o *Orders) DieAt(ctx context.Context, places ...string) {
-	o.place(ctx, 1)
+	o.placeOrders(ctx, 1)
 	for _, place := range places {
 		o.service.Start(ctx, "HALT="+place)
 		o.service.AwaitHalt()
-		o.kill()
+		o.killService()
 		fmt.Println("service killed:", place)
 	}
 	o.service.Start(ctx)
-	o.await(2)
+	o.awaitAnswers(2)
 }
 
-// DieAtRandom has the service die so many times, each time with ten orders under way.
+// DieAtRandom runs the given number of rounds. Each round sends ten orders, kills the service before all clients have their
+// answers, starts the service again, and waits for the answers that are left.
 func (o *Orders) DieAtRandom(ctx context.Context, times int) {
 	o.service.Start(ctx)
 	for range times {
-		o.place(ctx, 10)
+		o.placeOrders(ctx, 10)
 		early := rand.IntN(20)
-		o.await(early)
-		time.Sleep(rand.N(2 * time.Millisecond)) // the moment of the death is what is random here
-		o.kill()
+		o.awaitAnswers(early)
+		time.Sleep(rand.N(2 * time.Millisecond)) // makes the moment of the death random
+		o.killService()
 		o.service.Start(ctx)
-		o.await(20 - early)
+		o.awaitAnswers(20 - early)
 	}
 	fmt.Println("service killed:", times, "times at random")
 }
 
-// Stop ends the service.
+// Stop stops the service.
 func (o *Orders) Stop() { o.service.Stop() }
 
-func (o *Orders) kill() {
+func (o *Orders) killService() {
 	o.service.Kill()
 	o.WhenDead()
 }
 
-// String says how many orders and deaths there were.
+// String returns the numbers of orders and deaths.
 func (o *Orders) String() string {
 	return fmt.Sprintf("%d orders, %d deaths", len(o.Keys), o.service.Deaths)
 }
 
-// With returns the keys of the orders that were answered with a status.
+// With returns the keys of the orders whose answer has the given status.
 func (o *Orders) With(status int) (keys []string) {
 	for _, key := range o.Keys {
 		if o.Answered[key].Status == status {
@@ -105,11 +106,12 @@ func (o *Orders) With(status int) (keys []string) {
 	return keys
 }
 
-// Replayed sends all orders once more, and returns how many answers are replays. Each must be the answer before.
+// Replayed sends all orders once more, and returns the number of replays among the answers. Replayed ends the program if an
+// answer differs from the earlier answer to the same order.
 func (o *Orders) Replayed(ctx context.Context) (replayed int) {
 	for i, key := range o.Keys {
 		answer := o.Send(ctx, key, i+1)
-		o.keep(answer)
+		o.keepAnswer(answer)
 		if answer.Replayed {
 			replayed++
 		}
@@ -117,26 +119,27 @@ func (o *Orders) Replayed(ctx context.Context) (replayed int) {
 	return replayed
 }
 
-// place sends n new orders.
-func (o *Orders) place(ctx context.Context, n int) {
+// placeOrders sends n new orders.
+func (o *Orders) placeOrders(ctx context.Context, n int) {
 	for range n {
 		key := uuid.NewString()
 		o.Keys = append(o.Keys, key)
 		pieces := len(o.Keys)
 		for range 2 {
-			go func() { o.arriving <- o.Send(ctx, key, pieces) }()
+			go func() { o.arrivingAnswers <- o.Send(ctx, key, pieces) }()
 		}
 	}
 }
 
-// await waits for n answers.
-func (o *Orders) await(n int) {
+// awaitAnswers waits for n answers.
+func (o *Orders) awaitAnswers(n int) {
 	for range n {
-		o.keep(<-o.arriving)
+		o.keepAnswer(<-o.arrivingAnswers)
 	}
 }
 
-func (o *Orders) keep(a Answer) {
+// keepAnswer stores a. All answers to an order must be equal, apart from Replayed.
+func (o *Orders) keepAnswer(a Answer) {
 	a.Replayed = false
 	first, ok := o.Answered[a.key]
 	if ok && a != first {
@@ -145,19 +148,19 @@ func (o *Orders) keep(a Answer) {
 	o.Answered[a.key] = a
 }
 
-// Send sends an order until it has the whole answer.
+// Send repeats an order until the whole answer has arrived.
 func (o *Orders) Send(ctx context.Context, key string, pieces int) Answer {
 	for {
 		req, err := http.NewRequestWithContext(client.WithKey(ctx, key), http.MethodPost, o.service.URL+"/orders",
 			strings.NewReader(strconv.Itoa(pieces)))
 		demo.Check(err)
 		req.SetBasicAuth("alice", "secret")
-		resp, err := o.client.Do(req)
+		resp, err := o.httpClient.Do(req)
 		demo.Check(err)
 		body, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if err != nil {
-			continue // the service has died as it wrote this
+			continue // the service died while it wrote the answer
 		}
 		replayed := resp.Header.Get("Idempotent-Replayed") == "true"
 		resp.Header.Del("Idempotent-Replayed")

@@ -1,6 +1,6 @@
 //go:build unix
 
-// Package process lets an example start itself again as a service, in a process that it can kill.
+// Package process lets an example start its own program as a service, in a child process that the example can kill.
 package process
 
 import (
@@ -21,28 +21,29 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
 
-// Service is a service that runs in one process after the other. All of them have the same address. What connects
-// while there is none waits for the next.
+// Service is a service that runs in a sequence of child processes. All processes have the same address. A connection that is
+// made between two processes waits for the next process.
 type Service struct {
 	URL    string
 	Deaths int
 
-	socket *os.File
-	cmd    *exec.Cmd
-	output *bufio.Scanner
+	socket      *os.File // inherited by each process
+	cmd         *exec.Cmd
+	outputLines *bufio.Scanner
 }
 
 // New returns a service that has an address, but no process yet.
 func New() *Service {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	demo.Check(err)
-	defer listener.Close() // not of the socket, which is a copy
+	defer listener.Close() // socket is a copy, and stays open
 	socket, err := listener.(*net.TCPListener).File()
 	demo.Check(err)
 	return &Service{URL: "http://" + listener.Addr().String(), socket: socket}
 }
 
-// Start starts a process, which has env in its environment and ends with ctx at the latest. The one before is stopped.
+// Start stops the previous process, and starts a process with env in its environment. The process ends with ctx at the
+// latest.
 func (s *Service) Start(ctx context.Context, env ...string) {
 	s.Stop()
 	program, err := os.Executable()
@@ -51,43 +52,43 @@ func (s *Service) Start(ctx context.Context, env ...string) {
 	s.cmd.Env = slices.Concat(os.Environ(), []string{"EXAMPLE_SERVICE=yes"}, env)
 	s.cmd.ExtraFiles = []*os.File{s.socket}
 	s.cmd.Stderr = os.Stderr
-	_, err = s.cmd.StdinPipe() // nothing is written to it: it ends with this process
+	_, err = s.cmd.StdinPipe() // the pipe stays empty, and closes when this process ends: see Listen
 	demo.Check(err)
 	output, err := s.cmd.StdoutPipe()
 	demo.Check(err)
-	s.output = bufio.NewScanner(output)
+	s.outputLines = bufio.NewScanner(output)
 	demo.Check(s.cmd.Start())
 }
 
-// AwaitHalt waits until the process has come to the place that it was started with as HALT. It shows what the process
-// prints by [Tell] before.
+// AwaitHalt waits until the process halts at the place in its variable HALT. Until then, AwaitHalt prints the lines that the
+// process passes to [Tell].
 func (s *Service) AwaitHalt() {
-	for s.output.Scan() {
-		if !strings.HasPrefix(s.output.Text(), told) {
+	for s.outputLines.Scan() {
+		if !strings.HasPrefix(s.outputLines.Text(), toldPrefix) {
 			return
 		}
-		fmt.Println(s.output.Text())
+		fmt.Println(s.outputLines.Text())
 	}
 	log.Fatal("this is broken: the service has ended without a halt")
 }
 
-// told begins each line of Tell.
-const told = "  "
+// toldPrefix begins each line of Tell.
+const toldPrefix = "  "
 
-// Tell prints a line if the process is to halt somewhere: only then does somebody read it.
+// Tell prints line if HALT is set, because only AwaitHalt reads the output of the process.
 func Tell(line string) {
 	if os.Getenv("HALT") != "" {
-		fmt.Println(told + line)
+		fmt.Println(toldPrefix + line)
 	}
 }
 
-// Kill kills the process.
+// Kill kills the process, and counts the death.
 func (s *Service) Kill() {
 	s.Stop()
 	s.Deaths++
 }
 
-// Stop kills the process, if there is one, and does not count it.
+// Stop kills the process, if any runs, without counting a death.
 func (s *Service) Stop() {
 	if s.cmd == nil || s.cmd.ProcessState != nil {
 		return
@@ -99,51 +100,51 @@ func (s *Service) Stop() {
 	}
 }
 
-// IsService reports whether this process was started by Start.
+// IsService reports whether Start has started this process.
 func IsService() bool { return os.Getenv("EXAMPLE_SERVICE") != "" }
 
 // WithShortLease returns opts for a service that is killed often, and whose clients wait for the next process.
 func WithShortLease(opts idempotency.Options) idempotency.Options {
-	opts.Lease = time.Second        // how long an order is blocked if its process dies; the default is more patient
-	opts.StoreTimeout = time.Second // so that a slow disk is none of the failures that are shown here
-	opts.Wait = 10 * time.Second    // for the lease of a process that has died
+	opts.Lease = time.Second        // how long a dead process blocks an order; the default is longer
+	opts.StoreTimeout = time.Second // keeps the failures of a slow disk out of the example
+	opts.Wait = 10 * time.Second    // outlasts the lease of a dead process
 	return opts
 }
 
-// Stored is the place where an answer is stored, and nobody has got it yet.
+// Stored is the place after an answer is stored and before a client gets the answer.
 const Stored = "the answer is stored"
 
-// Serve serves a guarded handler at [Listen] until this process is killed.
+// Serve serves guarded at the listener of [Listen] until this process is killed.
 func Serve(guarded http.Handler) { demo.Check(http.Serve(Listen(), guarded)) }
 
-// Listen returns the listener of this process, which ends together with the process that has started it. It halts where an
-// answer is [Stored].
+// Listen returns the listener that this process inherits from its parent. Connections of the listener halt at [Stored]. Listen
+// also makes this process end with its parent, whose end closes the standard input.
 func Listen() net.Listener {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(1) // who started this process has ended
+		os.Exit(1) // the parent has ended
 	}()
 	listener, err := net.FileListener(os.NewFile(3, "socket"))
 	demo.Check(err)
-	return mortalListener{listener}
+	return haltingListener{listener}
 }
 
-type mortalListener struct{ net.Listener }
+type haltingListener struct{ net.Listener }
 
-func (l mortalListener) Accept() (net.Conn, error) {
+func (l haltingListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
-	return mortalConn{conn}, err
+	return haltingConn{conn}, err
 }
 
-// mortalConn sends answers that are stored already.
-type mortalConn struct{ net.Conn }
+// haltingConn halts at Stored before a write, because an answer is stored before it is written.
+type haltingConn struct{ net.Conn }
 
-func (c mortalConn) Write(answer []byte) (int, error) {
+func (c haltingConn) Write(answer []byte) (int, error) {
 	HaltAt(Stored)
 	return c.Conn.Write(answer)
 }
 
-// HaltAt waits to be killed if this is the place where the process is to halt.
+// HaltAt prints place and waits to be killed if HALT is place.
 func HaltAt(place string) {
 	if os.Getenv("HALT") == place {
 		fmt.Println(place)

@@ -1,5 +1,5 @@
-// Package provider is another system, such as a payment provider. It lives in the process that kills the service, and so
-// it outlives the service.
+// Package provider stands for another system, such as a payment provider. The provider runs in the process that kills the
+// service, and so outlives the service.
 package provider
 
 import (
@@ -16,22 +16,22 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
 
-// Provider acts once for each key. A request without a key it carries out each time.
+// Provider acts once for each key, and acts on every request without a key.
 type Provider struct {
-	lock  sync.Mutex
-	acts  []act
-	calls int
-	lose  bool   // the answer to the next request
-	holds []hold // of the next requests
+	lock            sync.Mutex
+	acts            []act
+	callCount       int
+	losesNextAnswer bool
+	nextHolds       []hold // one for each of the next requests
 }
 
-// hold has a request wait.
-type hold struct{ come, released chan struct{} }
+// hold makes a request wait. arrived is closed when the request arrives, released when it may go on.
+type hold struct{ arrived, released chan struct{} }
 
-// act is an entry of the journal.
+// act is an entry of the provider's journal.
 type act struct{ key, reference string }
 
-// Start starts a provider, which [Call] then calls, in this process and in those that it starts.
+// Start starts a provider. After Start, [Call] calls this provider, in this process and in its children.
 func Start() (p *Provider, stop func()) {
 	p = new(Provider)
 	server := httptest.NewServer(p)
@@ -40,21 +40,21 @@ func Start() (p *Provider, stop func()) {
 }
 
 func (p *Provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	p.wait()
+	p.awaitRelease()
 	time.Sleep(rand.N(2 * time.Millisecond)) // so that the service also dies before and after the act
 	number := p.carryOut(act{r.Header.Get("Idempotency-Key"), r.Header.Get("Reference")})
 	time.Sleep(rand.N(2 * time.Millisecond))
-	if p.loses() {
+	if p.takeLoss() {
 		panic(http.ErrAbortHandler)
 	}
 	fmt.Fprint(w, number)
 }
 
-// carryOut returns the number of the act, which is an earlier one if the key is known.
+// carryOut appends a to the journal, and returns the number of a. If the key is known, the earlier act counts instead.
 func (p *Provider) carryOut(a act) (number int) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
-	p.calls++
+	p.callCount++
 	for i, earlier := range p.acts {
 		if a.key != "" && a.key == earlier.key {
 			return i + 1
@@ -64,56 +64,58 @@ func (p *Provider) carryOut(a act) (number int) {
 	return len(p.acts)
 }
 
-// Hold has the next request wait until release is called, and the one after it if it is called again. Come is closed when the
-// request has come.
-func (p *Provider) Hold() (come <-chan struct{}, release func()) {
+// Hold makes the next request wait until release is called. A second call of Hold makes the request after the next wait.
+// arrived is closed when the request arrives.
+func (p *Provider) Hold() (arrived <-chan struct{}, release func()) {
 	h := hold{make(chan struct{}), make(chan struct{})}
 	p.lock.Lock()
 	defer p.lock.Unlock()
-	p.holds = append(p.holds, h)
-	return h.come, func() { close(h.released) }
+	p.nextHolds = append(p.nextHolds, h)
+	return h.arrived, func() { close(h.released) }
 }
 
-func (p *Provider) wait() {
+// awaitRelease waits if Hold was called for this request.
+func (p *Provider) awaitRelease() {
 	p.lock.Lock()
-	holds := p.holds
-	p.holds = holds[min(1, len(holds)):]
+	holds := p.nextHolds
+	p.nextHolds = holds[min(1, len(holds)):]
 	p.lock.Unlock()
 	if len(holds) > 0 {
-		close(holds[0].come)
+		close(holds[0].arrived)
 		<-holds[0].released
 	}
 }
 
-// LoseAnswer has the provider act upon the next request, and then drop the connection.
+// LoseAnswer makes the provider drop the connection of the next request after the act.
 func (p *Provider) LoseAnswer() {
 	p.lock.Lock()
 	defer p.lock.Unlock()
-	p.lose = true
+	p.losesNextAnswer = true
 }
 
-func (p *Provider) loses() (now bool) {
+// takeLoss reports whether the provider must lose this answer, and resets losesNextAnswer.
+func (p *Provider) takeLoss() (isLost bool) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
-	now, p.lose = p.lose, false
-	return now
+	isLost, p.losesNextAnswer = p.losesNextAnswer, false
+	return isLost
 }
 
-// Acts returns how often the provider has acted.
+// Acts returns the number of acts.
 func (p *Provider) Acts() int {
 	p.lock.Lock()
 	defer p.lock.Unlock()
 	return len(p.acts)
 }
 
-// Calls returns how often the provider was called.
+// Calls returns the number of calls, repeated calls included.
 func (p *Provider) Calls() int {
 	p.lock.Lock()
 	defer p.lock.Unlock()
-	return p.calls
+	return p.callCount
 }
 
-// ActsFor returns how often it has acted with a reference.
+// ActsFor returns the number of acts with the given reference.
 func (p *Provider) ActsFor(reference string) (times int) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
@@ -125,10 +127,10 @@ func (p *Provider) ActsFor(reference string) (times int) {
 	return times
 }
 
-// Request is one to the provider.
+// Request is a request to the provider.
 type Request struct {
-	Key       string // the provider acts once for it; may be empty
-	Reference string // the provider only notes it; may be empty
+	Key       string // the provider acts once for each key; may be empty
+	Reference string // the provider only records the reference; may be empty
 }
 
 // Call calls the provider, and returns the number of its act. It stands for the provider's SDK.

@@ -1,26 +1,29 @@
-// Package natskv keeps idempotency records in a bucket of NATS JetStream KV: a table for package casstore, to be copied into a
-// service. It passes the conformance suites on nats-server 2.15, alone and in a cluster of three.
+// Package natskv keeps idempotency records in a bucket of NATS JetStream KV. The package is a table for package casstore: copy
+// the package into your service. The table passes the conformance suites on nats-server 2.15, alone and in a cluster of three.
 //
 // # What to set
 //
-//   - The server writes to the disk at once only with "sync_interval: always" in its block jetstream. By default it does so every
-//     two minutes, and a loss of power loses the records that it has confirmed since. Their operations then run again.
-//   - In a cluster, give the bucket three replicas or more. With one replica, its records are as safe as one disk is.
-//   - Connect with [nats.ReconnectBufSize] of -1 and [nats.MaxReconnects] of -1. Otherwise the client keeps requests while the
-//     connection is broken, and sends them when the store has long given them up.
-//   - The client notices after six minutes that a connection has fallen silent, and every call fails until then. With
-//     [nats.PingInterval] of five seconds, it takes 15 seconds.
-//   - A value has at most max_payload bytes, 1 MB by default, less some hundred for the record. A larger answer is stored with
-//     Omitted set.
+//   - Set "sync_interval: always" in the block jetstream of the server, because by default the server syncs the disk every two
+//     minutes. A loss of power then loses the records since the last sync, although the server has confirmed the records, and
+//     their operations run again.
+//   - In a cluster, give the bucket three replicas or more. With one replica, the records are as safe as one disk.
+//   - Connect with [nats.ReconnectBufSize] of -1 and [nats.MaxReconnects] of -1. Otherwise the client buffers requests while the
+//     connection is broken, and sends the requests long after the store has given up.
+//   - Set [nats.PingInterval] to five seconds, and the client notices a silent connection after 15 seconds. By default, the client
+//     takes six minutes, and every call fails until the client notices.
+//   - A value has at most max_payload bytes, 1 MB by default, less a few hundred bytes for the record. A larger answer is stored
+//     with Omitted set.
 //
 // # What NATS promises
 //
-// A write with an expected revision is ordered by the leader of the stream, and is confirmed when a quorum has it. Reads of a KV
-// bucket are usually direct gets, which any replica answers, perhaps with an old value. [Open] makes the bucket without them, so
-// the leader answers. One gap is left in a cluster: a leader that was cut off, and does not know yet that there is a new one, may
-// answer a read with an old value. It cannot confirm a write, so no two attempts get the same claim. But an attempt that reads
-// there may be told that it has lost its claim: its answer is not stored then, and its operation runs again after the lease. The
-// tests have three servers whose leader steps down. None of them was cut off.
+// The leader of the stream orders the writes with an expected revision, and confirms a write when a quorum has the write. Reads
+// of a KV bucket are usually direct gets: any replica answers, perhaps with an old value. [Open] creates the bucket without
+// direct gets, so the leader answers every read.
+//
+// A gap is left in a cluster: a leader that was cut off, and has not heard of the new leader yet, may answer a read with an old
+// value. The old leader cannot confirm a write, so two attempts never get the same claim. But an attempt that reads from the
+// old leader may learn, wrongly, that its claim is lost. Its answer is not stored, and its operation runs again after the
+// lease. The tests run three servers whose leader steps down, but cut off none of the servers.
 package natskv
 
 import (
@@ -43,10 +46,10 @@ type Table struct {
 	maxTTL time.Duration
 }
 
-// Open makes a bucket of that name, or adapts the one that there is. Each value is kept for maxTTL after it was written
-// last. So maxTTL is longer than every TTL of idempotency.Options, by twice the Skew of casstore.Options at least.
+// Open creates the bucket, or adapts the settings of an existing bucket. NATS keeps each value for maxTTL after its last write.
+// So maxTTL must exceed every TTL of idempotency.Options by at least twice the Skew of casstore.Options.
 func Open(ctx context.Context, js jetstream.JetStream, bucket string, replicas int, maxTTL time.Duration) (*Table, error) {
-	// This is what js.CreateKeyValue makes, but without AllowDirect.
+	// These are the settings of js.CreateKeyValue, without AllowDirect.
 	_, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name:              "KV_" + bucket,
 		Subjects:          []string{"$KV." + bucket + ".>"},
@@ -87,7 +90,7 @@ func (t *Table) Create(ctx context.Context, key string, data []byte, ttl time.Du
 		return "", err
 	}
 	revision, err := t.kv.Create(ctx, key, data)
-	return versionOf(revision), failure(err)
+	return versionOf(revision), convertWriteError(err)
 }
 
 // Replace implements [casstore.Table].
@@ -96,14 +99,15 @@ func (t *Table) Replace(ctx context.Context, key, version string, data []byte, t
 		return "", err
 	}
 	revision, err := t.kv.Update(ctx, key, data, revisionOf(version))
-	return versionOf(revision), failure(err)
+	return versionOf(revision), convertWriteError(err)
 }
 
 // Delete implements [casstore.Table].
 func (t *Table) Delete(ctx context.Context, key, version string) error {
-	return failure(t.kv.Delete(ctx, key, jetstream.LastRevision(revisionOf(version))))
+	return convertWriteError(t.kv.Delete(ctx, key, jetstream.LastRevision(revisionOf(version))))
 }
 
+// checkTTL returns an error if the bucket forgets a value before ttl ends.
 func (t *Table) checkTTL(ttl time.Duration) error {
 	if t.maxTTL > 0 && ttl > t.maxTTL {
 		return fmt.Errorf("natskv: a value for %s, and the bucket keeps values for %s: %w", ttl, t.maxTTL, errors.ErrUnsupported)
@@ -111,19 +115,19 @@ func (t *Table) checkTTL(ttl time.Duration) error {
 	return nil
 }
 
-// A revision is a sequence number of the stream, so it never comes back.
+// versionOf returns revision as a version. Versions never repeat, because a revision is a sequence number of the stream.
 func versionOf(revision uint64) string { return strconv.FormatUint(revision, 10) }
 
 func revisionOf(version string) uint64 {
-	revision, _ := strconv.ParseUint(version, 10, 64) // versionOf has written it
+	revision, _ := strconv.ParseUint(version, 10, 64) // versionOf has made version
 	return revision
 }
 
-// insufficientResources is the error code of a server whose memory or disk for JetStream is used up.
+// insufficientResources is the error code of a server without free memory or disk for JetStream.
 const insufficientResources = jetstream.ErrorCode(nats.JSErrCodeInsufficientResourcesErr)
 
-// failure returns the error of a write.
-func failure(err error) error {
+// convertWriteError converts the error of a write to the errors of casstore and idempotency.
+func convertWriteError(err error) error {
 	answer, _ := errors.AsType[*jetstream.APIError](err)
 	switch {
 	case answer != nil && (answer.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||

@@ -31,14 +31,14 @@ import (
 	"github.com/idempotency-go/idempotency/stores/casstore"
 )
 
-// mortalPort is the variable by which this program is a nats-server on that port, which a test kills.
-const mortalPort = "NATSKV_MORTAL_PORT"
+// serverPort is the variable that makes this program a nats-server on the given port. A test kills the server.
+const serverPort = "NATSKV_SERVER_PORT"
 
 func TestMain(m *testing.M) {
-	if port, err := strconv.Atoi(os.Getenv(mortalPort)); err == nil {
-		opts := options(os.Getenv("NATSKV_MORTAL_DIR"))
+	if port, err := strconv.Atoi(os.Getenv(serverPort)); err == nil {
+		opts := serverOptions(os.Getenv("NATSKV_SERVER_DIR"))
 		opts.Port, opts.SyncAlways = port, true
-		if _, err := start(opts); err != nil {
+		if _, err := startServer(opts); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
@@ -49,14 +49,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// options are those of a server whose values have up to 8 MiB: the suites have answers of a megabyte.
-func options(dir string) *server.Options {
+// serverOptions returns the options of a server with values of up to 8 MiB, because the suites have answers of a megabyte.
+func serverOptions(dir string) *server.Options {
 	return &server.Options{
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: dir, MaxPayload: 8 << 20,
 	}
 }
 
-func start(opts *server.Options) (*server.Server, error) {
+func startServer(opts *server.Options) (*server.Server, error) {
 	s, err := server.NewServer(opts)
 	if err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func start(opts *server.Options) (*server.Server, error) {
 // newServer starts a server for the duration of the test, and returns its host and port.
 func newServer(t *testing.T, opts *server.Options) (addr string) {
 	t.Helper()
-	s, err := start(opts)
+	s, err := startServer(opts)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		s.Shutdown()
@@ -80,8 +80,8 @@ func newServer(t *testing.T, opts *server.Options) (addr string) {
 	return s.Addr().String()
 }
 
-// connect returns a connection of its own.
-func connect(t *testing.T, addr string) jetstream.JetStream {
+// connectClient returns a new connection.
+func connectClient(t *testing.T, addr string) jetstream.JetStream {
 	t.Helper()
 	conn, err := nats.Connect("nats://"+addr, nats.MaxReconnects(-1), nats.ReconnectBufSize(-1), nats.ReconnectWait(10*time.Millisecond),
 		nats.ReconnectJitter(0, 0), nats.PingInterval(time.Second), nats.MaxPingsOutstanding(1))
@@ -101,53 +101,53 @@ func newReplicated(t *testing.T, js jetstream.JetStream, replicas int) *natskv.T
 	return table
 }
 
-// local are the options of tests, whose processes share a clock.
-var local = casstore.Options{Skew: time.Millisecond}
+// localOptions are the options of the tests, whose processes share a clock.
+var localOptions = casstore.Options{Skew: time.Millisecond}
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	store := casstore.New(newTable(t, connect(t, newServer(t, options(t.TempDir())))), local)
+	store := casstore.New(newTable(t, connectClient(t, newServer(t, serverOptions(t.TempDir())))), localOptions)
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
 	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return store })
 	idempotencytest.RunResolver(t, func(*testing.T) idempotency.Store { return store })
 }
 
-// inTurn asks its stores in turn, as a load balancer does with processes.
-type inTurn struct {
-	stores []idempotency.Store
-	next   atomic.Int64
+// roundRobinStore calls its stores in turn, like a load balancer in front of processes.
+type roundRobinStore struct {
+	stores    []idempotency.Store
+	callCount atomic.Int64
 }
 
 // Begin implements [idempotency.Store].
-func (s *inTurn) Begin(
+func (s *roundRobinStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	return s.stores[int(s.next.Add(1))%len(s.stores)].Begin(ctx, key, request)
+	return s.stores[int(s.callCount.Add(1))%len(s.stores)].Begin(ctx, key, request)
 }
 
-// Stores with connections of their own exclude each other as processes do.
+// Stores with separate connections exclude each other, like processes.
 func TestStoresShareOneServer(t *testing.T) {
 	t.Parallel()
-	addr := newServer(t, options(t.TempDir()))
-	stores := &inTurn{}
+	addr := newServer(t, serverOptions(t.TempDir()))
+	stores := &roundRobinStore{}
 	for range 2 {
-		stores.stores = append(stores.stores, casstore.New(newTable(t, connect(t, addr)), local))
+		stores.stores = append(stores.stores, casstore.New(newTable(t, connectClient(t, addr)), localOptions))
 	}
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return stores })
 	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return stores })
 }
 
-// newCluster starts three servers, which keep replicas.
+// newCluster starts a cluster of three servers.
 func newCluster(t *testing.T) (servers []*server.Server) {
 	t.Helper()
 	var routes []*url.URL
 	for n := range 3 {
-		opts := options(t.TempDir())
+		opts := serverOptions(t.TempDir())
 		opts.ServerName = fmt.Sprintf("server-%d", n)
 		opts.Cluster = server.ClusterOpts{Name: "cluster", Host: "127.0.0.1", Port: freePort(t)}
 		routes = append(routes, &url.URL{Scheme: "nats", Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(opts.Cluster.Port))})
 		opts.Routes = routes
-		s, err := start(opts)
+		s, err := startServer(opts)
 		require.NoError(t, err)
 		t.Cleanup(func() {
 			s.Shutdown()
@@ -161,19 +161,19 @@ func newCluster(t *testing.T) (servers []*server.Server) {
 	return servers
 }
 
-// In a cluster, each store asks another server, and the leader of the bucket steps down again and again.
+// In a cluster, each store is connected to a different server, and the leader of the bucket steps down again and again.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	servers := newCluster(t)
-	stores := &inTurn{}
+	stores := &roundRobinStore{}
 	for _, s := range servers {
-		stores.stores = append(stores.stores, casstore.New(newReplicated(t, connect(t, s.Addr().String()), 3), local))
+		stores.stores = append(stores.stores, casstore.New(newReplicated(t, connectClient(t, s.Addr().String()), 3), localOptions))
 	}
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return stores })
 	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return stores })
 
 	moves := 0
-	newCharges(t, stores).underLoad(t, func(await func()) {
+	newCharges(t, stores).runUnderLoad(t, func(await func()) {
 		for range 5 {
 			await()
 			for _, s := range servers {
@@ -186,23 +186,23 @@ func TestCluster(t *testing.T) {
 	require.Positive(t, moves)
 }
 
-// lease is longer than any test takes, so a key that is blocked stays so.
+// lease is longer than the tests take, so a blocked key stays blocked.
 const lease = 10 * time.Minute
 
 // charges is a guarded handler that counts how often it runs for each key.
 type charges struct {
-	guarded http.Handler
-	mu      sync.Mutex
-	byKey   map[string]int
+	guardedHandler http.Handler
+	mu             sync.Mutex
+	countByKey     map[string]int
 }
 
 func newCharges(t *testing.T, store idempotency.Store) *charges {
 	t.Helper()
-	c := &charges{byKey: make(map[string]int)}
+	c := &charges{countByKey: make(map[string]int)}
 	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{Lease: lease})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = idem.Shutdown(context.Background()) })
-	c.guarded = idem.Handler(c)
+	c.guardedHandler = idem.Handler(c)
 	return c
 }
 
@@ -211,13 +211,14 @@ func (c *charges) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := r.Header.Get("Idempotency-Key")
-	c.byKey[key]++
+	c.countByKey[key]++
 	w.WriteHeader(http.StatusCreated)
-	fmt.Fprintf(w, "charge %d of %s", c.byKey[key], key)
+	fmt.Fprintf(w, "charge %d of %s", c.countByKey[key], key)
 }
 
-// send sends a request until it is answered with 201, as clients do. That takes much less than a lease.
-func (c *charges) send(t *testing.T, key string) (w *httptest.ResponseRecorder) {
+// sendUntilCreated repeats a request until the answer is 201, like a client. Unless the key is blocked, this takes much less than
+// a lease.
+func (c *charges) sendUntilCreated(t *testing.T, key string) (w *httptest.ResponseRecorder) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		w = c.sendOnce(t, key)
@@ -230,24 +231,24 @@ func (c *charges) sendOnce(t *testing.T, key string) *httptest.ResponseRecorder 
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/payments", strings.NewReader("4200"))
 	r.Header.Set("Idempotency-Key", key)
 	w := httptest.NewRecorder()
-	c.guarded.ServeHTTP(w, r)
+	c.guardedHandler.ServeHTTP(w, r)
 	return w
 }
 
-// requireCharged requires that a key was charged once, and that this is what its retries are told.
+// requireCharged requires that key was charged once, and that a retry gets the answer of this charge.
 func (c *charges) requireCharged(t *testing.T, key string) {
 	t.Helper()
-	w := c.send(t, key)
+	w := c.sendUntilCreated(t, key)
 	require.Equal(t, "charge 1 of "+key, w.Body.String())
 	require.Equal(t, "true", w.Header().Get("Idempotent-Replayed"))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	require.Equal(t, 1, c.byKey[key])
+	require.Equal(t, 1, c.countByKey[key])
 }
 
-// underLoad calls disturb while clients send requests, which they repeat until they are answered. Await returns when some more
-// are. In the end each key was charged once.
-func (c *charges) underLoad(t *testing.T, disturb func(await func())) {
+// runUnderLoad calls disturb while clients send requests. The clients repeat each request until the answer is 201. disturb calls
+// await to wait for more than 20 further answers. At the end, runUnderLoad requires one charge for each key.
+func (c *charges) runUnderLoad(t *testing.T, disturb func(await func())) {
 	var answered, stopped atomic.Int64
 	var clients sync.WaitGroup
 	var keys sync.Map
@@ -274,10 +275,10 @@ func (c *charges) underLoad(t *testing.T, disturb func(await func())) {
 	})
 }
 
-// A request or a reply that is lost neither blocks its key nor runs the handler twice.
+// After a lost request or reply, the key is not blocked, and the handler runs once.
 func TestMessagesAreLost(t *testing.T) {
 	t.Parallel()
-	addr := newServer(t, options(t.TempDir()))
+	addr := newServer(t, serverOptions(t.TempDir()))
 	for _, fault := range []servertest.Fault{
 		servertest.LoseRequest, servertest.LoseReply, servertest.HoldReply, servertest.LateRequest, servertest.CutRequest, servertest.CutReply,
 	} {
@@ -285,10 +286,10 @@ func TestMessagesAreLost(t *testing.T) {
 			t.Run(fmt.Sprintf("%s of %s", fault, name), func(t *testing.T) {
 				t.Parallel()
 				proxy := servertest.NewProxy(t, addr)
-				c := newCharges(t, casstore.New(newTable(t, connect(t, proxy.Addr())), local))
+				c := newCharges(t, casstore.New(newTable(t, connectClient(t, proxy.Addr())), localOptions))
 				proxy.Inject(servertest.Rule{Fault: fault, Pattern: "PUB $KV.records.", Skip: write})
 				key := url.PathEscape(t.Name())
-				c.send(t, key)
+				c.sendUntilCreated(t, key)
 				require.Equal(t, 1, proxy.Strikes())
 				proxy.Inject(servertest.Rule{})
 				c.requireCharged(t, key)
@@ -297,13 +298,13 @@ func TestMessagesAreLost(t *testing.T) {
 	}
 }
 
-// mortal starts a server that can be killed, and that starts again with what it has confirmed.
-func mortal(t *testing.T, dir string, port int) (kill func()) {
+// startKillableServer starts a server in a child process. After kill, the next server on dir has the confirmed writes.
+func startKillableServer(t *testing.T, dir string, port int) (kill func()) {
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), mortalPort+"="+strconv.Itoa(port), "NATSKV_MORTAL_DIR="+dir)
+	cmd.Env = append(os.Environ(), serverPort+"="+strconv.Itoa(port), "NATSKV_SERVER_DIR="+dir)
 	stdin, err := cmd.StdinPipe()
 	require.NoError(t, err)
-	said, err := cmd.StdoutPipe()
+	output, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
 	kill = sync.OnceFunc(func() {
@@ -312,24 +313,24 @@ func mortal(t *testing.T, dir string, port int) (kill func()) {
 		_ = stdin.Close()
 	})
 	t.Cleanup(kill)
-	line, err := bufio.NewReader(said).ReadString('\n')
+	line, err := bufio.NewReader(output).ReadString('\n')
 	require.NoError(t, err)
 	require.Equal(t, "ready\n", line)
 	return kill
 }
 
-// The server is killed again and again. What it has confirmed stays.
+// The server is killed again and again, and keeps the writes that it has confirmed.
 func TestServerIsKilled(t *testing.T) {
 	t.Parallel()
 	dir, port := t.TempDir(), freePort(t)
-	kill := mortal(t, dir, port)
-	c := newCharges(t, casstore.New(newTable(t, connect(t, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))), local))
+	kill := startKillableServer(t, dir, port)
+	c := newCharges(t, casstore.New(newTable(t, connectClient(t, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))), localOptions))
 
-	c.underLoad(t, func(await func()) {
+	c.runUnderLoad(t, func(await func()) {
 		for range 3 {
 			await()
 			kill()
-			kill = mortal(t, dir, port)
+			kill = startKillableServer(t, dir, port)
 		}
 	})
 }
@@ -342,12 +343,12 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// An answer that is larger than a message is not kept, and its operation does not run again.
+// An answer larger than a message is omitted from the record, and its operation does not run again.
 func TestAnswerTooLarge(t *testing.T) {
 	t.Parallel()
-	opts := options(t.TempDir())
+	opts := serverOptions(t.TempDir())
 	opts.MaxPayload = 64 << 10
-	store := casstore.New(newTable(t, connect(t, newServer(t, opts))), local)
+	store := casstore.New(newTable(t, connectClient(t, newServer(t, opts))), localOptions)
 	key := idempotency.Key{User: "user", Endpoint: "POST /", ID: "key"}
 	request := idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: time.Hour}
 	_, claim, err := store.Begin(t.Context(), key, request)
@@ -358,12 +359,12 @@ func TestAnswerTooLarge(t *testing.T) {
 	require.Equal(t, &idempotency.Response{Status: 201, Omitted: true}, record.Response)
 }
 
-// A server without room refuses an operation before it runs, and replays what it has.
+// A server with a full disk refuses a new operation before it runs, and replays stored answers.
 func TestDiskIsFull(t *testing.T) {
 	t.Parallel()
-	opts := options(t.TempDir())
+	opts := serverOptions(t.TempDir())
 	opts.JetStreamMaxStore = 64 << 10
-	store := casstore.New(newTable(t, connect(t, newServer(t, opts))), local)
+	store := casstore.New(newTable(t, connectClient(t, newServer(t, opts))), localOptions)
 	key := idempotency.Key{User: "user", Endpoint: "POST /", ID: "first"}
 	request := idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: time.Hour}
 	_, claim, err := store.Begin(t.Context(), key, request)
@@ -378,10 +379,10 @@ func TestDiskIsFull(t *testing.T) {
 	require.Equal(t, &answer, record.Response)
 }
 
-// A bucket that would forget records too early is refused, before anything runs.
+// The store refuses a bucket that forgets records too early, before a handler runs.
 func TestBucketForgetsTooEarly(t *testing.T) {
 	t.Parallel()
-	table, err := natskv.Open(t.Context(), connect(t, newServer(t, options(t.TempDir()))), "records", 1, time.Hour)
+	table, err := natskv.Open(t.Context(), connectClient(t, newServer(t, serverOptions(t.TempDir()))), "records", 1, time.Hour)
 	require.NoError(t, err)
 	_, claim, err := casstore.New(table, casstore.Options{}).Begin(t.Context(), idempotency.Key{ID: "key"},
 		idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: time.Hour})
@@ -389,10 +390,10 @@ func TestBucketForgetsTooEarly(t *testing.T) {
 	require.Nil(t, claim)
 }
 
-// Each row of the contract of a table, by NATS. A bucket that others have made with direct gets is adapted.
+// The table keeps each row of the contract of casstore.Table. Open turns off the direct gets of an existing bucket.
 func TestTable(t *testing.T) {
 	t.Parallel()
-	js := connect(t, newServer(t, options(t.TempDir())))
+	js := connectClient(t, newServer(t, serverOptions(t.TempDir())))
 	_, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "records", TTL: 25 * time.Hour})
 	require.NoError(t, err)
 	table, ctx := newTable(t, js), t.Context()
