@@ -15,69 +15,70 @@ import (
 	"time"
 )
 
-// verdict is what became of a run of tests.
+// verdict is the result of a run of tests.
 type verdict struct {
-	ran     bool   // at least one test
-	failed  bool   // or panicked, or hung
-	skipped string // the first test that was skipped
-	output  string
+	hasRun      bool   // at least one test has started
+	hasFailed   bool   // a test has failed, panicked or timed out
+	skippedTest string // the first skipped test
+	output      string
 }
 
-// errSurvived says that the test passes although the library has the bug.
+// errSurvived means that the test passes although the library has the bug.
 var errSurvived = errors.New("the mutant survived")
 
-// kill returns nil if the test of the mutant fails.
-func (m mutant) kill(ctx context.Context, root string) error {
+// requireKilled runs the test of the mutant, and returns nil if the test fails.
+func (m mutant) requireKilled(ctx context.Context, root string) error {
 	dir, err := os.MkdirTemp("", "mutant-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	overlay, err := m.overlay(root, dir)
+	overlay, err := m.writeOverlay(root, dir)
 	if err != nil {
 		return err
 	}
-	v, err := runTests(ctx, root, m.where(), pattern(m.test), "-overlay="+overlay)
+	v, err := runTests(ctx, root, m.findTarget(), buildPattern(m.test), "-overlay="+overlay)
 	switch {
 	case err != nil:
 		return err
-	case !v.failed:
-		return cmp.Or(v.check(), errSurvived)
+	case !v.hasFailed:
+		return cmp.Or(v.checkRun(), errSurvived)
 	}
 	return nil
 }
 
-// baseline runs the tests of all mutants on the library as it is. Were one of them to fail, it would prove nothing.
-func baseline(ctx context.Context, root string, mutants []mutant) error {
-	patterns := make(map[where][]string)
+// checkBaseline runs the tests of all mutants on the unchanged library, because a test that fails without a bug proves
+// nothing about the bug.
+func checkBaseline(ctx context.Context, root string, mutants []mutant) error {
+	patterns := make(map[testTarget][]string)
 	for _, m := range mutants {
-		patterns[m.where()] = append(patterns[m.where()], pattern(m.test))
+		patterns[m.findTarget()] = append(patterns[m.findTarget()], buildPattern(m.test))
 	}
-	for w, p := range patterns {
-		v, err := runTests(ctx, root, w, strings.Join(p, "|"))
-		if err == nil && v.failed {
+	for target, p := range patterns {
+		v, err := runTests(ctx, root, target, strings.Join(p, "|"))
+		if err == nil && v.hasFailed {
 			err = errors.New("without a mutant, the tests fail:\n" + v.output)
 		}
-		if err := cmp.Or(err, v.check()); err != nil {
-			return fmt.Errorf("%s: %w", w.dir, err)
+		if err := cmp.Or(err, v.checkRun()); err != nil {
+			return fmt.Errorf("%s: %w", target.packageDir, err)
 		}
 	}
 	return nil
 }
 
-// check returns an error if the tests have shown nothing.
-func (v verdict) check() error {
+// checkRun returns an error if no test has started, or if a test was skipped.
+func (v verdict) checkRun() error {
 	switch {
-	case !v.ran:
+	case !v.hasRun:
 		return errors.New("there is no such test")
-	case v.skipped != "":
-		return fmt.Errorf("%s was skipped: .ci/setup installs what it needs", v.skipped)
+	case v.skippedTest != "":
+		return fmt.Errorf("%s was skipped: .ci/setup installs what it needs", v.skippedTest)
 	}
 	return nil
 }
 
-// pattern returns what -run takes for a test and its subtests.
-func pattern(test string) string {
+// buildPattern returns the value of the flag -run for a test, which may have the names of subtests.
+func buildPattern(test string) string {
 	var parts []string
 	for part := range strings.SplitSeq(test, "/") {
 		parts = append(parts, "^"+regexp.QuoteMeta(part)+"$")
@@ -85,16 +86,16 @@ func pattern(test string) string {
 	return strings.Join(parts, "/")
 }
 
-// mostTime bounds the tests of a mutant, which may hang, and all tests together without one.
-const mostTime = "2m"
+// testTimeout bounds the test of a mutant, which may hang, and each package in the run without mutants.
+const testTimeout = "2m"
 
-// runTests runs tests of a package. The error says that nothing was run.
-func runTests(ctx context.Context, root string, w where, pattern string, flags ...string) (verdict, error) {
-	args := append([]string{"test", "-json", "-vet=off", "-count=1", "-timeout=" + mostTime, "-run=" + pattern}, flags...)
-	cmd := exec.CommandContext(ctx, "go", append(args, w.dir)...)
+// runTests runs the tests of a package whose names match pattern. An error means that no test was run.
+func runTests(ctx context.Context, root string, target testTarget, pattern string, flags ...string) (verdict, error) {
+	args := append([]string{"test", "-json", "-vet=off", "-count=1", "-timeout=" + testTimeout, "-run=" + pattern}, flags...)
+	cmd := exec.CommandContext(ctx, "go", append(args, target.packageDir)...)
 	cmd.Dir, cmd.Env = root, os.Environ()
-	if w.redis != "" {
-		cmd.Env = append(cmd.Env, "IDEMPOTENCY_REDIS="+w.redis)
+	if target.redisProgram != "" {
+		cmd.Env = append(cmd.Env, "IDEMPOTENCY_REDIS="+target.redisProgram)
 	}
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
@@ -104,16 +105,16 @@ func runTests(ctx context.Context, root string, w where, pattern string, flags .
 	if ctx.Err() != nil {
 		return verdict{}, context.Cause(ctx)
 	}
-	v, built := judge(out)
+	v, built := parseEvents(out)
 	_, exited := errors.AsType[*exec.ExitError](err)
-	if err != nil && !exited || !built || exited && !v.failed {
+	if err != nil && !exited || !built || exited && !v.hasFailed {
 		return v, fmt.Errorf("go test: %w\n%s%s", err, &stderr, v.output)
 	}
 	return v, nil
 }
 
-// judge reads what "go test -json" has written, and reports whether the test was built.
-func judge(out []byte) (v verdict, built bool) {
+// parseEvents parses the output of "go test -json". built reports whether the test compiled.
+func parseEvents(out []byte) (v verdict, built bool) {
 	var text strings.Builder
 	built = true
 	lines := bufio.NewScanner(bytes.NewReader(out))
@@ -125,13 +126,13 @@ func judge(out []byte) (v verdict, built bool) {
 		}
 		text.WriteString(event.Output)
 		built = built && event.FailedBuild == "" && event.Action != "build-fail"
-		v.ran = v.ran || event.Action == "run"
-		v.failed = v.failed || event.Action == "fail"
+		v.hasRun = v.hasRun || event.Action == "run"
+		v.hasFailed = v.hasFailed || event.Action == "fail"
 		if event.Action == "skip" && event.Test != "" {
-			v.skipped = cmp.Or(v.skipped, event.Test)
+			v.skippedTest = cmp.Or(v.skippedTest, event.Test)
 		}
 	}
-	v.failed = v.failed && v.ran
+	v.hasFailed = v.hasFailed && v.hasRun
 	v.output = text.String()
 	return v, built
 }

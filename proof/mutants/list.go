@@ -2,82 +2,84 @@ package main
 
 import "slices"
 
-// all are the mutants, in the order of the page.
-var all = slices.Concat(
-	ofMemory, ofRedis, ofPostgres, ofRecords, ofKeys, ofRunner, ofLeases, ofMiddleware, ofCache, ofSeal, ofClient, ofSteps, ofTxSteps, ofResolutions,
+// allMutants are the mutants of all lists, in the order in which they run.
+var allMutants = slices.Concat(
+	memoryMutants, redisMutants, postgresMutants, recordMutants, keyMutants, runnerMutants, leaseMutants,
+	middlewareMutants, cacheMutants, sealMutants, clientMutants, stepMutants, txStepMutants, resolutionMutants,
 )
 
-var ofMemory = []mutant{{
-	name: "memory-get-then-set", broken: "Begin looks the key up, unlocks, and then claims: two requests may both find nothing.",
-	file: "store_memory.go",
-	from: "	e := &entry{shard: sh, key: key, fingerprint",
+var memoryMutants = []mutant{{
+	name:   "memory-get-then-set",
+	broken: "Begin looks the key up, unlocks, and then claims, so two requests can both find the key free.",
+	file:   "store_memory.go",
+	from:   "	e := &entry{shard: sh, key: key, fingerprint",
 	to: "	sh.mu.Unlock()\n	time.Sleep(time.Millisecond)\n	sh.mu.Lock()\n" +
 		"	e := &entry{shard: sh, key: key, fingerprint",
 	test: "TestMemoryStoreConforms/store/concurrent claims",
 }, {
-	name: "memory-no-fence", broken: "An owner that was overtaken completes over its successor.",
+	name: "memory-no-fence", broken: "An overtaken owner completes over the record of its successor.",
 	file: "store_memory.go",
 	from: "	if s.findLive(e.shard, hash, e.key, now) != nil {\n		return ErrClaimLost\n	}",
 	to:   "	s.findLive(e.shard, hash, e.key, now)",
 	test: "TestMemoryStoreConforms/store/overtaken owner",
 }, {
-	name: "memory-release-without-owner", broken: "Release ends whatever claim holds the key.",
+	name: "memory-release-without-owner", broken: "Release ends any claim on the key, including the claim of another owner.",
 	file: "store_memory.go",
 	from: "	before := e.endedBy\n",
 	to:   "	if stored := e.shard.findEntry(e.shard.store.hashKey(e.key), e.key); stored != nil {\n		e = stored\n	}\n	before := e.endedBy\n",
 	test: "TestMemoryStoreConforms/store/overtaken owner",
 }, {
-	name: "memory-renew-after-complete", broken: "Extend still renews what was completed.",
+	name: "memory-renew-after-complete", broken: "Extend renews the lease of a completed record.",
 	file: "store_memory.go",
 	from: "	if e.endedBy != notEnded {\n		return ErrClaimLost\n	}\n	now",
 	to:   "	if e.endedBy == released || e.endedBy == freed {\n		return ErrClaimLost\n	}\n	now",
 	test: "TestMemoryStoreConforms/store/Extend after Complete",
 }, {
-	name: "memory-restore-after-settle", broken: "A renewal restores a record that its owner has released.",
+	name: "memory-restore-after-settle", broken: "A renewal restores a record after its owner has released it.",
 	file: "store_memory.go",
 	from: "	e.endedBy, e.leaseEnd = released, now\n",
 	to:   "	if e.isLive(now) {\n		e.endedBy = released\n	}\n	e.leaseEnd = now\n",
 	test: "TestMemoryStoreConforms/store/Extend after the end of a forgotten record",
 }}
 
-var ofRedis = []mutant{{
-	name: "redis-claim-without-nx", broken: "The SET that claims replaces a record that is there.",
+var redisMutants = []mutant{{
+	name: "redis-claim-without-nx", broken: "The claiming SET replaces an existing record.",
 	file: "internal/redisconn/conn.go", needs: redis,
 	from: `command := []any{"set", key, value, "nx", "get", "px", ttl}`,
 	to:   `command := []any{"set", key, value, "get", "px", ttl}`,
 	test: "TestRedisStoreConforms/server/store/completed operation",
 }, {
-	name: "redis-blind-set", broken: "IFEQ is left out: an owner that was overtaken completes over its successor.",
+	name: "redis-blind-set", broken: "The SET has no IFEQ, so an overtaken owner completes over the record of its successor.",
 	file: "internal/redisconn/conn.go", needs: redis,
 	from: `command := []any{"set", key, text, "ifeq", old, "px", ttl}`,
 	to:   `command := []any{"set", key, text, "px", ttl}`,
 	test: "TestRedisStoreConforms/server/store/overtaken owner",
 }, {
-	name: "redis-ifeq-not-read", broken: "When IFEQ finds another owner's record, the answer counts as stored.",
+	name: "redis-ifeq-not-read", broken: "If IFEQ finds another owner's record, the store reports the answer as stored.",
 	file: "internal/redisconn/conn.go", needs: valkey,
 	from: "	if err == nil || !isAnswer(err) {\n",
 	to:   "	if errors.Is(err, redis.Nil) {\n		return true, lost, nil\n	}\n	if err == nil || !isAnswer(err) {\n",
 	test: "TestRedisStoreConforms/server/store/overtaken owner",
 }, {
-	name: "redis-swap-compares-nothing", broken: "swap.lua replaces whatever is there.",
+	name: "redis-swap-compares-nothing", broken: "swap.lua replaces any existing record without a comparison.",
 	file: "internal/redisscript/swap.lua", needs: redis,
 	from: "redis.call('GET', KEYS[1]) == ARGV[1]",
 	to:   "redis.call('EXISTS', KEYS[1]) == 1",
 	test: "TestRedisStoreConforms/server/store/overtaken owner",
 }, {
-	name: "redis-no-fence", broken: "complete.lua replaces whatever is there.",
+	name: "redis-no-fence", broken: "complete.lua replaces any record of the key.",
 	file: "internal/redisscript/complete.lua", needs: redis,
 	from: "if line == running or line == '' then",
 	to:   "if true then",
 	test: "TestRedisStoreConforms/server/store/overtaken owner",
 }, {
-	name: "redis-release-without-owner", broken: "release.lua ends whatever claim holds the key.",
+	name: "redis-release-without-owner", broken: "release.lua ends any claim on the key, including the claim of another owner.",
 	file: "internal/redisscript/release.lua", needs: redis,
 	from: "if state == 'running' and string.sub(line, 1, #owner) == owner then",
 	to:   "if state == 'running' then",
 	test: "TestRedisStoreConforms/server/store/overtaken owner",
 }, {
-	name: "redis-wrong-clock", broken: "The lease is measured by the clocks of server and client instead of PTTL.",
+	name: "redis-wrong-clock", broken: "claim.lua measures the lease by the clocks of server and client instead of PTTL.",
 	file: "internal/redisscript/claim.lua", needs: redis,
 	from: "lease_left = math.max(0, lease - (stored_ttl - remaining))",
 	to:   "lease_left = math.max(0, lease - (redis.call('TIME')[1] * 1000 - string.match(origin, 'created=(%d+)')))",
@@ -95,39 +97,40 @@ var ofRedis = []mutant{{
 	to:   "has_lapsed)) then",
 	test: "TestRedisStoreConforms/server/store/other request",
 }, {
-	name: "redis-free-and-forgotten", broken: "Nothing is left of a key that was freed, so a claim that arrives late takes it.",
-	file: "internal/redisscript/release.lua", in: "./proof/redistest", needs: redis,
+	name: "redis-free-and-forgotten", broken: "Freeing a key leaves no record, so a late claim takes the key.",
+	file: "internal/redisscript/release.lua", testPackage: "./proof/redistest", needs: redis,
 	from: "    put(key, string.gsub(released, ' attempt=%d+ ', ' attempt=0 ', 1), ",
 	to:   "    redis.call('DEL', key)\n    redis.call('SET', key .. ':gone', '', ",
 	test: "TestLateClaimOfAFreedKey",
 }, {
-	name: "redis-record-of-another-key", broken: "A record that was copied from another key counts.",
+	name: "redis-record-of-another-key", broken: "The store accepts a record that was copied from another key.",
 	file: "internal/recordline/recordline.go", needs: redis,
 	from: "	if string(ownKey) != key {",
 	to:   "	if len(ownKey) != len(key) {",
 	test: "TestRedisRecordOfAnotherKey/server",
 }, {
-	name: "redis-lost-reply-not-retried", broken: "A step whose reply was lost is not repeated.",
+	name: "redis-lost-reply-not-retried", broken: "The store gives up a step when the reply to the first try is lost.",
 	file: "internal/redisconn/conn.go", needs: redis,
 	from: "	const maxTries = 3\n",
 	to:   "	const maxTries = 1\n",
-	test: "TestRedisConnectionBreaks/client without retries", in: "./proof/redistest",
+	test: "TestRedisConnectionBreaks/client without retries", testPackage: "./proof/redistest",
 }, {
-	name: "redis-wait-not-sent", broken: "No WAIT is sent: an answer counts as replicated although no replica has it.",
-	file: "internal/redisconn/replicas.go", needs: redis,
+	name:   "redis-wait-not-sent",
+	broken: "The store sends no WAIT, so an answer counts as replicated although the replicas lack the answer.",
+	file:   "internal/redisconn/replicas.go", needs: redis,
 	from: "	_ = pipe.Process(ctx, wait)\n",
 	to:   "	wait.SetVal(int64(c.replicaCount))\n",
-	test: "TestRedisReplicas", in: "./proof/redistest",
+	test: "TestRedisReplicas", testPackage: "./proof/redistest",
 }}
 
-var ofPostgres = []mutant{{
-	name: "postgres-upsert", broken: "If two sessions find no record, the second one replaces the claim of the first.",
+var postgresMutants = []mutant{{
+	name: "postgres-upsert", broken: "If two sessions find no record, the second session replaces the claim of the first session.",
 	file: "stores/pgxstore/statements.go", needs: postgres,
 	from: `return "ON CONFLICT (digest) DO NOTHING"`,
 	to:   `return "ON CONFLICT (digest) DO UPDATE SET token = EXCLUDED.token"`,
 	test: "TestStoreConformance/prepared/store/concurrent claims",
 }, {
-	name: "postgres-no-fence", broken: "Complete and Extend change the record of whoever holds the key.",
+	name: "postgres-no-fence", broken: "Complete and Extend change the record of any owner of the key.",
 	file: "stores/pgxstore/statements.go", needs: postgres,
 	from: "r.digest = $1::bytea{in_reach} AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL",
 	to:   "r.digest = $1::bytea{in_reach} AND $2::uuid IS NOT NULL AND r.status IS NULL AND r.lease_until IS NOT NULL",
@@ -139,35 +142,35 @@ var ofPostgres = []mutant{{
 	to:   "r.status IS NULL\n",
 	test: "TestStoreConformance/prepared/store/other request",
 }, {
-	name: "postgres-late-claim", broken: "A claim that arrives late takes the key that was released meanwhile.",
+	name: "postgres-late-claim", broken: "A late claim takes a key that was released in the meantime.",
 	file: "stores/pgxstore/statements.go", needs: postgres,
 	from: "OR r.token <> $7::uuid AND (",
 	to:   "OR (",
 	test: "TestLateClaimOfAReleasedKey",
 }}
 
-var ofRecords = []mutant{{
-	name: "checksum-not-checked", broken: "A stored answer is replayed although it is damaged.",
+var recordMutants = []mutant{{
+	name: "checksum-not-checked", broken: "A damaged answer is replayed.",
 	file: "record.go",
 	from: "	if string(line.CRC) != string(sum[:]) {",
 	to:   "	if len(line.CRC) != len(sum) {",
 	test: "TestDamageIsDetected",
 }, {
-	name: "tombstone-replayed-empty", broken: "An answer that was not kept is replayed as an empty one.",
+	name: "tombstone-replayed-empty", broken: "An omitted answer is replayed as an empty answer.",
 	file: "admission.go",
 	from: "	case record.Response != nil && record.Response.Omitted:\n		return ErrNotReplayable\n",
 	to:   "",
 	test: "TestAnswerOverTheLimitIsNotExecutedAgain",
 }}
 
-var ofKeys = []mutant{{
+var keyMutants = []mutant{{
 	name: "user-not-in-the-digest", broken: "Two users with the same key share an operation.",
 	file: "key.go",
 	from: "range [...]string{k.User, k.Endpoint, k.ID} {",
 	to:   "range [...]string{k.Endpoint, k.ID} {",
 	test: "TestDigestsOfDifferentKeysDiffer",
 }, {
-	name: "delimiter-confusion", broken: "The parts of a key are joined by a delimiter that they may contain.",
+	name: "delimiter-confusion", broken: "A delimiter joins the parts of a key, and the parts may contain the delimiter.",
 	file: "key.go",
 	from: "		b = appendPart(b, part)\n",
 	to:   "		b = append(append(b, part...), ':')\n",
@@ -180,18 +183,18 @@ var ofKeys = []mutant{{
 	test: "TestKeyOfAnotherRequestIsRefusedAsReused",
 }, {
 	name: "query-left-out", broken: "The fingerprint leaves out the query.",
-	file: "fingerprint.go", in: "./proof/misuse",
+	file: "fingerprint.go", testPackage: "./proof/misuse",
 	from: "appendPart(space[:0], r.URL.RawQuery)",
 	to:   "appendPart(space[:0], \"\")",
 	test: "TestQueryIsPartOfTheFingerprint",
 }, {
-	name: "missing-is-null", broken: "A selected value of JSON that is missing is taken for null.",
+	name: "missing-is-null", broken: "A selection takes a missing JSON value for null.",
 	file: "fingerprint/pointer.go",
 	from: "		return append(out, '!')\n",
 	to:   "		return append(out, \"null\"...)\n",
 	test: "TestSelectionsOfJSON",
 }, {
-	name: "element-leaves-no-place", broken: "An element of JSON that is left out lets the next one take its place.",
+	name: "element-leaves-no-place", broken: "An excluded JSON element leaves no gap, so the next element takes its index.",
 	file: "fingerprint/pointer.go",
 	from: "		if isRemoved && name != nil {\n",
 	to:   "		if isRemoved {\n",

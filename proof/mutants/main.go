@@ -1,11 +1,12 @@
-// Command mutants shows that the tests can fail. It puts one bug at a time into the library, and runs the test that must
-// notice it. The files of the repository stay as they are: the compiler reads a changed copy in place of one of them.
+// Command mutants shows that the tests of the library can fail. The command puts one bug at a time into the library, and
+// runs the test that must notice the bug. The files of the repository stay unchanged, because the compiler reads a
+// changed copy in place of the file.
 //
-//	go run ./proof/mutants                      # all, which takes some minutes
-//	go run ./proof/mutants -only redis-no-fence # one, or several with commas
+//	go run ./proof/mutants                      # all mutants, which takes some minutes
+//	go run ./proof/mutants -only redis-no-fence # one mutant, or several separated by commas
 //
-// Before that it runs the same tests on the unchanged library: they must pass, and none may be skipped. It fails if a mutant
-// survives or does not compile, or if its file does not have the text that it replaces exactly once.
+// First, the command runs the same tests on the unchanged library, where every test must run and pass. The command fails
+// if a mutant survives or does not compile, or unless the file has the replaced text exactly once.
 package main
 
 import (
@@ -39,15 +40,15 @@ func run(ctx context.Context, only string, parallel int) error {
 	if err != nil {
 		return err
 	}
-	chosen, err := choose(only)
+	chosen, err := chooseMutants(only)
 	if err != nil {
 		return err
 	}
-	if err := applicable(root, chosen); err != nil {
+	if err := checkApplicable(root, chosen); err != nil {
 		return err
 	}
 	began := time.Now()
-	if err := baseline(ctx, root, chosen); err != nil {
+	if err := checkBaseline(ctx, root, chosen); err != nil {
 		return err
 	}
 	fmt.Printf("the tests pass without a mutant, in %.0f s\n", time.Since(began).Seconds())
@@ -59,33 +60,33 @@ func run(ctx context.Context, only string, parallel int) error {
 	return nil
 }
 
-// choose returns the mutants with these names, or all.
-func choose(only string) ([]mutant, error) {
+// chooseMutants returns the mutants that only names, or all mutants if only is empty.
+func chooseMutants(only string) ([]mutant, error) {
 	if only == "" {
-		return all, nil
+		return allMutants, nil
 	}
 	var chosen []mutant
 	for name := range strings.SplitSeq(only, ",") {
-		i := slices.IndexFunc(all, func(m mutant) bool { return m.name == name })
+		i := slices.IndexFunc(allMutants, func(m mutant) bool { return m.name == name })
 		if i < 0 {
 			return nil, fmt.Errorf("there is no mutant %q", name)
 		}
-		chosen = append(chosen, all[i])
+		chosen = append(chosen, allMutants[i])
 	}
 	return chosen, nil
 }
 
-// applicable reports every mutant whose text is not there, before the first one runs.
-func applicable(root string, mutants []mutant) error {
+// checkApplicable returns an error for every mutant whose file lacks the replaced text, before the first mutant runs.
+func checkApplicable(root string, mutants []mutant) error {
 	var faults []error
 	for _, m := range mutants {
-		_, err := m.mutated(root)
+		_, err := m.applyBug(root)
 		faults = append(faults, err)
 	}
 	return errors.Join(faults...)
 }
 
-// killAll runs every mutant, some at a time, and returns what has not been killed.
+// killAll runs every mutant, up to parallel at a time, and returns the errors of the surviving mutants.
 func killAll(ctx context.Context, root string, mutants []mutant, parallel int) error {
 	var (
 		mu     sync.Mutex
@@ -99,7 +100,7 @@ func killAll(ctx context.Context, root string, mutants []mutant, parallel int) e
 		group.Go(func() {
 			defer func() { <-slots }()
 			began := time.Now()
-			err := m.kill(ctx, root)
+			err := m.requireKilled(ctx, root)
 			mu.Lock()
 			defer mu.Unlock()
 			done++
@@ -115,7 +116,7 @@ func killAll(ctx context.Context, root string, mutants []mutant, parallel int) e
 	return errors.Join(faults...)
 }
 
-// findRoot returns the directory of the workspace.
+// findRoot returns the directory that has the file go.work: the working directory, or a directory above.
 func findRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

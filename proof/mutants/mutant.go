@@ -8,51 +8,55 @@ import (
 	"strings"
 )
 
-// mutant is a bug that the library does not have.
+// mutant is a bug for one file of the library, and the test that must notice the bug.
 type mutant struct {
-	name   string
-	broken string // what it breaks
-	file   string // from the root of the repository
-	from   string // a text that the file has once
-	to     string // what takes its place
-	test   string // which must fail then, perhaps with the names of subtests
-	in     string // the package of the test, if it is not that of the file
-	needs  server // what the test starts
+	name        string
+	broken      string // how the library behaves with the bug
+	file        string // relative to the root of the repository
+	from        string // the text to replace; the file has this text exactly once
+	to          string // the replacement
+	test        string // the test that must fail, with the names of subtests separated by slashes
+	testPackage string // the package of the test; empty: the package of file
+	needs       server // the server that the test starts
 }
 
-// server is a program that a test starts.
+// server is the name of a program that a test starts.
 type server string
 
 const (
 	redis    server = "redis-server"
-	valkey   server = "valkey-server" // in place of redis-server
+	valkey   server = "valkey-server" // the test uses valkey-server instead of redis-server
 	postgres server = "postgres"
 )
 
-// where is a package, and the servers that its tests are to use.
-type where struct{ dir, redis string }
+// testTarget is a package, and the program that its tests start as Redis server.
+type testTarget struct {
+	packageDir   string
+	redisProgram string // empty: the default
+}
 
-func (m mutant) where() where {
-	w := where{dir: "."} // its tests also find what is broken in an internal package
+// findTarget returns the package of the test of m.
+func (m mutant) findTarget() testTarget {
+	target := testTarget{packageDir: "."} // the tests of the root also find the bugs of internal packages
 	dir, rest, below := strings.Cut(m.file, "/")
 	if dir == "stores" {
 		name, _, _ := strings.Cut(rest, "/")
 		dir += "/" + name
 	}
 	if below && dir != "internal" {
-		w.dir = "./" + dir
+		target.packageDir = "./" + dir
 	}
-	if m.in != "" {
-		w.dir = m.in
+	if m.testPackage != "" {
+		target.packageDir = m.testPackage
 	}
 	if m.needs == valkey {
-		w.redis = string(valkey)
+		target.redisProgram = string(valkey)
 	}
-	return w
+	return target
 }
 
-// mutated returns the file with the bug.
-func (m mutant) mutated(root string) (string, error) {
+// applyBug returns the text of the file with the bug.
+func (m mutant) applyBug(root string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(root, m.file))
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", m.name, err)
@@ -63,9 +67,10 @@ func (m mutant) mutated(root string) (string, error) {
 	return strings.Replace(string(text), m.from, m.to, 1), nil
 }
 
-// overlay writes into dir what "go test -overlay" takes, and returns its name.
-func (m mutant) overlay(root, dir string) (string, error) {
-	text, err := m.mutated(root)
+// writeOverlay writes the file with the bug, and the JSON file for "go test -overlay", into dir. The result is the name
+// of the JSON file.
+func (m mutant) writeOverlay(root, dir string) (string, error) {
+	text, err := m.applyBug(root)
 	if err != nil {
 		return "", err
 	}
@@ -77,6 +82,6 @@ func (m mutant) overlay(root, dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	overlay := filepath.Join(dir, "overlay.json")
-	return overlay, os.WriteFile(overlay, replace, 0o600)
+	overlayFile := filepath.Join(dir, "overlay.json")
+	return overlayFile, os.WriteFile(overlayFile, replace, 0o600)
 }

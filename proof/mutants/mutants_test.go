@@ -9,39 +9,40 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The mutants themselves run by "go run ./proof/mutants".
+// The command "go run ./proof/mutants" runs the mutants; these tests check the list and the verdicts.
 
 func TestMutantsFitTheCode(t *testing.T) {
 	t.Parallel()
 	root, err := findRoot()
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, len(all), 25)
+	require.GreaterOrEqual(t, len(allMutants), 25)
 	seen := make(map[string]bool)
-	for _, m := range all {
+	for _, m := range allMutants {
 		t.Run(m.name, func(t *testing.T) {
 			require.False(t, seen[m.name], "the name of another one")
 			seen[m.name] = true
 			require.NotEmpty(t, m.broken)
 			require.NotEqual(t, m.from, m.to)
-			_, err := m.mutated(root)
+			_, err := m.applyBug(root)
 			require.NoError(t, err)
 			name, _, _ := strings.Cut(m.test, "/")
-			require.Contains(t, testsIn(t, filepath.Join(root, m.where().dir)), "\nfunc "+name+"(t *testing.T)")
+			require.Contains(t, readTests(t, filepath.Join(root, m.findTarget().packageDir)), "\nfunc "+name+"(t *testing.T)")
 		})
 	}
 }
 
-func testsIn(t *testing.T, dir string) string {
+// readTests returns the text of all test files in dir.
+func readTests(t *testing.T, dir string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	require.NoError(t, err)
-	var all strings.Builder
+	var text strings.Builder
 	for _, file := range files {
-		text, err := os.ReadFile(file)
+		content, err := os.ReadFile(file)
 		require.NoError(t, err)
-		all.Write(text)
+		text.Write(content)
 	}
-	return all.String()
+	return text.String()
 }
 
 func TestMutantWithoutItsCode(t *testing.T) {
@@ -50,7 +51,7 @@ func TestMutantWithoutItsCode(t *testing.T) {
 	m := mutant{name: "m", file: "f", from: "x", to: "y"}
 	for text, fits := range map[string]bool{"": false, "x": true, "x x": false} {
 		require.NoError(t, os.WriteFile(filepath.Join(root, "f"), []byte(text), 0o600))
-		require.Equal(t, fits, applicable(root, []mutant{m}) == nil, text)
+		require.Equal(t, fits, checkApplicable(root, []mutant{m}) == nil, text)
 	}
 }
 
@@ -61,18 +62,19 @@ func TestVerdictOnARun(t *testing.T) {
 		want   verdict
 		built  bool
 	}{
-		"killed": {`{"Action":"run","Test":"T"}` + "\n" + `{"Action":"fail","Test":"T"}`, verdict{ran: true, failed: true}, true},
+		"killed": {`{"Action":"run","Test":"T"}` + "\n" + `{"Action":"fail","Test":"T"}`, verdict{hasRun: true, hasFailed: true}, true},
 		"panicked": {`{"Action":"run","Test":"T"}` + "\n" + `{"Action":"output","Output":"panic"}` + "\n" + `{"Action":"fail"}`,
-			verdict{ran: true, failed: true, output: "panic"}, true},
-		"survived":    {`{"Action":"run","Test":"T"}` + "\n" + `{"Action":"pass","Test":"T"}`, verdict{ran: true}, true},
-		"skipped":     {`{"Action":"run","Test":"T"}` + "\n" + `{"Action":"skip","Test":"T"}`, verdict{ran: true, skipped: "T"}, true},
+			verdict{hasRun: true, hasFailed: true, output: "panic"}, true},
+		"survived": {`{"Action":"run","Test":"T"}` + "\n" + `{"Action":"pass","Test":"T"}`, verdict{hasRun: true}, true},
+		"skipped": {`{"Action":"run","Test":"T"}` + "\n" + `{"Action":"skip","Test":"T"}`,
+			verdict{hasRun: true, skippedTest: "T"}, true},
 		"no test":     {`{"Action":"pass"}`, verdict{}, true},
 		"not started": {`{"Action":"fail"}`, verdict{}, true},
 		"not built":   {`{"Action":"build-fail"}` + "\n" + `{"Action":"fail","FailedBuild":"p"}`, verdict{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, built := judge([]byte(tt.events))
+			got, built := parseEvents([]byte(tt.events))
 			require.Equal(t, tt.want, got)
 			require.Equal(t, tt.built, built)
 		})
