@@ -12,7 +12,8 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// The client of a stream leaves in the middle. What the handler has written by then is its answer, unless it decides or panics.
+// The client of a stream leaves in the middle. The answer is the part that the handler has written by then, unless
+// the handler calls Decide or panics.
 func TestHalfAStream(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

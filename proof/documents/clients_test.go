@@ -17,25 +17,25 @@ import (
 
 const clientsPage = "docs/clients.md"
 
-// problemSection is a section of the page of problems.
+// problemSection is the section of one problem in docs/problems.md.
 type problemSection struct {
 	code, status string
 	waits        bool
 	retry        string
 }
 
-// The page of problems has a section for every problem of errors.go, with its status, its Retry-After and its advice. The type of
-// a problem is the address of its section.
+// docs/problems.md has a section for every problem of errors.go, with the problem's status, Retry-After and advice.
+// The type of a problem is the address of its section.
 func TestPageListsEveryProblem(t *testing.T) {
 	t.Parallel()
 	made := regexp.MustCompile(`Status: http\.Status(\w+), Code: "(.*?)",( RetryAfter: .*?,)? Retry: Retry(\w+),`)
 	var want []problemSection
-	for _, m := range made.FindAllStringSubmatch(read(t, "errors.go"), -1) {
+	for _, m := range made.FindAllStringSubmatch(readFile(t, "errors.go"), -1) {
 		advice := map[string]idempotency.Retry{
 			"SameKey": idempotency.RetrySameKey, "NewKey": idempotency.RetryNewKey, "Never": idempotency.RetryNever,
 		}[m[4]]
-		problem := problemSection{m[2], statusNamed(t, m[1]), m[3] != "", string(advice)}
-		if !slices.Contains(want, problem) { // store-unavailable has two causes, and in-progress, too
+		problem := problemSection{m[2], findStatus(t, m[1]), m[3] != "", string(advice)}
+		if !slices.Contains(want, problem) { // store-unavailable and in-progress have two causes each
 			want = append(want, problem)
 		}
 	}
@@ -43,15 +43,15 @@ func TestPageListsEveryProblem(t *testing.T) {
 
 	var got []problemSection
 	sections := regexp.MustCompile("(?m)^## (.*)\n\nStatus (\\d{3})(.*)\\. `retry` is `(.*)`\\.$")
-	for _, m := range sections.FindAllStringSubmatch(read(t, "docs/problems.md"), -1) {
+	for _, m := range sections.FindAllStringSubmatch(readFile(t, "docs/problems.md"), -1) {
 		got = append(got, problemSection{m[1], m[2], strings.Contains(m[3], "`Retry-After`"), m[4]})
 	}
 	require.ElementsMatch(t, want, got)
-	require.Contains(t, read(t, "errors.go"), `problemBase = "https://idempotency-go.github.io/idempotency/problems#"`)
+	require.Contains(t, readFile(t, "errors.go"), `problemBase = "https://idempotency-go.github.io/idempotency/problems#"`)
 }
 
-// statusNamed returns the code of a status that net/http names so.
-func statusNamed(t *testing.T, name string) string {
+// findStatus returns the status code whose text in net/http is name, without spaces.
+func findStatus(t *testing.T, name string) string {
 	t.Helper()
 	for code := 400; code < 600; code++ {
 		if strings.ReplaceAll(http.StatusText(code), " ", "") == name {
@@ -62,13 +62,13 @@ func statusNamed(t *testing.T, name string) string {
 	return ""
 }
 
-// The problem that the page shows is what the library writes.
+// The library writes the same problem that the page shows.
 func TestClientsPageShowsAProblem(t *testing.T) {
 	t.Parallel()
-	shown := regexp.MustCompile("(?s)Retry-After: 1\n\n({.*?})\n```").FindStringSubmatch(read(t, clientsPage))
+	shown := regexp.MustCompile("(?s)Retry-After: 1\n\n({.*?})\n```").FindStringSubmatch(readFile(t, clientsPage))
 	require.NotNil(t, shown)
 	details := regexp.MustCompile(`(?s)Code: "in-progress".*?Title:\s+"(.*?)",\s+Detail: "(.*?)"`)
-	made := details.FindStringSubmatch(read(t, "errors.go"))
+	made := details.FindStringSubmatch(readFile(t, "errors.go"))
 	w := httptest.NewRecorder()
 	idempotency.WriteProblem(w, nil, &idempotency.Error{
 		Status: http.StatusConflict, Code: "in-progress", Title: made[1], Detail: made[2],
@@ -78,17 +78,17 @@ func TestClientsPageShowsAProblem(t *testing.T) {
 	require.Equal(t, "1", w.Header().Get("Retry-After"))
 }
 
-// What the page says of an option is said of one that there is.
+// The options that the page names exist.
 func TestClientsPageNamesOptions(t *testing.T) {
 	t.Parallel()
-	_, last, found := strings.Cut(read(t, clientsPage), "These options change what you publish:")
+	_, last, found := strings.Cut(readFile(t, clientsPage), "These options change what you publish:")
 	require.True(t, found)
 	rows := regexp.MustCompile("(?m)^\\| (`.*?) \\|").FindAllStringSubmatch(last, -1)
 	require.NotEmpty(t, rows)
 	for _, row := range rows {
 		for _, name := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(row[1], -1) {
 			if name[1] != "Decide" {
-				require.Contains(t, read(t, "options.go"), "\n\t"+name[1]+" ")
+				require.Contains(t, readFile(t, "options.go"), "\n\t"+name[1]+" ")
 			}
 		}
 	}

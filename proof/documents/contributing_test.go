@@ -12,11 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The functions on the way of a request are declared in the files that the page names.
+// The files that the page names declare the functions on the way of a request.
 func TestContributingNamesFunctions(t *testing.T) {
 	t.Parallel()
-	page := read(t, "CONTRIBUTING.md")
-	files := map[string]string{} // by the names that the page gives to them
+	page := readFile(t, "CONTRIBUTING.md")
+	files := map[string]string{} // by the link texts of the page
 	for _, link := range regexp.MustCompile(`\[([\w./-]+\.(?:go|lua))\]\((\S+?)\)`).FindAllStringSubmatch(page, -1) {
 		files[link[1]] = link[2]
 	}
@@ -28,29 +28,29 @@ func TestContributingNamesFunctions(t *testing.T) {
 	checked := map[string]bool{}
 	for _, group := range named {
 		require.Contains(t, files, group[2])
-		source := read(t, files[group[2]])
+		source := readFile(t, files[group[2]])
 		for _, name := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(group[1], -1) {
 			require.True(t, declares(source, name[1]), "%s in %s", name[1], group[2])
 			checked[name[1]] = true
 		}
 	}
 	for _, name := range regexp.MustCompile("`([a-z]\\w*)`").FindAllStringSubmatch(way, -1) {
-		require.True(t, checked[name[1]] || declares(read(t, "settlement.go"), name[1]), name[1])
+		require.True(t, checked[name[1]] || declares(readFile(t, "settlement.go"), name[1]), name[1])
 	}
 }
 
-// declares reports whether a file has a function, or a method, of that name.
+// declares reports whether source has a function or a method called name.
 func declares(source, name string) bool {
 	return regexp.MustCompile(`\nfunc (\(.*?\) )?` + name + `\(`).MatchString(source)
 }
 
-// The picture has an arrow for each import of a package by another one that it shows, and no other arrow.
+// The picture has an arrow for each import between packages of the picture, and no other arrow.
 func TestContributingShowsTheImports(t *testing.T) {
 	t.Parallel()
-	_, picture, found := strings.Cut(read(t, "CONTRIBUTING.md"), "flowchart TD\n")
+	_, picture, found := strings.Cut(readFile(t, "CONTRIBUTING.md"), "flowchart TD\n")
 	require.True(t, found)
 	picture, _, _ = strings.Cut(picture, "```")
-	boxes := map[string]string{".": "root"} // by the packages that are in them
+	boxes := map[string]string{".": "root"} // the boxes by the packages inside
 	for _, box := range regexp.MustCompile(`(\w+)\["?(.*?)"?\]`).FindAllStringSubmatch(picture, -1) {
 		for name := range strings.SplitSeq(box[2], ", ") {
 			if box[1] != "root" {
@@ -65,7 +65,7 @@ func TestContributingShowsTheImports(t *testing.T) {
 	}
 	got := map[string]bool{}
 	for name, from := range boxes {
-		for _, imported := range importsOf(t, name) {
+		for _, imported := range findImports(t, name) {
 			if to := boxes[imported]; to != "" && to != from {
 				got[from+" --> "+to] = true
 			}
@@ -74,8 +74,9 @@ func TestContributingShowsTheImports(t *testing.T) {
 	require.Equal(t, got, want)
 }
 
-// importsOf returns the packages of this repository that a package imports, by their directories. Its tests do not count.
-func importsOf(t *testing.T, dir string) (imports []string) {
+// findImports returns the directories of the packages of this repository that the package in dir imports, apart from
+// the imports of its tests.
+func findImports(t *testing.T, dir string) (imports []string) {
 	t.Helper()
 	const module = "github.com/idempotency-go/idempotency"
 	files, err := filepath.Glob(filepath.Join(root, dir, "*.go"))

@@ -1,4 +1,4 @@
-// Package documents tests the documents of the repository against what they write about: the README and the pages of docs
-// show code that runs, figures that were measured, files, options and tests that are there, and each exported function has
-// an example. It has no code but its tests.
+// Package documents tests the documents of the repository against the code and the files. The README and the pages of
+// docs show running code and measured figures, and name existing files, options and tests. Each exported function has an
+// example. The package has only tests.
 package documents

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A stranger finds each function in an example of its package, and so each hook that a service implements: the types
-// that are functions or interfaces.
+// Each exported function appears in an example of its package. So does each hook that a service implements, because
+// hooks are function or interface types.
 func TestExamplesShowEveryEntry(t *testing.T) {
 	t.Parallel()
 	const module = "github.com/idempotency-go/idempotency"
@@ -25,11 +25,11 @@ func TestExamplesShowEveryEntry(t *testing.T) {
 	require.NotEmpty(t, lists)
 	for _, list := range lists {
 		var name, examples string
-		for line := range strings.Lines(read(t, list)) {
+		for line := range strings.Lines(readFile(t, list)) {
 			line = strings.TrimSpace(line)
 			if path, ok := strings.CutPrefix(line, "package "); ok {
 				name = filepath.Base(path)
-				examples = examplesIn(t, "."+strings.TrimPrefix(path, module))
+				examples = readExamples(t, "."+strings.TrimPrefix(path, module))
 			} else if found := entry.FindStringSubmatch(line); found != nil {
 				shown := regexp.MustCompile(`\b(?:` + name + `\.|func Example)` + found[1] + found[2] + `\b`)
 				assert.True(t, shown.MatchString(examples), "no example of %s shows %s", name, found[1]+found[2])
@@ -38,27 +38,29 @@ func TestExamplesShowEveryEntry(t *testing.T) {
 	}
 }
 
-// examplesIn is the text of all examples in some folders.
-func examplesIn(t *testing.T, folders string) string {
+// readExamples returns the text of all example files in folders, which may be a pattern.
+func readExamples(t *testing.T, folders string) string {
 	t.Helper()
 	var text strings.Builder
-	for _, file := range exampleFiles(t, folders) {
-		text.WriteString(read(t, file))
+	for _, file := range findExampleFiles(t, folders) {
+		text.WriteString(readFile(t, file))
 	}
 	return text.String()
 }
 
-func exampleFiles(t *testing.T, folders string) []string {
+func findExampleFiles(t *testing.T, folders string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folders, "example_*test.go"))
 	require.NoError(t, err)
 	return files
 }
 
-// An example is shown with the types and functions that it uses if they are declared in its own file.
+// The documentation shows an example with its types and functions only if the example's own file declares them.
 func TestExamplesAreShownWhole(t *testing.T) {
 	t.Parallel()
-	files := slices.Concat(exampleFiles(t, "."), exampleFiles(t, "*"), exampleFiles(t, "stores/*"), exampleFiles(t, "adapters/*"))
+	files := slices.Concat(
+		findExampleFiles(t, "."), findExampleFiles(t, "*"), findExampleFiles(t, "stores/*"), findExampleFiles(t, "adapters/*"),
+	)
 	require.NotEmpty(t, files)
 	for _, file := range files {
 		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)

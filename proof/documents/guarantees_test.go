@@ -10,15 +10,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each row of a table of the page has an entry in shown.tsv, and no entry is without a row. An entry names at least one
-// test, or case of a suite, and each of them exists. The page itself names no tests.
+// The rows of the page's tables and the entries of shown.tsv match each other. Each entry names existing tests or
+// existing cases of a suite. The page itself names no tests.
 func TestGuaranteesAreShown(t *testing.T) {
 	t.Parallel()
-	page := read(t, "docs/guarantees.md")
+	page := readFile(t, "docs/guarantees.md")
 	require.NotRegexp(t, `\b(Test|Fuzz)[A-Z]`, page)
 	var shown []string
-	tests := testFunctions(t)
-	for line := range strings.Lines(read(t, "proof/guarantees/shown.tsv")) {
+	tests := findTests(t)
+	for line := range strings.Lines(readFile(t, "proof/guarantees/shown.tsv")) {
 		row, names, found := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
 		require.True(t, found, line)
 		shown = append(shown, row)
@@ -26,14 +26,14 @@ func TestGuaranteesAreShown(t *testing.T) {
 			require.True(t, tests[name], "%s: no %q", row, name)
 		}
 	}
-	require.Equal(t, firstCells(page), shown, "in the same order")
+	require.Equal(t, findFirstCells(page), shown, "in the same order")
 }
 
 // The page explains each state of a record.
 func TestGuaranteesExplainStates(t *testing.T) {
 	t.Parallel()
-	cells := firstCells(read(t, "docs/guarantees.md"))
-	states := regexp.MustCompile(`\n\tState\w+ +State = "(\w+)"`).FindAllStringSubmatch(read(t, "inspect.go"), -1)
+	cells := findFirstCells(readFile(t, "docs/guarantees.md"))
+	states := regexp.MustCompile(`\n\tState\w+ +State = "(\w+)"`).FindAllStringSubmatch(readFile(t, "inspect.go"), -1)
 	require.NotEmpty(t, states)
 	for _, state := range states {
 		require.Contains(t, cells, "`"+state[1]+"`")
@@ -43,12 +43,12 @@ func TestGuaranteesExplainStates(t *testing.T) {
 // The tests that pages name exist.
 func TestPagesNameTests(t *testing.T) {
 	t.Parallel()
-	tests := testFunctions(t)
+	tests := findTests(t)
 	pages, err := filepath.Glob("docs/*.md")
 	require.NoError(t, err)
 	count := 0
 	for _, page := range append(pages, "CONTRIBUTING.md", "proof/guarantees/README.md", "proof/compat/README.md") {
-		names := regexp.MustCompile("`((?:Test|Fuzz|Example)[A-Z].*?)`").FindAllStringSubmatch(read(t, page), -1)
+		names := regexp.MustCompile("`((?:Test|Fuzz|Example)[A-Z].*?)`").FindAllStringSubmatch(readFile(t, page), -1)
 		count += len(names)
 		for _, name := range names {
 			require.True(t, tests[name[1]], "%s: no %s", page, name[1])
@@ -57,15 +57,15 @@ func TestPagesNameTests(t *testing.T) {
 	require.NotZero(t, count)
 }
 
-// testFunctions returns the names of all tests of the repository, and the cases of the suites in package idempotencytest
-// as "Run/takeover".
-func testFunctions(t *testing.T) map[string]bool {
+// findTests returns the names of all tests of the repository. The cases of the suites in package
+// idempotencytest have names like "Run/takeover".
+func findTests(t *testing.T) map[string]bool {
 	t.Helper()
 	function := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w+)\(`)
 	names := map[string]bool{}
 	err := filepath.WalkDir(".", func(file string, entry fs.DirEntry, err error) error {
 		if err == nil && strings.HasSuffix(file, "_test.go") {
-			for _, match := range function.FindAllStringSubmatch(read(t, file), -1) {
+			for _, match := range function.FindAllStringSubmatch(readFile(t, file), -1) {
 				names[match[1]] = true
 			}
 		}
@@ -79,7 +79,7 @@ func testFunctions(t *testing.T) map[string]bool {
 		"RunInspector": "inspect listing forget",
 	} {
 		for file := range strings.FieldsSeq(files) {
-			cases := regexp.MustCompile(`(?m)^\tname: "(.*)",$`).FindAllStringSubmatch(read(t, "idempotencytest/"+file+".go"), -1)
+			cases := regexp.MustCompile(`(?m)^\tname: "(.*)",$`).FindAllStringSubmatch(readFile(t, "idempotencytest/"+file+".go"), -1)
 			require.NotEmpty(t, cases, file)
 			for _, match := range cases {
 				names[suite+"/"+match[1]] = true
@@ -89,8 +89,8 @@ func testFunctions(t *testing.T) map[string]bool {
 	return names
 }
 
-// firstCells returns the first cell of each row of the tables in page, without the heads.
-func firstCells(page string) (cells []string) {
+// findFirstCells returns the first cell of each row of the tables in page, without the table heads.
+func findFirstCells(page string) (cells []string) {
 	isBody := false
 	for line := range strings.Lines(page) {
 		switch {

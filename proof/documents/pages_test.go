@@ -12,7 +12,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// All files are named as seen from the root of the repository, where the tests and the programs that they start work.
+// The tests, and the programs that they start, work in the root of the repository. All file names are relative to
+// the root.
 func TestMain(m *testing.M) {
 	err := os.Chdir("../..")
 	if err == nil {
@@ -24,11 +25,12 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// root is the root of the repository. The go command does not learn of the Chdir in TestMain. It runs these tests again
-// after a page has changed only if they open the page by its whole path.
+// root is the absolute path of the root of the repository. Tests open pages by absolute paths because the go
+// command does not know of the Chdir in TestMain: with relative paths, the command would reuse cached results after
+// a page has changed.
 var root string
 
-// What people read stays short: what does not fit replaces something.
+// The pages stay short, so new text must replace old text.
 func TestPagesStayShort(t *testing.T) {
 	t.Parallel()
 	words := make(map[string]int)
@@ -37,7 +39,7 @@ func TestPagesStayShort(t *testing.T) {
 			return filepath.SkipDir
 		}
 		if err == nil && strings.HasSuffix(file, ".md") {
-			words[file] = len(strings.Fields(read(t, file)))
+			words[file] = len(strings.Fields(readFile(t, file)))
 		}
 		return err
 	})
@@ -59,7 +61,7 @@ func TestPagesStayShort(t *testing.T) {
 	require.LessOrEqual(t, all, 40_000)
 }
 
-// A page of docs says first what its readers can do with it, and a cell of a table has at most 15 words.
+// A page of docs begins with what the reader can do after it, and a table cell has at most 15 words.
 func TestPagesAreReadable(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob("docs/*.md")
@@ -67,9 +69,9 @@ func TestPagesAreReadable(t *testing.T) {
 	require.NotEmpty(t, pages)
 	link := regexp.MustCompile(`\[(.*?)\]\(\S*\)`)
 	for _, page := range append(pages, "README.md") {
-		text := read(t, page)
+		text := readFile(t, page)
 		require.Regexp(t, "^# .*\n\n(.+\n){1,5}\n", text, page)
-		for line := range strings.Lines(withoutCode(text)) {
+		for line := range strings.Lines(removeCode(text)) {
 			if !strings.HasPrefix(line, "|") {
 				continue
 			}
@@ -80,7 +82,7 @@ func TestPagesAreReadable(t *testing.T) {
 	}
 }
 
-// Links of the pages lead to files that are there, and to their headings.
+// Links of the pages lead to existing files and existing headings.
 func TestPagesLinkToWhatIsThere(t *testing.T) {
 	t.Parallel()
 	pages := []string{"CHANGELOG.md", "CONTRIBUTING.md", ".github/SECURITY.md", ".github/CODE_OF_CONDUCT.md", "README.md"}
@@ -91,7 +93,7 @@ func TestPagesLinkToWhatIsThere(t *testing.T) {
 		pages = append(pages, more...)
 	}
 	for _, page := range pages {
-		links := regexp.MustCompile(`\]\(([^)\s:]*)\)`).FindAllStringSubmatch(withoutCode(read(t, page)), -1)
+		links := regexp.MustCompile(`\]\(([^)\s:]*)\)`).FindAllStringSubmatch(removeCode(readFile(t, page)), -1)
 		for _, link := range links {
 			path, heading, _ := strings.Cut(link[1], "#")
 			file := page
@@ -101,19 +103,19 @@ func TestPagesLinkToWhatIsThere(t *testing.T) {
 			_, err := os.Stat(filepath.Join(root, file))
 			require.NoError(t, err, page)
 			if heading != "" {
-				require.Contains(t, anchors(read(t, file)), heading, page)
+				require.Contains(t, findAnchors(readFile(t, file)), heading, page)
 			}
 		}
 	}
 }
 
-// withoutCode removes blocks of code, in which an index before a call looks like a link.
-func withoutCode(page string) string {
+// removeCode removes code blocks, because an index before a call looks like a link.
+func removeCode(page string) string {
 	return regexp.MustCompile("(?s)\n```.*?\n```").ReplaceAllString(page, "")
 }
 
-// anchors returns what links can lead to within a page.
-func anchors(page string) (names []string) {
+// findAnchors returns the names that links within page can have as targets.
+func findAnchors(page string) (names []string) {
 	for _, name := range regexp.MustCompile(`<a name="(.*?)"`).FindAllStringSubmatch(page, -1) {
 		names = append(names, name[1])
 	}
@@ -124,12 +126,12 @@ func anchors(page string) (names []string) {
 	return names
 }
 
-// Each block of code in a page stands in the file that is linked above it, but for its indentation.
+// Each code block of a page is found in the file that is linked above the block, with any indentation.
 func TestPagesShowTheCode(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		page, languages string
-		onlyCode        bool // the page has no blocks but those of code
+		onlyCode        bool // every block of the page shows code of a file
 	}{
 		{"docs/clients.md", "go", false},
 		{"docs/bodies.md", "go", true},
@@ -142,7 +144,7 @@ func TestPagesShowTheCode(t *testing.T) {
 		{"docs/steps.md", "go", false},
 		{"docs/store.md", "go|sql", true},
 	} {
-		page := read(t, test.page)
+		page := readFile(t, test.page)
 		blocks := regexp.MustCompile("(?s)\\[([^]\n]*)\\]\\(\\.\\./([^)\n]*)\\):\n\n```(?:"+test.languages+")\n(.*?)```\n").
 			FindAllStringSubmatch(page, -1)
 		require.NotEmpty(t, blocks, test.page)
@@ -153,40 +155,40 @@ func TestPagesShowTheCode(t *testing.T) {
 		require.Len(t, regexp.MustCompile(opening).FindAllString(page, -1), len(blocks), "a block of %s names no file", test.page)
 		for _, block := range blocks {
 			require.Equal(t, block[1], block[2])
-			file, code := "\n"+unindented(read(t, block[2])), "\n"+unindented(block[3])
-			closed := strings.TrimSuffix(code, "\n") + "`" // the end of SQL in a file of Go
+			file, code := "\n"+removeIndentation(readFile(t, block[2])), "\n"+removeIndentation(block[3])
+			closed := strings.TrimSuffix(code, "\n") + "`" // the end of SQL in a Go file
 			require.True(t, strings.Contains(file, code) || strings.Contains(file, closed), "%s shows what %s lacks:%s",
 				test.page, block[2], code)
 		}
 	}
 }
 
-// Each decision names its code at its end, and the files are there.
+// Each design decision names the files of its code at its end, and the files exist.
 func TestDesignNamesFiles(t *testing.T) {
 	t.Parallel()
-	decisions := strings.Split(read(t, "docs/design.md"), "\n## ")[1:]
+	decisions := strings.Split(readFile(t, "docs/design.md"), "\n## ")[1:]
 	require.NotEmpty(t, decisions)
 	for _, decision := range decisions {
 		_, code, _ := strings.Cut(decision, "\nCode: ")
 		files := regexp.MustCompile("`([a-z_A-Z0-9/-]+\\.(?:go|md|lua|sql))`").FindAllStringSubmatch(code, -1)
 		require.NotEmpty(t, files, decision)
 		for _, file := range files {
-			read(t, file[1])
+			readFile(t, file[1])
 		}
 	}
 }
 
-// Figures of a run stand in the page that the benchmark has written.
+// The figures of a page are also in the results of the benchmark.
 func TestFiguresAreMeasured(t *testing.T) {
 	t.Parallel()
-	results := read(t, "proof/benchmark/results/README.md")
+	results := readFile(t, "proof/benchmark/results/README.md")
 	for _, test := range []struct {
 		text, figure, measured string
 		count                  int
 	}{
-		{read(t, "README.md"), `(\d+\.\d+) ms`, ` $1 ms`, 5},
-		{read(t, "docs/comparison.md"), `(\d+\.\d+) ms`, `$1 ms`, 2},
-		{read(t, "docs/operating.md"), `(?m)^\| (\w+)[^|]* \| ([\d,]+) B \|`, `\n\| $1 \| [\d,]+ \| $2 \|`, 6},
+		{readFile(t, "README.md"), `(\d+\.\d+) ms`, ` $1 ms`, 5},
+		{readFile(t, "docs/comparison.md"), `(\d+\.\d+) ms`, `$1 ms`, 2},
+		{readFile(t, "docs/operating.md"), `(?m)^\| (\w+)[^|]* \| ([\d,]+) B \|`, `\n\| $1 \| [\d,]+ \| $2 \|`, 6},
 	} {
 		figure := regexp.MustCompile(test.figure)
 		places := figure.FindAllStringSubmatchIndex(test.text, -1)
@@ -198,13 +200,13 @@ func TestFiguresAreMeasured(t *testing.T) {
 	}
 }
 
-func read(t *testing.T, file string) string {
+func readFile(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, file))
 	require.NoError(t, err)
 	return string(text)
 }
 
-func unindented(code string) string {
+func removeIndentation(code string) string {
 	return regexp.MustCompile(`(?m)^\t+`).ReplaceAllString(code, "")
 }

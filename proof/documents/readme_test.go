@@ -14,11 +14,11 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// What the README has a user type, until a version is released, makes a program that uses the root module and a store. The
-// other modules have the versions that the workspace has, so that nothing is downloaded.
+// The commands of the README, for the time before the first release, make a program that uses the root module and a
+// store. The versions of the other modules come from the workspace, so the test downloads nothing.
 func TestReadmeInstallsFromAClone(t *testing.T) {
 	t.Parallel()
-	_, typed, found := strings.Cut(read(t, "README.md"), "No version has been released yet.")
+	_, typed, found := strings.Cut(readFile(t, "README.md"), "No version has been released yet.")
 	if !found {
 		t.Skip("a version is released")
 	}
@@ -48,7 +48,7 @@ func TestReadmeInstallsFromAClone(t *testing.T) {
 	for line := range strings.Lines(typed) {
 		commands = append(commands, strings.Fields(line))
 	}
-	// The last one would download the tests of all dependencies. This one finds what is imported in the same way.
+	// "go mod tidy" would download the tests of all dependencies, so the test lists the imports instead.
 	require.Equal(t, []string{"go", "mod", "tidy"}, commands[len(commands)-1])
 	commands[len(commands)-1] = []string{"go", "list", "-mod=mod", "-deps", "."}
 	for _, words := range commands {
@@ -59,41 +59,43 @@ func TestReadmeInstallsFromAClone(t *testing.T) {
 	}
 }
 
-// The handler of the README is that of a program whose service is killed, and the snippets about stores are examples.
+// The README's handler comes from a program whose service is killed in a test, and the snippets about stores come
+// from examples.
 func TestSnippetsAreCompiled(t *testing.T) {
 	t.Parallel()
-	examples := examplesIn(t, ".") + examplesIn(t, "*") + examplesIn(t, "stores/*") + examplesIn(t, "adapters/*")
+	examples := readExamples(t, ".") + readExamples(t, "*") + readExamples(t, "stores/*") + readExamples(t, "adapters/*")
 	for page, code := range map[string]string{
-		"README.md": read(t, "examples/payment/service.go"), "docs/stores.md": examples,
+		"README.md": readFile(t, "examples/payment/service.go"), "docs/stores.md": examples,
 	} {
-		snippets := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read(t, page), -1)
+		snippets := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(readFile(t, page), -1)
 		require.NotEmpty(t, snippets, page)
 		for _, snippet := range snippets {
-			require.Contains(t, unindented(code), "\n"+unindented(snippet[1]), page)
+			require.Contains(t, removeIndentation(code), "\n"+removeIndentation(snippet[1]), page)
 		}
 	}
 }
 
-// The README leaves the options to their comments: each field has one, in Options or in RunnerOptions.
+// The README leaves the description of options to comments, so each field of Options and RunnerOptions has a
+// comment.
 func TestEveryOptionIsDescribed(t *testing.T) {
 	t.Parallel()
-	require.Contains(t, read(t, "README.md"), "(options.go)")
+	require.Contains(t, readFile(t, "README.md"), "(options.go)")
 	for _, option := range reflect.VisibleFields(reflect.TypeFor[idempotency.Options]()) {
-		require.Regexp(t, `\n\t// `+option.Name+` .*\n(\t//.*\n)*\t`+option.Name+` `, read(t, "options.go"))
+		require.Regexp(t, `\n\t// `+option.Name+` .*\n(\t//.*\n)*\t`+option.Name+` `, readFile(t, "options.go"))
 	}
 }
 
-// The commands of the README name programs, targets and scripts that are there. CI runs them, or their tests do.
+// The commands of the README name existing programs, targets and scripts. CI runs these, or their own tests do.
 func TestReadmeCommandsAreThere(t *testing.T) {
 	t.Parallel()
-	readme := read(t, "README.md")
+	readme := readFile(t, "README.md")
 	programs := regexp.MustCompile(`go run (\./[\w./-]+)`).FindAllStringSubmatch(readme, -1)
 	require.NotEmpty(t, programs)
 	for _, program := range programs {
 		require.FileExists(t, filepath.Join(program[1], "main.go"))
 	}
 	for _, target := range regexp.MustCompile("\\bmake (\\w+)[`\n]").FindAllStringSubmatch(readme, -1) {
-		require.Contains(t, read(t, "Makefile"), "\n"+target[1]+":")
+		require.Contains(t, readFile(t, "Makefile"), "\n"+target[1]+":")
 	}
 	for _, script := range regexp.MustCompile("`(\\.ci/\\w+)").FindAllStringSubmatch(readme, -1) {
 		require.FileExists(t, script[1])

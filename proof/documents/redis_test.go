@@ -13,12 +13,12 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// The user of Redis whose rights the documentation lists can do all that the store does, and Check. It reads no other keys.
+// The ACL user of the documentation has enough rights for the store and for Check, and cannot read other keys.
 func TestRedisPageGivesEnoughRights(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
 	admin := redisClient(t, &redis.Options{Addr: server.Addr(), Password: servertest.RedisPassword()})
-	shown := regexp.MustCompile("\nACL SETUSER service .*").FindString(read(t, "docs/redis.md"))
+	shown := regexp.MustCompile("\nACL SETUSER service .*").FindString(readFile(t, "docs/redis.md"))
 	require.NotEmpty(t, shown)
 	var words []any
 	for word := range strings.FieldsSeq(shown + " >secret") {
@@ -30,7 +30,7 @@ func TestRedisPageGivesEnoughRights(t *testing.T) {
 		Addr: server.Addr(), Username: "service", Password: "secret", DisableIdentity: true,
 	})
 	require.ErrorContains(t, limited.Get(t.Context(), "another").Err(), "NOPERM")
-	newStore := func(*testing.T) idempotency.Store { // which is no Inspector: that is for support
+	newStore := func(*testing.T) idempotency.Store { // hides the Inspector methods, because inspection is for support
 		return struct{ idempotency.Store }{idempotency.NewRedisStore(limited, idempotency.RedisOptions{})}
 	}
 	idempotencytest.Run(t, newStore)
@@ -52,12 +52,12 @@ func redisClient(t *testing.T, opts *redis.Options) *redis.Client {
 	return client
 }
 
-// The settings that the documentation gives to Redis leave nothing for Check to report.
+// Check reports nothing for a server with the settings of the documentation.
 func TestRedisPageGivesSafeSettings(t *testing.T) {
 	t.Parallel()
-	_, settings, found := strings.Cut(read(t, "docs/redis.md"), "```\n# Twice the room of all records")
+	_, settings, found := strings.Cut(readFile(t, "docs/redis.md"), "```\n# Twice the room of all records")
 	require.True(t, found)
-	settings, _, _ = strings.Cut("#"+settings, "```") // the rest of the comment, and the settings
+	settings, _, _ = strings.Cut("#"+settings, "```") // the end of the comment, and the settings
 	var args []string
 	for line := range strings.Lines(settings) {
 		if name, value, found := strings.Cut(strings.TrimSpace(line), " "); found && name[0] != '#' {
@@ -70,11 +70,11 @@ func TestRedisPageGivesSafeSettings(t *testing.T) {
 	require.NoError(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{}).Check(t.Context()))
 }
 
-// What the page says of failovers was measured: the whole table has each figure.
+// The page's figures of failovers were measured: each figure is in the full table of results.
 func TestRedisPageHasMeasuredFailovers(t *testing.T) {
 	t.Parallel()
-	measured := read(t, "proof/guarantees/servers/README.md")
-	figures := regexp.MustCompile(`\| ([\d,]+) of ([\d,]+) `).FindAllStringSubmatch(read(t, "docs/redis.md"), -1)
+	measured := readFile(t, "proof/guarantees/servers/README.md")
+	figures := regexp.MustCompile(`\| ([\d,]+) of ([\d,]+) `).FindAllStringSubmatch(readFile(t, "docs/redis.md"), -1)
 	require.Len(t, figures, 6)
 	for _, figure := range figures {
 		require.Regexp(t, `\| `+figure[1]+`( \+ \d+)? of `+figure[2]+` \|`, measured)

@@ -8,13 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each attack that the page lists has an entry in attacks.tsv, in the same order, and no entry is without an attack. An entry
-// names the tests of the protection, each of which exists.
+// The attacks of the page and the entries of attacks.tsv match each other, in the same order. Each entry names
+// existing tests of the protection.
 func TestAttacksAreTested(t *testing.T) {
 	t.Parallel()
-	tests := testFunctions(t)
+	tests := findTests(t)
 	var tested []string
-	for line := range strings.Lines(read(t, "proof/guarantees/attacks.tsv")) {
+	for line := range strings.Lines(readFile(t, "proof/guarantees/attacks.tsv")) {
 		attack, names, found := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
 		require.True(t, found, line)
 		tested = append(tested, attack)
@@ -22,7 +22,7 @@ func TestAttacksAreTested(t *testing.T) {
 			require.True(t, tests[name], "%s: no %q", attack, name)
 		}
 	}
-	_, page, found := strings.Cut(read(t, "docs/security.md"), "\n## Attacks\n")
+	_, page, found := strings.Cut(readFile(t, "docs/security.md"), "\n## Attacks\n")
 	require.True(t, found)
 	page, _, _ = strings.Cut(page, "\n## ")
 	var attacks []string

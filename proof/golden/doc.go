@@ -1,6 +1,6 @@
-// Package golden has tests of what must never change: the forms in which records stand in Redis, and the names and
-// fingerprints by which they are found. They know the library by what it exports. It also makes and reads a row of each kind,
-// for the tests of stores with tables.
+// Package golden tests the stored forms, which must never change: the records in Redis, and the names and fingerprints
+// for finding records. The tests use only the exported API of the library. For the tests of stores with
+// tables, the package makes and reads a row of each kind.
 //
-// It is for the tests of this repository, and may change at any time.
+// The package is for the tests of this repository, and may change at any time.
 package golden

@@ -30,41 +30,44 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// goldenVersion is that of the forms that this package writes; testdata/README.md says what to do for a new one.
+// goldenVersion is the version of the forms that this package writes. testdata/README.md describes how to add a new
+// version.
 const goldenVersion = "v1"
 
 // goldenRecord is an operation that leaves a record in Redis.
 type goldenRecord struct {
-	handler http.HandlerFunc
-	running bool // the record is that of the running handler
-	sealed  bool
-	found   func(*testing.T, *goldenService, *goldenAnswer) // what a request meets that finds the record; nil: the answer
+	handler      http.HandlerFunc
+	isRunning    bool // the golden file has the record while the handler runs
+	isSealed     bool
+	requireFound func(*testing.T, *goldenService, *goldenAnswer) // checks got, the answer to a request; nil: requireCompleted
 }
 
-// goldenAnswer is what a client gets, with the trailer.
+// goldenAnswer is an answer with its trailer.
 type goldenAnswer struct {
 	testservice.Answer
 	trailer http.Header
 }
 
 var goldenRecords = map[string]goldenRecord{
-	"running":         {handler: testservice.Echo, running: true, found: foundRunning},
-	"running-sealed":  {handler: testservice.Echo, running: true, sealed: true, found: foundRunning},
-	"released":        {handler: testservice.Status(http.StatusServiceUnavailable), found: foundReleased},
-	"released-sealed": {handler: testservice.Status(http.StatusServiceUnavailable), sealed: true, found: foundReleased},
+	"running":         {handler: testservice.Echo, isRunning: true, requireFound: requireRunning},
+	"running-sealed":  {handler: testservice.Echo, isRunning: true, isSealed: true, requireFound: requireRunning},
+	"released":        {handler: testservice.Status(http.StatusServiceUnavailable), requireFound: requireReleased},
+	"released-sealed": {handler: testservice.Status(http.StatusServiceUnavailable), isSealed: true, requireFound: requireReleased},
 	"done":            {handler: goldenHandler},
-	"done-sealed":     {handler: goldenHandler, sealed: true},
+	"done-sealed":     {handler: goldenHandler, isSealed: true},
 	"done-empty":      {handler: testservice.Status(http.StatusNoContent)},
-	"done-staged":     {handler: answering(strings.Repeat("0123456789abcde\n", 200))},
+	"done-staged":     {handler: answerWith(strings.Repeat("0123456789abcde\n", 200))},
 	"done-header":     {handler: withLargeHeader},
 	"done-trailer":    {handler: withTrailers},
-	"omitted":         {handler: answering(strings.Repeat("x", goldenLimit+1)), found: foundOmitted(http.StatusOK)},
-	"omitted-sealed":  {handler: answering(strings.Repeat("x", goldenLimit+1)), sealed: true, found: foundOmitted(http.StatusOK)},
-	"done-later":      {handler: failOnce},
-	"done-note":       {handler: withNote},
+	"omitted":         {handler: answerWith(strings.Repeat("x", goldenLimit+1)), requireFound: requireOmitted(http.StatusOK)},
+	"omitted-sealed": {
+		handler: answerWith(strings.Repeat("x", goldenLimit+1)), isSealed: true, requireFound: requireOmitted(http.StatusOK),
+	},
+	"done-later": {handler: failOnce},
+	"done-note":  {handler: withNote},
 }
 
-// goldenLimit is the largest body that is kept.
+// goldenLimit is the largest body that the service stores.
 const goldenLimit = 4000
 
 func goldenHandler(w http.ResponseWriter, r *http.Request) {
@@ -76,7 +79,7 @@ func goldenHandler(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, "{\"id\":1}\n\x00\xff")
 }
 
-func answering(body string) http.HandlerFunc {
+func answerWith(body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }
 }
 
@@ -101,7 +104,7 @@ func withNote(w http.ResponseWriter, r *http.Request) {
 	goldenHandler(w, r)
 }
 
-// failOnce answers the second attempt only.
+// failOnce fails in the first attempt, and answers in the second attempt.
 func failOnce(w http.ResponseWriter, r *http.Request) {
 	op, _ := idempotency.FromContext(r.Context())
 	if op.Attempt == 1 {
@@ -111,21 +114,21 @@ func failOnce(w http.ResponseWriter, r *http.Request) {
 	goldenHandler(w, r)
 }
 
-// goldenService is a service whose records are the golden ones.
+// goldenService is a service that makes the golden records.
 type goldenService struct {
 	*testservice.Service
-	client *redis.Client
-	golden goldenRecord
-	name   string // of the golden record
-	inside func() // is called by the handler; nil: nothing to do
-	last   idempotency.Operation
+	client        *redis.Client
+	golden        goldenRecord
+	name          string // the name of the golden record
+	onHandle      func() // called by the handler; nil: nothing to do
+	lastOperation idempotency.Operation
 }
 
 func newGoldenService(t *testing.T, name string, golden goldenRecord) *goldenService {
 	t.Helper()
 	s := &goldenService{client: testservice.NewRedisClient(t, servertest.Redis(t).Addr()), golden: golden, name: name}
 	var store idempotency.Store = idempotency.NewRedisStore(s.client, idempotency.RedisOptions{})
-	if golden.sealed {
+	if golden.isSealed {
 		store = testservice.MustSeal(t, store, testservice.Sealing("2026"))
 	}
 	s.Service = testservice.Setup{
@@ -133,9 +136,9 @@ func newGoldenService(t *testing.T, name string, golden goldenRecord) *goldenSer
 		Opts: idempotency.Options{TTL: goldenTTL, Lease: time.Minute, MaxResponse: goldenLimit},
 	}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 		op, _ := idempotency.FromContext(r.Context())
-		s.last = op
-		if s.inside != nil {
-			s.inside()
+		s.lastOperation = op
+		if s.onHandle != nil {
+			s.onHandle()
 		}
 		golden.handler(w, r)
 	})
@@ -144,7 +147,7 @@ func newGoldenService(t *testing.T, name string, golden goldenRecord) *goldenSer
 
 const goldenTTL = time.Hour
 
-func (s *goldenService) ask(body string) *goldenAnswer {
+func (s *goldenService) sendRequest(body string) *goldenAnswer {
 	r := httptest.NewRequest(http.MethodPost, "/payments?currency=EUR", strings.NewReader(body))
 	r.Header.Set("Idempotency-Key", `"`+s.name+`"`)
 	r.Header.Set("Content-Type", "application/json; charset=utf-8")
@@ -156,22 +159,22 @@ func (s *goldenService) ask(body string) *goldenAnswer {
 
 const goldenBody = `{"amount":1}`
 
-// made returns the record that the service leaves behind as a file: its name in Redis, and what is there.
-func (s *goldenService) made(t *testing.T) (file string) {
+// makeRecord runs the operation, and returns the record as a golden file: the key in Redis, and the value.
+func (s *goldenService) makeRecord(t *testing.T) (file string) {
 	t.Helper()
 	snapshot := func() {
 		names := testservice.RedisKeys(t, s.client, "")
 		require.Len(t, names, 1)
 		file = names[0] + "\n" + s.client.Get(t.Context(), names[0]).Val()
 	}
-	if s.golden.running {
-		s.inside = snapshot
+	if s.golden.isRunning {
+		s.onHandle = snapshot
 	}
-	if first := s.ask(goldenBody); s.name == "done-later" {
+	if first := s.sendRequest(goldenBody); s.name == "done-later" {
 		require.Equal(t, http.StatusInternalServerError, first.Status)
-		s.ask(goldenBody)
+		s.sendRequest(goldenBody)
 	}
-	if !s.golden.running {
+	if !s.golden.isRunning {
 		snapshot()
 	}
 	return file
@@ -184,8 +187,8 @@ var goldenWords = regexp.MustCompile(`(token|created)=\S+`)
 
 var goldenFingerprint = regexp.MustCompile(`fingerprint=\S+`)
 
-// normal returns a file without what differs each time, if it is not sealed; and what is sealed in it.
-func normal(t *testing.T, file string) string {
+// normalize replaces the words of file that differ in each run, and decrypts a sealed answer.
+func normalize(t *testing.T, file string) string {
 	t.Helper()
 	random := map[string]string{
 		"token": "0123456789abcdef0123456789abcdef", "created": "1763712000000",
@@ -193,7 +196,7 @@ func normal(t *testing.T, file string) string {
 	name, value, _ := strings.Cut(file, "\n")
 	head, rest, _ := strings.Cut(value, "\n")
 	if strings.Contains(rest, goldenMark) {
-		rest = unsealed(t, name, head, rest)
+		rest = unsealByHand(t, name, head, rest)
 	}
 	head = goldenWords.ReplaceAllStringFunc(head, func(word string) string {
 		kind, _, _ := strings.Cut(word, "=")
@@ -202,8 +205,8 @@ func normal(t *testing.T, file string) string {
 	return name + "\n" + head + "\n" + rest
 }
 
-// unsealed opens a sealed response in another way than the package does: by the form that it has had since version 1.
-func unsealed(t *testing.T, name, head, text string) string {
+// unsealByHand decrypts a sealed response independently of the package, in the form of version 1.
+func unsealByHand(t *testing.T, name, head, text string) string {
 	t.Helper()
 	resp, ok := testservice.ParseResponseByPattern([]byte(text))
 	require.True(t, ok)
@@ -235,28 +238,28 @@ func unsealed(t *testing.T, name, head, text string) string {
 	return fmt.Sprintf("%+v %q", resp, plain)
 }
 
-// What is written today is what the golden files of the current version have.
+// Today's records equal the golden files of the current version.
 func TestGoldenRedisRecordsAreWritten(t *testing.T) {
 	t.Parallel()
 	for name, record := range goldenRecords {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			file := newGoldenService(t, name, record).made(t)
+			file := newGoldenService(t, name, record).makeRecord(t)
 			path := filepath.Join("testdata", "redis", goldenVersion, name+".txt")
 			have, err := os.ReadFile(path)
-			if *golden.Update && (err != nil || normal(t, string(have)) != normal(t, file)) {
-				if !strings.Contains(file, goldenMark) { // which is bound to the operation
-					file = normal(t, file)
+			if *golden.Update && (err != nil || normalize(t, string(have)) != normalize(t, file)) {
+				if !strings.Contains(file, goldenMark) { // a sealed answer is bound to the operation, so the file stays as it is
+					file = normalize(t, file)
 				}
 				have, err = []byte(file), golden.WriteFile(path, file)
 			}
 			require.NoError(t, err)
-			require.Equal(t, normal(t, string(have)), normal(t, file))
+			require.Equal(t, normalize(t, string(have)), normalize(t, file))
 		})
 	}
 }
 
-// What any released version has written is read today: requests are answered as they were by that version.
+// The library reads the records of every released version, and answers requests as that version did.
 func TestGoldenRedisRecordsAreRead(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/redis/v*/*.txt")
@@ -274,31 +277,31 @@ func TestGoldenRedisRecordsAreRead(t *testing.T) {
 			s := newGoldenService(t, name, golden)
 			key, value, _ := strings.Cut(string(file), "\n")
 			require.NoError(t, s.client.Set(t.Context(), key, value, goldenTTL).Err())
-			got := s.ask(goldenBody)
-			if golden.found != nil {
-				golden.found(t, s, got)
+			got := s.sendRequest(goldenBody)
+			if golden.requireFound != nil {
+				golden.requireFound(t, s, got)
 				return
 			}
-			foundDone(t, s, got)
+			requireCompleted(t, s, got)
 		})
 	}
 }
 
-// foundDone requires the answer that the handler has given.
-func foundDone(t *testing.T, s *goldenService, got *goldenAnswer) {
+// requireCompleted requires that got is a replay of the handler's answer.
+func requireCompleted(t *testing.T, s *goldenService, got *goldenAnswer) {
 	t.Helper()
 	require.Zero(t, s.Runs.Load(), "the record was not found")
 	first := newGoldenService(t, s.name, s.golden)
-	want := first.ask(goldenBody)
+	want := first.sendRequest(goldenBody)
 	if want.Status == http.StatusInternalServerError {
-		want = first.ask(goldenBody)
+		want = first.sendRequest(goldenBody)
 	}
 	testservice.RequireReplay(t, want.Answer, got.Answer)
 	require.Equal(t, want.trailer, got.trailer)
-	testservice.RequireProblem(t, s.ask("another body").Answer, http.StatusConflict, "key-reused")
+	testservice.RequireProblem(t, s.sendRequest("another body").Answer, http.StatusConflict, "key-reused")
 }
 
-func foundOmitted(status int) func(*testing.T, *goldenService, *goldenAnswer) {
+func requireOmitted(status int) func(*testing.T, *goldenService, *goldenAnswer) {
 	return func(t *testing.T, s *goldenService, got *goldenAnswer) {
 		t.Helper()
 		problem := testservice.RequireProblem(t, got.Answer, http.StatusConflict, "not-replayable")
@@ -307,31 +310,32 @@ func foundOmitted(status int) func(*testing.T, *goldenService, *goldenAnswer) {
 	}
 }
 
-// foundReleased requires that the next attempt has begun at the same operation.
-func foundReleased(t *testing.T, s *goldenService, _ *goldenAnswer) {
+// requireReleased requires that the next attempt of the same operation has begun.
+func requireReleased(t *testing.T, s *goldenService, _ *goldenAnswer) {
 	t.Helper()
 	require.EqualValues(t, 1, s.Runs.Load())
-	require.Equal(t, 2, s.last.Attempt)
+	require.Equal(t, 2, s.lastOperation.Attempt)
 	names := testservice.RedisKeys(t, s.client, "")
 	require.Len(t, names, 1, "it has been found")
 	require.Contains(t, s.client.Get(t.Context(), names[0]).Val(), " created=1763712000000\n", "the operation goes on")
-	testservice.RequireProblem(t, s.ask("another body").Answer, http.StatusConflict, "key-reused")
+	testservice.RequireProblem(t, s.sendRequest("another body").Answer, http.StatusConflict, "key-reused")
 }
 
-// foundRunning requires that nothing runs before the lease has lapsed, and that the next attempt has begun then.
-func foundRunning(t *testing.T, s *goldenService, got *goldenAnswer) {
+// requireRunning requires that no handler runs until the lease has lapsed, and that the next attempt begins after
+// that.
+func requireRunning(t *testing.T, s *goldenService, got *goldenAnswer) {
 	t.Helper()
 	testservice.RequireProblem(t, got.Answer, http.StatusConflict, "in-progress")
 	require.Zero(t, s.Runs.Load())
 	names := testservice.RedisKeys(t, s.client, "")
 	require.Len(t, names, 1)
 	require.NoError(t, s.client.PExpire(t.Context(), names[0], goldenTTL-time.Minute).Err())
-	require.Equal(t, http.StatusCreated, s.ask(goldenBody).Status)
+	require.Equal(t, http.StatusCreated, s.sendRequest(goldenBody).Status)
 	require.EqualValues(t, 1, s.Runs.Load())
-	require.Equal(t, 2, s.last.Attempt)
+	require.Equal(t, 2, s.lastOperation.Attempt)
 }
 
-// goldenKeys are keys whose digests and names are kept for ever.
+// goldenKeys are keys whose digests and names must never change.
 var goldenKeys = []idempotency.Key{
 	{},
 	{User: "alice", Endpoint: "POST /payments", ID: "k"},
@@ -341,12 +345,12 @@ var goldenKeys = []idempotency.Key{
 	{User: strings.Repeat("u", 256), Endpoint: "POST /" + strings.Repeat("é", 200), ID: "k"},
 }
 
-// goldenTargets are request lines whose keys are kept for ever.
+// goldenTargets are request lines whose keys must never change.
 var goldenTargets = []string{
 	"POST /payments", "PATCH /a%2Fb/?x=1", "POST //a/../b", "POST http://example.org/a%20b?x", "POST /" + strings.Repeat("p", 300),
 }
 
-// goldenRequests are requests whose fingerprints are kept for ever.
+// goldenRequests are requests whose fingerprints must never change.
 var goldenRequests = []struct {
 	media, query, body string
 	header             http.Header
@@ -369,9 +373,10 @@ var fingerprintFuncs = []struct {
 	{"raw", idempotency.FingerprintRaw}, {"json", fingerprint.JSON}, {"multipart", fingerprint.Multipart},
 }
 
-// goldenNames writes down what tells one operation from another: digests of keys, names in Redis, keys and fingerprints of
-// requests. They have no version in the store. If one of them changes, all that is stored is forgotten.
-func goldenNames(t *testing.T) string {
+// formatNames returns everything that identifies an operation: digests of keys, names in Redis, and keys and
+// fingerprints of requests. The store has no version for these, so the library would forget all records if one of
+// them changed.
+func formatNames(t *testing.T) string {
 	var b strings.Builder
 	server, client := testservice.NewMiniredis(t)
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
@@ -390,7 +395,7 @@ func goldenNames(t *testing.T) string {
 	}
 	for _, line := range goldenTargets {
 		method, target, _ := strings.Cut(line, " ")
-		key, _ := begunBy(t, httptest.NewRequest(method, target, nil), nil)
+		key, _ := captureBegin(t, httptest.NewRequest(method, target, nil), nil)
 		fmt.Fprintf(&b, "request %s\n endpoint %q\n", line, key.Endpoint)
 	}
 	for _, request := range goldenRequests {
@@ -401,39 +406,40 @@ func goldenNames(t *testing.T) string {
 			for name, values := range request.header {
 				r.Header[name] = values
 			}
-			_, fp := begunBy(t, r, row.f)
+			_, fp := captureBegin(t, r, row.f)
 			fmt.Fprintf(&b, " %s %s\n", row.name, fp)
 		}
 	}
 	return b.String()
 }
 
-// begunBy returns key and fingerprint by which a middleware asks its store for a request.
-func begunBy(t *testing.T, r *http.Request, f idempotency.FingerprintFunc) (key idempotency.Key, fp idempotency.Fingerprint) {
+// captureBegin returns the key and the fingerprint that a middleware passes to Begin for the request r.
+func captureBegin(t *testing.T, r *http.Request, f idempotency.FingerprintFunc) (key idempotency.Key, fp idempotency.Fingerprint) {
 	t.Helper()
-	store := begunStore{testservice.NewSpyStore(), &key, &fp}
+	store := captureStore{testservice.NewSpyStore(), &key, &fp}
 	opts := idempotency.Options{Fingerprint: f, FingerprintHeaders: []string{"Stripe-Account"}}
 	r.Header.Set("Idempotency-Key", "k")
 	testservice.Setup{Store: store, Opts: opts}.Guard(t, testservice.Echo).Handler.ServeHTTP(httptest.NewRecorder(), r)
 	return key, fp
 }
 
-// begunStore notes what it is asked for.
-type begunStore struct {
+// captureStore stores the arguments of Begin in key and fp.
+type captureStore struct {
 	idempotency.Store
 	key *idempotency.Key
 	fp  *idempotency.Fingerprint
 }
 
-func (s begunStore) Begin(
+func (s captureStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	*s.key, *s.fp = key, request.Fingerprint
 	return s.Store.Begin(ctx, key, request)
 }
 
-// Names and fingerprints are the same in every version: while a service is replaced, both versions ask the same store.
+// Names and fingerprints are the same in every version, because an old and a new version share a store during a
+// deployment.
 func TestGoldenNames(t *testing.T) {
 	t.Parallel()
-	golden.RequireFile(t, filepath.Join("testdata", "names", goldenVersion+".txt"), goldenNames(t))
+	golden.RequireFile(t, filepath.Join("testdata", "names", goldenVersion+".txt"), formatNames(t))
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Update has tests write the golden files of the current version that differ.
+// Update makes the tests rewrite the golden files of the current version, unless a file is up to date.
 var Update = flag.Bool("update", false, "write the golden files of the current version that differ")
 
-// RequireFile requires that a golden file has a text.
+// RequireFile requires that the golden file at path has the content text.
 func RequireFile(t testing.TB, path, text string) {
 	t.Helper()
 	if *Update {
@@ -27,7 +27,7 @@ func RequireFile(t testing.TB, path, text string) {
 	require.Equal(t, string(have), text)
 }
 
-// WriteFile writes a golden file.
+// WriteFile writes a golden file, and makes its directory.
 func WriteFile(path, text string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -35,23 +35,23 @@ func WriteFile(path, text string) error {
 	return os.WriteFile(path, []byte(text), 0o644)
 }
 
-// operation leaves a row in a table, whose key has the ID that it is called by.
+// operation describes how to make one row of a table.
 type operation struct {
-	id       string
-	attempts int // before that one; they are released
-	steps    []string
-	response *idempotency.Response // nil: there is none
-	released bool
+	id            string
+	priorAttempts int // released attempts before the attempt that makes the row
+	steps         []string
+	response      *idempotency.Response // nil: the operation is not completed
+	isReleased    bool
 }
 
 var request = idempotency.ClaimRequest{
 	Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: time.Hour,
 }
 
-// Steps are names and results.
+// Steps has the names and results of steps, in turns.
 var Steps = []string{"reserve", "'\\\x00", "charge?", "8 bytes"}
 
-// Responses are of some kinds, by the IDs of their operations.
+// Responses has stored responses of different kinds, by the IDs of their operations.
 var Responses = map[string]*idempotency.Response{
 	"done-binary":  {Status: 201, Header: `X-Odd\x5c\x3aName: caf\xe9` + "\nX-Suppressed\n", Body: []byte("'\\\x00\xff\n")},
 	"done-empty":   {Status: http.StatusNoContent, Body: []byte{}},
@@ -67,27 +67,27 @@ var operations = []operation{
 	{id: "done-empty", response: Responses["done-empty"]},
 	{id: "done-note", response: Responses["done-note"]},
 	{id: "done-omitted", response: Responses["done-omitted"]},
-	{id: "done-third", attempts: 2, response: &idempotency.Response{Status: 200, Body: []byte("body")}},
+	{id: "done-third", priorAttempts: 2, response: &idempotency.Response{Status: 200, Body: []byte("body")}},
 	{id: "done-trailer", response: Responses["done-trailer"]},
 	{id: "done-work", response: Responses["done-work"]},
 	{id: "running"},
 	{id: "running-steps", steps: Steps},
-	{id: "released", released: true},
-	{id: "released-steps", steps: Steps, released: true},
+	{id: "released", isReleased: true},
+	{id: "released-steps", steps: Steps, isReleased: true},
 }
 
-func (o operation) key() idempotency.Key {
+func (o operation) buildKey() idempotency.Key {
 	return idempotency.Key{User: "user 42", Endpoint: "POST /payments", ID: o.id}
 }
 
-// MakeRows has a store, whose claims have leases, make a row of each kind.
+// MakeRows makes a row of each kind in store, whose claims must have leases.
 func MakeRows(t testing.TB, store idempotency.Store) {
 	t.Helper()
 	for _, o := range operations {
-		for i := range o.attempts {
-			require.NoError(t, o.begin(t, store, i+1).Release(t.Context(), time.Hour))
+		for i := range o.priorAttempts {
+			require.NoError(t, o.claimKey(t, store, i+1).Release(t.Context(), time.Hour))
 		}
-		claim := o.begin(t, store, o.attempts+1)
+		claim := o.claimKey(t, store, o.priorAttempts+1)
 		for i := 0; i < len(o.steps); i += 2 {
 			_, err := claim.(idempotency.Checkpointer).Checkpoint(t.Context(), o.steps[i], []byte(o.steps[i+1]))
 			require.NoError(t, err)
@@ -95,36 +95,36 @@ func MakeRows(t testing.TB, store idempotency.Store) {
 		switch {
 		case o.response != nil:
 			require.NoError(t, claim.Complete(t.Context(), *o.response, time.Hour))
-		case o.released:
+		case o.isReleased:
 			require.NoError(t, claim.Release(t.Context(), time.Hour))
 		}
 	}
 }
 
-// begin claims the key for the attempt of that number.
-func (o operation) begin(t testing.TB, store idempotency.Store, attempt int) idempotency.Claim {
+// claimKey claims the key of o, and requires that the claim belongs to the given attempt.
+func (o operation) claimKey(t testing.TB, store idempotency.Store, attempt int) idempotency.Claim {
 	t.Helper()
 	takeOver := request
 	takeOver.TakeOver = true
-	record, claim, err := store.Begin(t.Context(), o.key(), takeOver)
+	record, claim, err := store.Begin(t.Context(), o.buildKey(), takeOver)
 	require.NoError(t, err, o.id)
 	require.NotNil(t, claim, o.id)
 	require.Equal(t, attempt, record.Attempt, o.id)
 	return claim
 }
 
-// RequireHeld requires that a store reads the rows that MakeRows has made, but for those that can be claimed. It changes
-// none.
+// RequireHeld requires that store reads the rows of MakeRows, and leaves the rows unchanged. RequireHeld skips the
+// released rows, because a claim would change them.
 func RequireHeld(t testing.TB, store idempotency.Store) {
 	t.Helper()
 	for _, o := range operations {
-		if o.released {
+		if o.isReleased {
 			continue
 		}
-		record, claim, err := store.Begin(t.Context(), o.key(), request)
+		record, claim, err := store.Begin(t.Context(), o.buildKey(), request)
 		require.NoError(t, err, o.id)
 		require.Nil(t, claim, o.id)
-		require.Equal(t, o.attempts+1, record.Attempt, o.id)
+		require.Equal(t, o.priorAttempts+1, record.Attempt, o.id)
 		require.Equal(t, request.Fingerprint, record.Fingerprint, o.id)
 		require.Equal(t, o.response, record.Response, o.id)
 		require.Equal(t, o.response == nil, record.LeaseLeft > 0, o.id)
@@ -132,19 +132,19 @@ func RequireHeld(t testing.TB, store idempotency.Store) {
 	}
 }
 
-// RequireAttempts claims what was released, and what has lapsed, and requires that the steps are there.
+// RequireAttempts claims the released and the lapsed operations, and requires that their steps are stored.
 func RequireAttempts(t testing.TB, store idempotency.Store) {
 	t.Helper()
 	for _, o := range operations {
 		if o.response != nil {
 			continue
 		}
-		claim := o.begin(t, store, o.attempts+2)
-		kept, err := claim.(idempotency.Checkpointer).Checkpoints(t.Context())
+		claim := o.claimKey(t, store, o.priorAttempts+2)
+		results, err := claim.(idempotency.Checkpointer).Checkpoints(t.Context())
 		require.NoError(t, err, o.id)
-		require.Len(t, kept, len(o.steps)/2, o.id)
+		require.Len(t, results, len(o.steps)/2, o.id)
 		for i := 0; i < len(o.steps); i += 2 {
-			require.Equal(t, o.steps[i+1], string(kept[o.steps[i]]), o.id)
+			require.Equal(t, o.steps[i+1], string(results[o.steps[i]]), o.id)
 		}
 	}
 }

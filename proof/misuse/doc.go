@@ -1,3 +1,4 @@
-// Package misuse has tests of what goes wrong with idempotency keys elsewhere: answers that reach another user, requests that
-// are not told apart, one user who takes what is there for all. They know the library by what it exports.
+// Package misuse tests the middleware against known mistakes with idempotency keys: an answer replayed to the wrong user,
+// two requests taken for the same request, and a user exhausting a shared resource. The tests use only the exported API
+// of the library.
 package misuse

@@ -21,30 +21,31 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-var hostileFor = flag.Duration("hostile", 3*time.Second, "how long TestOneHostileUserAmongAHundred lasts")
+var hostileDuration = flag.Duration("hostile", 3*time.Second, "how long TestOneHostileUserAmongAHundred lasts")
 
-// One user sends as much as possible of what costs a store most. None of a hundred others notices: each of their
-// requests is executed once, and replayed.
+// One user sends as many as possible of the requests that cost a store most. A hundred other users are not
+// affected: each of their requests is executed once, and replayed.
 func TestOneHostileUserAmongAHundred(t *testing.T) {
 	for name, test := range map[string]struct {
 		store func(*testing.T) idempotency.Store
 		outer func(http.Handler) http.Handler
 	}{
-		// The store gives each user a share.
+		// The store limits the bytes of each user.
 		"memory": {store: func(*testing.T) idempotency.Store {
 			return idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 32 << 20, MaxUserBytes: 128 << 10})
 		}},
-		// The store has no shares: a rate limit in front of the middleware bounds what a user can have stored.
+		// The store has no limit for each user, so a rate limit in front of the middleware bounds how much a user can
+		// store.
 		"Redis": {store: func(t *testing.T) idempotency.Store {
 			client := testservice.NewRedisClient(t, servertest.Redis(t, "--maxmemory", "256mb").Addr())
 			return idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-		}, outer: atMost(10)},
+		}, outer: limitRate(10)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var stopped atomic.Bool // the hostile user has met a limit: the share, or that in front of the middleware
+			var limitReached atomic.Bool // the hostile user has reached the store's limit or the rate limit
 			watch := func(_ context.Context, e idempotency.Event) {
 				if e.Outcome == idempotency.OutcomeQuotaExceeded {
-					stopped.Store(true)
+					limitReached.Store(true)
 				}
 			}
 			svc := testservice.Setup{
@@ -54,34 +55,34 @@ func TestOneHostileUserAmongAHundred(t *testing.T) {
 				Outer: test.outer,
 			}.Serve(t, charge)
 			svc.Server.Client().Transport.(*http.Transport).MaxIdleConnsPerHost = 200
-			end := time.Now().Add(*hostileFor)
-			var all sync.WaitGroup
+			end := time.Now().Add(*hostileDuration)
+			var clients sync.WaitGroup
 			var hostile sync.Map // status -> *atomic.Int64
 			for range 16 {
-				all.Go(func() {
-					// On a slow machine it takes longer until the attack has gone as far as it can.
-					for now := time.Now(); now.Before(end) || !stopped.Load() && now.Before(end.Add(time.Minute)); now = time.Now() {
-						status := attack(svc).Status
+				clients.Go(func() {
+					// The attack takes longer to reach the limit on a slow machine.
+					for now := time.Now(); now.Before(end) || !limitReached.Load() && now.Before(end.Add(time.Minute)); now = time.Now() {
+						status := sendAttack(svc).Status
 						n, _ := hostile.LoadOrStore(status, new(atomic.Int64))
 						n.(*atomic.Int64).Add(1)
 						if test.outer != nil && status == http.StatusTooManyRequests {
-							stopped.Store(true)
+							limitReached.Store(true)
 						}
 					}
 				})
 			}
 			var honest atomic.Int64
 			for i := range 100 {
-				all.Go(func() {
+				clients.Go(func() {
 					pause := time.NewTicker(400 * time.Millisecond)
 					defer pause.Stop()
 					for ; time.Now().Before(end); <-pause.C {
-						pay(t, svc, fmt.Sprint("user ", i))
+						payTwice(t, svc, fmt.Sprint("user ", i))
 						honest.Add(1)
 					}
 				})
 			}
-			all.Wait()
+			clients.Wait()
 			counts := map[any]int64{}
 			hostile.Range(func(status, n any) bool {
 				counts[status] = n.(*atomic.Int64).Load()
@@ -89,14 +90,14 @@ func TestOneHostileUserAmongAHundred(t *testing.T) {
 			})
 			t.Logf("%d payments of honest users; answers to the hostile one, by status: %v", honest.Load(), counts)
 			require.Positive(t, honest.Load())
-			require.True(t, stopped.Load(), "no limit was met")
+			require.True(t, limitReached.Load(), "no limit was met")
 			require.NotContains(t, counts, 0, "a request without an answer")
 		})
 	}
 }
 
-// pay sends a payment twice, as a client does that has lost its connection.
-func pay(t *testing.T, svc *testservice.Service, user string) {
+// payTwice sends a payment twice, like a client after a lost connection.
+func payTwice(t *testing.T, svc *testservice.Service, user string) {
 	key := rand.Text()
 	var answers [2]testservice.Answer
 	for i := range answers {
@@ -109,7 +110,7 @@ func pay(t *testing.T, svc *testservice.Service, user string) {
 	}
 }
 
-// charge answers as it is asked to: each answer has an ID of its own.
+// charge answers in the way that the header X-Ask-For names. Each default answer has its own ID.
 func charge(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Large", r.Header.Get("X-Answer-Header"))
 	switch r.Header.Get("X-Ask-For") {
@@ -128,8 +129,8 @@ func charge(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// attack sends one request of the hostile user.
-func attack(svc *testservice.Service) testservice.Answer {
+// sendAttack sends one request of the hostile user.
+func sendAttack(svc *testservice.Service) testservice.Answer {
 	target, key, body := "/payments", rand.Text(), ""
 	edits := []testservice.Edit{testservice.WithHeader("X-User", "mallory")}
 	ask := func(what string) { edits = append(edits, testservice.WithHeader("X-Ask-For", what)) }
@@ -150,15 +151,15 @@ func attack(svc *testservice.Service) testservice.Answer {
 		body = strings.Repeat("x", 900<<10)
 	case 6:
 		edits = append(edits, testservice.WithHeader("X-Answer-Header", strings.Repeat("x", 60_000)))
-	default: // as many records as possible
+	default: // a small request, to make as many records as possible
 	}
 	return svc.Send(target, key, body, edits...)
 }
 
-// atMost lets so many requests of a user pass in each second.
-func atMost(each int) func(http.Handler) http.Handler {
+// limitRate refuses requests of a user after perSecond requests in the same second.
+func limitRate(perSecond int) func(http.Handler) http.Handler {
 	var mu sync.Mutex
-	passed := map[string]int{} // in this second
+	requestsByUser := map[string]int{} // requests of each user in this second
 	var second int64
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -166,10 +167,10 @@ func atMost(each int) func(http.Handler) http.Handler {
 			mu.Lock()
 			if now := time.Now().Unix(); now != second {
 				second = now
-				clear(passed)
+				clear(requestsByUser)
 			}
-			passed[user]++
-			refused := passed[user] > each
+			requestsByUser[user]++
+			refused := requestsByUser[user] > perSecond
 			mu.Unlock()
 			if refused {
 				w.WriteHeader(http.StatusTooManyRequests)

@@ -18,9 +18,9 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// What goes wrong with idempotency keys elsewhere, and is not shown to go right beside the code.
+// The tests of this file cover known mistakes of other implementations that no test beside the code covers.
 
-// byAccount takes the name of the caller from a header, as if authentication had put it there.
+// byAccount returns the user in the header X-Account, in the place of real authentication.
 func byAccount(r *http.Request) (string, error) { return r.Header.Get("X-Account"), nil }
 
 func TestKeyOfAnotherUserIsNotReplayed(t *testing.T) {
@@ -103,7 +103,7 @@ func TestRepeatedTransientErrorLeavesNothingPending(t *testing.T) {
 	require.EqualValues(t, 5, svc.Runs.Load())
 }
 
-// Headers that change from one attempt of a client to the next are no other request.
+// Headers that change between the attempts of a client do not make a different request.
 func TestRetryWithOtherTraceHeadersIsReplayed(t *testing.T) {
 	t.Parallel()
 	svc := testservice.Setup{}.Serve(t, testservice.Echo)
@@ -113,14 +113,14 @@ func TestRetryWithOtherTraceHeadersIsReplayed(t *testing.T) {
 	testservice.RequireReplay(t, attempt("0"), attempt("1"))
 }
 
-// An empty body has to be told from one that was not kept.
+// An empty body is replayed, because the record distinguishes an empty body from an omitted body.
 func TestEmptyAnswerIsReplayed(t *testing.T) {
 	t.Parallel()
 	svc := testservice.Setup{Opts: idempotency.Options{MaxResponse: 1}}.Serve(t, func(http.ResponseWriter, *http.Request) {})
 	testservice.RequireReplay(t, svc.Post("k", "b"), svc.Post("k", "b"))
 }
 
-// A handler that copies from a network connection or a file must not find a way around the recorder.
+// A handler that copies from a connection or a file must not bypass the recorder.
 func TestLargeFileIsRecordedWhole(t *testing.T) {
 	t.Parallel()
 	content := strings.Repeat("0123456789abcdef", 10_000)
@@ -136,7 +136,7 @@ func TestLargeFileIsRecordedWhole(t *testing.T) {
 	testservice.RequireReplay(t, first, svc.Post("k", "b"))
 }
 
-// The answer of one middleware may be what a second one, further out, records.
+// A second middleware, further out, may record the answer of an inner middleware.
 func TestNestedMiddlewaresReplayTheSameAnswer(t *testing.T) {
 	t.Parallel()
 	outer, err := idempotency.New(testservice.NewSpyStore(), idempotency.SingleUser, idempotency.Options{})
@@ -147,7 +147,7 @@ func TestNestedMiddlewaresReplayTheSameAnswer(t *testing.T) {
 	require.EqualValues(t, 1, svc.Store.Begins.Load())
 }
 
-// The files of a form are removed when the request has ended, as by the server without a middleware.
+// The files of a form are removed when the request has ended, as a server does without the middleware.
 func TestFilesOfFormsAreRemoved(t *testing.T) {
 	t.Parallel()
 	var file string
@@ -171,7 +171,8 @@ func TestFilesOfFormsAreRemoved(t *testing.T) {
 	}, 5*time.Second, time.Millisecond)
 }
 
-// Calls without an operation share no key to pass on: another system would take them for one.
+// Calls without an operation get random keys, because another system would take calls with a shared key for the
+// same operation.
 func TestDownstreamKeysWithoutAnOperation(t *testing.T) {
 	t.Parallel()
 	none, ok := idempotency.FromContext(t.Context())

@@ -22,34 +22,34 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// A thousand clients hang up while they send, while the handler runs, or while they receive. Whatever the server had
-// understood by then: the handler runs once, and every retry gets its answer.
+// A thousand clients hang up while they send, while the handler runs, or while they receive. However much of the
+// request the server has read, the handler runs once, and every retry gets its answer.
 func TestClientsThatHangUp(t *testing.T) {
 	t.Parallel()
 	withoutLeaks(t, func(t *testing.T, label string) {
 		for _, transport := range []transport{http1, http2, http2TLS} {
 			t.Run(string(transport), func(t *testing.T) {
 				t.Parallel()
-				newDeserted(t, label, transport).requireOnce(1000)
+				newHangUpServer(t, label, transport).requireOnce(1000)
 			})
 		}
 	})
 }
 
-// deserted is a server whose clients hang up.
-type deserted struct {
+// hangUpServer is a server whose clients hang up.
+type hangUpServer struct {
 	*wireServer
 	protocols http.Protocols
-	trust     *tls.Config // nil without TLS
+	trust     *tls.Config // nil: without TLS
 	patient   *http.Client
 
 	mu    sync.Mutex
-	runs  map[string]int    // of the handler, by key
-	onRun map[string]func() // what the handler calls first
+	runs  map[string]int    // runs of the handler, by key
+	onRun map[string]func() // called once by the handler, by key
 }
 
-func newDeserted(t *testing.T, label string, transport transport) *deserted {
-	s := &deserted{wireServer: newWireServer(t, label), runs: map[string]int{}, onRun: map[string]func(){}}
+func newHangUpServer(t *testing.T, label string, transport transport) *hangUpServer {
+	s := &hangUpServer{wireServer: newWireServer(t, label), runs: map[string]int{}, onRun: map[string]func(){}}
 	s.protocols.SetHTTP1(transport == http1)
 	s.protocols.SetUnencryptedHTTP2(transport == http2)
 	s.protocols.SetHTTP2(transport == http2TLS)
@@ -61,18 +61,18 @@ func newDeserted(t *testing.T, label string, transport transport) *deserted {
 	return s
 }
 
-// requireOnce lets so many clients hang up.
-func (s *deserted) requireOnce(clients int) {
-	whole := &fragile{left: never}
+// requireOnce runs clients that hang up, and requires that each key is executed once.
+func (s *hangUpServer) requireOnce(clients int) {
+	whole := &fragileConn{left: never}
 	require.NoError(s.t, s.sendOver(whole, "whole").Err)
-	size := never - whole.take(never) // of a whole exchange
+	size := never - whole.take(never) // the bytes of a whole exchange
 
-	conns := make([]*fragile, clients)
-	inParallel(clients, func(i int) { conns[i] = s.hangUp(strconv.Itoa(i), rand.IntN(size)) })
-	executed := len(s.counted()) - 1 // or begun
-	inParallel(clients, func(i int) { s.retry(strconv.Itoa(i)) })
-	require.Len(s.t, s.counted(), clients+1)
-	for key, runs := range s.counted() {
+	conns := make([]*fragileConn, clients)
+	runParallel(clients, func(i int) { conns[i] = s.hangUp(strconv.Itoa(i), rand.IntN(size)) })
+	executed := len(s.runCounts()) - 1 // the keys that were executed, except the key of the whole exchange
+	runParallel(clients, func(i int) { s.retry(strconv.Itoa(i)) })
+	require.Len(s.t, s.runCounts(), clients+1)
+	for key, runs := range s.runCounts() {
 		require.Equal(s.t, 1, runs, "runs of key %s", key)
 	}
 	s.t.Attr("clients-that-hang-up", strconv.Itoa(clients))
@@ -86,9 +86,9 @@ func (s *deserted) requireOnce(clients int) {
 	s.requireInOrder()
 }
 
-func (s *deserted) handle(w http.ResponseWriter, r *http.Request) {
+func (s *hangUpServer) handle(w http.ResponseWriter, r *http.Request) {
 	if r.Method == "PRI" {
-		return // to HTTP/1.1, the first lines of a preface of HTTP/2 that was cut are a request
+		return // an HTTP/1.1 server reads a part of the HTTP/2 preface as a request
 	}
 	key := r.Header.Get("Idempotency-Key")
 	body, err := io.ReadAll(r.Body)
@@ -109,8 +109,8 @@ func (s *deserted) handle(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, answerFor(key, run))
 }
 
-// counted returns how often the handler ran, by key.
-func (s *deserted) counted() map[string]int {
+// runCounts returns the runs of the handler, by key.
+func (s *hangUpServer) runCounts() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.runs)
@@ -122,9 +122,9 @@ func answerFor(key string, run int) string {
 	return strings.Repeat("answer "+key+" "+strconv.Itoa(run), 1000)
 }
 
-// hangUp sends a request and hangs up after so many bytes. One client in four does so when the handler runs.
-func (s *deserted) hangUp(key string, after int) *fragile {
-	conn := &fragile{left: after, manner: rand.IntN(manners)}
+// hangUp sends a request, and hangs up after a number of bytes. One client in four hangs up when the handler runs.
+func (s *hangUpServer) hangUp(key string, after int) *fragileConn {
+	conn := &fragileConn{left: after, manner: rand.IntN(manners)}
 	if rand.IntN(4) == 0 {
 		conn.left = never
 		s.mu.Lock()
@@ -132,13 +132,13 @@ func (s *deserted) hangUp(key string, after int) *fragile {
 		s.mu.Unlock()
 	}
 	if got := s.sendOver(conn, key); got.Err == nil {
-		assert.Equal(s.t, answerFor(key, 1), got.Body) // all that was cut is the end of the connection
+		assert.Equal(s.t, answerFor(key, 1), got.Body) // the client has missed only the end of the connection
 	}
 	return conn
 }
 
-// retry sends the request once more, and again.
-func (s *deserted) retry(key string) {
+// retry repeats the request twice.
+func (s *hangUpServer) retry(key string) {
 	first, second := s.send(s.patient, key), s.send(s.patient, key)
 	assert.NoError(s.t, first.Err)
 	assert.Equal(s.t, http.StatusCreated, first.Status)
@@ -150,8 +150,8 @@ func (s *deserted) retry(key string) {
 	assert.Equal(s.t, first, second)
 }
 
-// sendOver sends a request over a connection of its own.
-func (s *deserted) sendOver(conn *fragile, key string) testservice.Answer {
+// sendOver sends a request over conn, which no other request uses.
+func (s *hangUpServer) sendOver(conn *fragileConn, key string) testservice.Answer {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	defer cancel()
 	conn.cancel = cancel
@@ -160,12 +160,12 @@ func (s *deserted) sendOver(conn *fragile, key string) testservice.Answer {
 	}}, key, testservice.WithContext(ctx))
 }
 
-func (s *deserted) send(client *http.Client, key string, edits ...testservice.Edit) testservice.Answer {
+func (s *hangUpServer) send(client *http.Client, key string, edits ...testservice.Edit) testservice.Answer {
 	r, err := http.NewRequest(http.MethodPost, s.server.URL+"/pay", strings.NewReader(bodyFor(key)))
 	if err != nil {
 		return testservice.Answer{Err: err}
 	}
-	r.GetBody = nil // else the transport may repeat the request
+	r.GetBody = nil // keeps the transport from repeating the request
 	r.Header.Set("Idempotency-Key", key)
 	for _, edit := range edits {
 		edit(r)
@@ -180,11 +180,11 @@ func (s *deserted) send(client *http.Client, key string, edits ...testservice.Ed
 	return testservice.Answer{Status: resp.StatusCode, Header: resp.Header, Body: string(body), Err: err}
 }
 
-// fragile is a connection whose client hangs up when so many bytes have passed, in both directions together.
-type fragile struct {
+// fragileConn is a connection whose client hangs up after a number of bytes, counted over both directions.
+type fragileConn struct {
 	net.Conn
 	manner int
-	cancel context.CancelFunc // of the request
+	cancel context.CancelFunc // cancels the request
 
 	mu   sync.Mutex
 	left int
@@ -192,17 +192,17 @@ type fragile struct {
 
 const never = 1 << 30
 
-// The manners in which a client hangs up.
+// These constants are the ways in which a client hangs up.
 const (
-	resets  = iota // the connection, at once
-	closes         // the connection, but what was sent still arrives
-	cancels        // the request, for which HTTP/2 keeps the connection
-	manners        // how many there are
+	resets  = iota // resets the connection at once
+	closes         // closes the connection, after the sent bytes have arrived
+	cancels        // cancels the request; HTTP/2 keeps the connection open
+	manners        // the number of ways
 )
 
 var errHasLeft = errors.New("hung up")
 
-func (c *fragile) dial(ctx context.Context, network, address string) (net.Conn, error) {
+func (c *fragileConn) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.Conn != nil {
@@ -213,7 +213,7 @@ func (c *fragile) dial(ctx context.Context, network, address string) (net.Conn, 
 	return c, err
 }
 
-func (c *fragile) hangUp() {
+func (c *fragileConn) hangUp() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch c.manner {
@@ -229,8 +229,9 @@ func (c *fragile) hangUp() {
 	}
 }
 
-// end closes a connection that the transport keeps, as it does if a request is cancelled before it has a stream.
-func (c *fragile) end() {
+// end closes the connection, because the transport keeps a connection whose request was cancelled before it had a
+// stream.
+func (c *fragileConn) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.Conn != nil {
@@ -238,8 +239,8 @@ func (c *fragile) end() {
 	}
 }
 
-// take returns how many of n bytes still pass.
-func (c *fragile) take(n int) int {
+// take returns how many of n bytes may still pass.
+func (c *fragileConn) take(n int) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n = min(n, c.left)
@@ -247,7 +248,7 @@ func (c *fragile) take(n int) int {
 	return n
 }
 
-func (c *fragile) Read(p []byte) (int, error) {
+func (c *fragileConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	passed := c.take(n)
 	if passed == n {
@@ -259,7 +260,7 @@ func (c *fragile) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (c *fragile) Write(p []byte) (int, error) {
+func (c *fragileConn) Write(p []byte) (int, error) {
 	passed := c.take(len(p))
 	n, err := c.Conn.Write(p[:passed])
 	if passed == len(p) {
@@ -272,8 +273,8 @@ func (c *fragile) Write(p []byte) (int, error) {
 	return n + rest, err
 }
 
-// inParallel calls f for each number below n, a few at a time.
-func inParallel(n int, f func(int)) {
+// runParallel calls f for each number below n, a few calls at a time.
+func runParallel(n int, f func(int)) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	slots := make(chan struct{}, 32)

@@ -1,3 +1,4 @@
-// Package wire has tests that send bytes to a server and read the bytes that come back: requests of every form over HTTP/1.1
-// and HTTP/2, random requests and forged answers, and clients that hang up. They know the library by what it exports.
+// Package wire tests the middleware at the level of bytes: the tests send requests of every form to a server over HTTP/1.1
+// and HTTP/2, random requests and forged answers, and clients hang up at any byte. The tests use only the exported API
+// of the library.
 package wire

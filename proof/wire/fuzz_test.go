@@ -27,7 +27,7 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// memoryNetwork is a network with one server, for fuzz targets: it takes no ports.
+// memoryNetwork is a network with one server, for fuzz targets, because a network in memory needs no ports.
 type memoryNetwork struct {
 	conns chan net.Conn
 	once  sync.Once
@@ -67,10 +67,10 @@ func (n *memoryNetwork) Close() error {
 
 func (n *memoryNetwork) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
-// serverEnd is a connection of two pipes, one for each way, so that a client can end one of them.
+// serverEnd is a connection of two pipes, one for each direction, so that a client can close a single direction.
 type serverEnd struct {
-	net.Conn          // requests
-	replies  net.Conn // and what comes back
+	net.Conn          // the requests
+	replies  net.Conn // the replies
 }
 
 func (c serverEnd) Write(p []byte) (int, error)        { return c.replies.Write(p) }
@@ -81,12 +81,13 @@ func (c serverEnd) SetDeadline(t time.Time) error {
 }
 func (c serverEnd) Close() error { return errors.Join(c.Conn.Close(), c.replies.Close()) }
 
-// send sends bytes over a connection of its own, and returns all bytes that come back.
+// send sends the bytes of request over a new connection, and returns all bytes of the reply.
 func (n *memoryNetwork) send(t testing.TB, request string) string {
 	return n.exchange(t, request, false)
 }
 
-// exchange sends a request, says that nothing more will come if it ends there, and returns all bytes that come back.
+// exchange sends a request over a new connection, and returns all bytes of the reply. If ends is set, exchange
+// closes the sending direction after the request.
 func (n *memoryNetwork) exchange(t testing.TB, request string, ends bool) string {
 	t.Helper()
 	requests, in := net.Pipe()
@@ -94,7 +95,7 @@ func (n *memoryNetwork) exchange(t testing.TB, request string, ends bool) string
 	require.NoError(t, replies.SetReadDeadline(time.Now().Add(10*time.Second)))
 	n.conns <- serverEnd{in, out}
 	written := make(chan struct{})
-	go func() { // the server may answer before it has read all
+	go func() { // the server may answer before the server has read everything
 		defer close(written)
 		_, _ = io.WriteString(requests, request)
 		if ends {
@@ -108,13 +109,13 @@ func (n *memoryNetwork) exchange(t testing.TB, request string, ends bool) string
 	return string(reply)
 }
 
-// wholeAnswer is what a client reads, with the trailer.
+// wholeAnswer is an answer as a client reads it, with the trailer.
 type wholeAnswer struct {
 	testservice.Answer
 	trailer http.Header
 }
 
-// readWhole reads one final response, and requires that nothing comes after it.
+// readWhole reads one final response, and requires that no bytes follow.
 func readWhole(t testing.TB, reply, method string) wholeAnswer {
 	t.Helper()
 	r := bufio.NewReader(strings.NewReader(reply))
@@ -134,19 +135,19 @@ func readWhole(t testing.TB, reply, method string) wholeAnswer {
 	}
 }
 
-var ofThisReply = regexp.MustCompile(`(?m)^(Date: .*|Idempotent-Replayed: true)\r\n`)
+var varyingFields = regexp.MustCompile(`(?m)^(Date: .*|Idempotent-Replayed: true)\r\n`)
 
-// withoutMark returns a final reply without what tells it from the same reply at another time, or to another request.
+// withoutMark removes from a final reply the parts that differ at another time, and the mark of a replay.
 func withoutMark(reply string) string {
 	reply = strings.TrimPrefix(reply, "HTTP/1.1 100 Continue\r\n\r\n")
 	head, body, found := strings.Cut(reply, "\r\n\r\n")
 	if !found {
 		return reply
 	}
-	return ofThisReply.ReplaceAllString(head+"\r\n", "") + "\r\n" + body
+	return varyingFields.ReplaceAllString(head+"\r\n", "") + "\r\n" + body
 }
 
-// lateForgery is a forgedStore whose response changes.
+// lateForgery is a forgedStore whose response can be changed later.
 type lateForgery struct {
 	response *atomic.Pointer[idempotency.Response]
 }
@@ -157,17 +158,17 @@ func (s lateForgery) Begin(
 	return testservice.ForgedStore{Response: s.response.Load()}.Begin(ctx, key, request)
 }
 
-// refusable are the fields for which a stored response may be refused.
-var refusable = []string{
+// refusableFields are the fields that may cause the refusal of a stored response.
+var refusableFields = []string{
 	"Connection", "Keep-Alive", "Proxy-Connection", "Te", "Transfer-Encoding", "Upgrade", "Date", "Content-Length",
 	"Idempotent-Replayed",
 }
 
-// ofNetHTTP are the fields that net/http adds to a response by itself.
-var ofNetHTTP = []string{"Connection", "Content-Length", "Content-Type", "Trailer", "Transfer-Encoding"}
+// netHTTPFields are the fields that net/http itself adds to a response.
+var netHTTPFields = []string{"Connection", "Content-Length", "Content-Type", "Trailer", "Transfer-Encoding"}
 
-// canonical returns the names of fields as a client reads them.
-func canonical(fields ...idempotency.Fields) (names []string) {
+// canonicalNames returns the names of fields as a client reads them.
+func canonicalNames(fields ...idempotency.Fields) (names []string) {
 	for _, f := range fields {
 		for name := range f.Header() {
 			names = append(names, textproto.CanonicalMIMEHeaderKey(strings.TrimPrefix(name, http.TrailerPrefix)))
@@ -176,16 +177,16 @@ func canonical(fields ...idempotency.Fields) (names []string) {
 	return names
 }
 
-// illegible are bytes that net/http sends in the value of a field, and no client reads.
-var illegible = regexp.MustCompile(`[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]`)
+// illegibleBytes are bytes that net/http sends in the value of a field although clients reject them.
+var illegibleBytes = regexp.MustCompile(`[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]`)
 
-func anyOf(names, of []string) bool {
+func containsAny(names, of []string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return slices.Contains(of, name) })
 }
 
-// FuzzForgedResponse replays whatever response is stored, over a real server. It is answered as a plain handler would
-// answer it, byte for byte; or it is refused, for one of few reasons. A client never takes it for two, and never reads a
-// field that is not stored. The server does not panic.
+// FuzzForgedResponse replays any stored response over a real server. The reply equals the reply of a plain handler
+// byte for byte, or the response is refused for one of a few reasons. A client never reads two answers, or a field
+// that is not stored. The server does not panic.
 func FuzzForgedResponse(f *testing.F) {
 	f.Add(200, "Content-Type: text/plain\n", "", []byte("body"))
 	f.Add(200, "transfer-encoding: chunked\n", "", []byte("0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))
@@ -210,7 +211,7 @@ func FuzzForgedResponse(f *testing.F) {
 		}))
 	}
 	guarded := watched(m.Handler(http.NotFoundHandler()))
-	plain := watched(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answerAs(w, resp.Load()) }))
+	plain := watched(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answerPlainly(w, resp.Load()) }))
 	f.Fuzz(func(t *testing.T, status int, header, trailer string, body []byte) {
 		stored := idempotency.Response{
 			Status: status, Header: idempotency.Fields(header), Trailer: idempotency.Fields(trailer), Body: body,
@@ -226,15 +227,16 @@ func FuzzForgedResponse(f *testing.F) {
 		const request = "POST /payments HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 		reply := guarded.send(t, request)
 		require.Zero(t, panics.Load())
-		names := canonical(read.Header, read.Trailer)
+		names := canonicalNames(read.Header, read.Trailer)
 		if strings.HasPrefix(reply, "HTTP/1.1 503 ") && strings.Contains(reply, "#store-unavailable") {
-			require.True(t, status < 200 || status > 999 || anyOf(names, refusable), "refused: %d %q %q", status, header, trailer)
+			mayRefuse := status < 200 || status > 999 || containsAny(names, refusableFields)
+			require.True(t, mayRefuse, "refused: %d %q %q", status, header, trailer)
 			require.NotContains(t, reply, "Idempotent-Replayed")
 			return
 		}
 		require.Equal(t, withoutMark(plain.send(t, request)), withoutMark(reply))
-		if illegible.MatchString(testservice.UnescapeField(header + trailer)) {
-			return // clients refuse such a value, whoever sends it
+		if illegibleBytes.MatchString(testservice.UnescapeField(header + trailer)) {
+			return // clients reject such a value from any server
 		}
 		got := readWhole(t, reply, http.MethodPost)
 		require.True(t, got.Replayed())
@@ -243,13 +245,13 @@ func FuzzForgedResponse(f *testing.F) {
 			require.Equal(t, string(body), got.Body)
 		}
 		for name := range maps.Keys(got.Header) {
-			require.True(t, name == "Idempotent-Replayed" || anyOf([]string{name}, append(names, ofNetHTTP...)), "%q", name)
+			require.True(t, name == "Idempotent-Replayed" || containsAny([]string{name}, append(names, netHTTPFields...)), "%q", name)
 		}
 	})
 }
 
-// answerAs answers as a handler does that knows nothing of this package.
-func answerAs(w http.ResponseWriter, resp *idempotency.Response) {
+// answerPlainly answers with resp like a handler without the middleware.
+func answerPlainly(w http.ResponseWriter, resp *idempotency.Response) {
 	trailer := resp.Trailer.Header()
 	maps.Copy(w.Header(), resp.Header.Header())
 	for name, values := range trailer {
@@ -262,7 +264,7 @@ func answerAs(w http.ResponseWriter, resp *idempotency.Response) {
 	maps.Copy(w.Header(), trailer)
 }
 
-// ledgerStore counts the claims that are not settled.
+// ledgerStore counts the unsettled claims.
 type ledgerStore struct {
 	idempotency.Store
 	open atomic.Int64
@@ -294,20 +296,20 @@ func (c *ledgerClaim) Release(ctx context.Context, ttl time.Duration) error {
 	return c.Claim.Release(ctx, ttl)
 }
 
-// fuzzedService is a middleware, and what it and its handler have seen.
+// fuzzedService is a middleware, with the requests that the middleware and the handler have seen.
 type fuzzedService struct {
 	t       testing.TB
 	network *memoryNetwork
 	store   ledgerStore
 	guarded http.Handler
 
-	request *http.Request // the last one that has reached the middleware; nil: none has
-	runs    int           // of the handler
+	request *http.Request // the last request that has reached the middleware; nil: none
+	runs    int           // runs of the handler
 	key     idempotency.Key
 	panics  int
 }
 
-// fuzzedLimit is the most bytes of a body.
+// fuzzedLimit is the size of the largest allowed body.
 const fuzzedLimit = 1000
 
 func newFuzzedService(t testing.TB, network *memoryNetwork) *fuzzedService {
@@ -339,24 +341,24 @@ func (s *fuzzedService) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.guarded.ServeHTTP(w, r)
 }
 
-// ask sends a request, and returns the raw reply and the answer. Whatever it is, there is no panic, one answer and no
-// claim left.
+// ask sends a request, and returns the raw reply and the answer. Each request must leave no panic and no claim, and
+// must get exactly one answer.
 func (s *fuzzedService) ask(request fuzzedRequest) (string, wholeAnswer) {
 	s.request = nil
 	reply := s.network.exchange(s.t, request.raw, request.cut)
 	require.Zero(s.t, s.panics)
 	require.Zero(s.t, s.store.open.Load(), "a claim is left behind")
-	if s.request == nil { // net/http has refused it, whatever the method
+	if s.request == nil { // net/http refuses such a request for any method
 		return reply, readWhole(s.t, reply, http.MethodGet)
 	}
 	return reply, readWhole(s.t, reply, request.method)
 }
 
-// fuzzedRequest is a request as bytes, and what net/http reads of it.
+// fuzzedRequest is a request as bytes, with the parts that net/http reads.
 type fuzzedRequest struct {
 	raw, method string
 	body        string
-	cut         bool // the body does not end where the request does
+	cut         bool // the body does not end at the end of the request
 }
 
 func newFuzzedRequest(method, target, key, lines, body string) fuzzedRequest {
@@ -376,8 +378,8 @@ func newFuzzedRequest(method, target, key, lines, body string) fuzzedRequest {
 	return request
 }
 
-// FuzzRequest sends whatever request twice, and then with another body. What is answered and how often the handler runs
-// follows from method, key and body, as another reader sees them.
+// FuzzRequest sends any request twice, and then sends the request with a different body. The expected answers and
+// runs of the handler follow from the method, the key and the body, which the test parses by itself.
 func FuzzRequest(f *testing.F) {
 	const form = "Content-Type: application/x-www-form-urlencoded\r\n"
 	for _, method := range []string{"POST", "PATCH", "GET", "post", "HEAD", "CONNECT", "OPTIONS", "P@ST"} {
@@ -402,7 +404,7 @@ func FuzzRequest(f *testing.F) {
 	network := serveInMemory(f, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { service.Load().ServeHTTP(w, r) }))
 	f.Fuzz(func(t *testing.T, method, target, key, lines, body string) {
 		if strings.ContainsAny(method+target+key, "\r\n") {
-			return // it would be another request
+			return // the changed lines make a different request
 		}
 		s := newFuzzedService(t, network)
 		service.Store(s)
@@ -424,29 +426,29 @@ func FuzzRequest(f *testing.F) {
 		id, ok := testservice.ParseKeyByPattern(ids[0])
 		switch {
 		case len(ids) > 1 || !ok:
-			s.refused(first, http.StatusBadRequest, "key-invalid")
+			s.requireRefused(first, http.StatusBadRequest, "key-invalid")
 		case seen.ContentLength > fuzzedLimit || !request.cut && len(request.body) > fuzzedLimit:
-			s.refused(first, http.StatusRequestEntityTooLarge, "body-too-large")
+			s.requireRefused(first, http.StatusRequestEntityTooLarge, "body-too-large")
 		case request.cut:
 			require.Contains(t, []int{http.StatusBadRequest, http.StatusRequestEntityTooLarge}, first.Status)
 			require.Zero(t, s.runs)
 		default:
-			s.replays(request, reply, first)
+			s.requireReplayed(request, reply, first)
 			s.requireKey(seen, id)
-			s.refusesOther(request, newFuzzedRequest(method, target, key, lines, body+"x"), seen)
+			s.requireOtherRefused(request, newFuzzedRequest(method, target, key, lines, body+"x"), seen)
 		}
 	})
 }
 
-func (s *fuzzedService) refused(got wholeAnswer, status int, code string) {
+func (s *fuzzedService) requireRefused(got wholeAnswer, status int, code string) {
 	s.t.Helper()
 	require.Equal(s.t, status, got.Status)
 	require.Contains(s.t, got.Body, "#"+code)
 	require.Zero(s.t, s.runs)
 }
 
-// replays requires that the first answer was the handler's, and that the second one is the same.
-func (s *fuzzedService) replays(request fuzzedRequest, reply string, first wholeAnswer) {
+// requireReplayed requires that the handler has given the first answer, and that the second answer is the same.
+func (s *fuzzedService) requireReplayed(request fuzzedRequest, reply string, first wholeAnswer) {
 	s.t.Helper()
 	require.Equal(s.t, http.StatusCreated, first.Status)
 	require.False(s.t, first.Replayed())
@@ -457,7 +459,7 @@ func (s *fuzzedService) replays(request fuzzedRequest, reply string, first whole
 	require.Equal(s.t, 1, s.runs)
 }
 
-// requireKey checks what the handler was told of its key.
+// requireKey requires that the handler has got the key id.
 func (s *fuzzedService) requireKey(r *http.Request, id string) {
 	s.t.Helper()
 	require.Equal(s.t, id, s.key.ID)
@@ -467,9 +469,10 @@ func (s *fuzzedService) requireKey(r *http.Request, id string) {
 	}
 }
 
-// refusesOther requires that a request with the same key and another body is refused. The other request's Content-Length
-// may stand in the value of a field of whatever lines: a request with the same body then asks for the same, or not.
-func (s *fuzzedService) refusesOther(request, other fuzzedRequest, seen *http.Request) {
+// requireOtherRefused requires that a request with the same key and a different body is refused. The lines may
+// contain the Content-Length of the other request in the value of a field, so a request with the same body may be
+// replayed or refused.
+func (s *fuzzedService) requireOtherRefused(request, other fuzzedRequest, seen *http.Request) {
 	s.t.Helper()
 	_, third := s.ask(other)
 	if s.request != nil && !other.cut && len(other.body) <= fuzzedLimit {

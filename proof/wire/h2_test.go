@@ -15,9 +15,10 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// The rows of HTTP/2 are frames that follow the preface, on stream 1. Answers are as in a wireRow, or "RST_STREAM 1" and
-// "GOAWAY 1", with the code of the error, if the server ends the stream or the connection. Replays are compared by
-// their bodies, because the fields of an answer are compressed: TestClientsThatHangUp compares them.
+// TestWireHTTP2 sends rows of frames, which follow the preface, on stream 1. The answers have the form of a
+// wireRow, or "RST_STREAM 1" and "GOAWAY 1", with the error code, if the server ends the stream or the connection.
+// The test compares only the bodies of replays, because HPACK compresses the fields; TestClientsThatHangUp compares
+// the fields.
 func TestWireHTTP2(t *testing.T) {
 	t.Parallel()
 	t.Attr("rows-over-HTTP/2", strconv.Itoa(2*len(http2Rows)))
@@ -38,7 +39,7 @@ func TestWireHTTP2(t *testing.T) {
 	})
 }
 
-// The types and flags of frames.
+// These constants are types and flags of frames.
 const (
 	frameData         = 0
 	frameHeaders      = 1
@@ -55,15 +56,15 @@ const (
 	padded     = 8
 )
 
-// frameOf returns a frame on a stream.
-func frameOf(kind, flags byte, stream uint32, payload string) string {
+// buildFrame returns a frame for a stream.
+func buildFrame(kind, flags byte, stream uint32, payload string) string {
 	b := binary.BigEndian.AppendUint32(nil, uint32(len(payload))<<8|uint32(kind))
 	b = binary.BigEndian.AppendUint32(append(b, flags), stream)
 	return string(b) + payload
 }
 
-// packed returns fields, name by value, as HPACK literals that are neither indexed nor compressed.
-func packed(fields ...string) string {
+// packFields returns fields, in pairs of name and value, as HPACK literals without indexing or compression.
+func packFields(fields ...string) string {
 	var b []byte
 	for i, field := range fields {
 		if i%2 == 0 {
@@ -79,14 +80,14 @@ func packed(fields ...string) string {
 	return string(b)
 }
 
-// opening is the header of a request with key k and further fields; a body follows.
+// opening returns the header of a request with key k and additional fields, without the end of the stream.
 func opening(fields ...string) string {
-	return frameOf(frameHeaders, endHeaders, 1, packed(requested(fields...)...))
+	return buildFrame(frameHeaders, endHeaders, 1, packFields(listFields(fields...)...))
 }
 
-// requested returns the fields of a request with key k. A pseudo-header field that comes first among those that are given
-// replaces one of them, the others follow.
-func requested(given ...string) []string {
+// listFields returns the fields of a request with key k. Leading pseudo-header fields in given replace the default
+// fields of the same name; the other given fields are added at the end.
+func listFields(given ...string) []string {
 	all := []string{":method", "POST", ":scheme", "http", ":authority", "example.com", ":path", "/pay"}
 	for i := 0; i < len(all); i += 2 {
 		if len(given) > 1 && given[0] == all[i] {
@@ -96,21 +97,21 @@ func requested(given ...string) []string {
 	return append(append(all, given...), "idempotency-key", "k")
 }
 
-// lastData is the rest of a request.
-func lastData(body string) string { return frameOf(frameData, endStream, 1, body) }
+// lastData returns the last frame of a request.
+func lastData(body string) string { return buildFrame(frameData, endStream, 1, body) }
 
-// paysH2 is a request with key k, further fields, and a body.
+// paysH2 returns a request with key k, additional fields, and a body.
 func paysH2(fields ...string) string { return opening(fields...) + lastData(amountBody) }
 
-// asksH2 is one without a body.
-func asksH2(fields ...string) string { return rawH2(requested(fields...)...) }
+// asksH2 returns a request with key k and additional fields, without a body.
+func asksH2(fields ...string) string { return rawH2(listFields(fields...)...) }
 
-// keysH2 has no key but that among the fields.
-func keysH2(fields ...string) string { return rawH2(append(requested()[:8:8], fields...)...) }
+// keysH2 returns a request without a body and without a key, apart from the given fields.
+func keysH2(fields ...string) string { return rawH2(append(listFields()[:8:8], fields...)...) }
 
-// rawH2 has no other fields than these.
+// rawH2 returns a request with exactly the given fields.
 func rawH2(fields ...string) string {
-	return frameOf(frameHeaders, endHeaders|endStream, 1, packed(fields...))
+	return buildFrame(frameHeaders, endHeaders|endStream, 1, packFields(fields...))
 }
 
 const (
@@ -118,21 +119,21 @@ const (
 	brokenOff     = "GOAWAY 1"
 )
 
-var ping = frameOf(framePing, 0, 0, "12345678")
+var ping = buildFrame(framePing, 0, 0, "12345678")
 
 var http2Rows = []wireRow{
 	{"good", paysH2(), "201", "replay", 1},
 	{"no body", asksH2(), "201", "replay", 1},
 	{"empty body", opening() + lastData(""), "201", "replay", 1},
-	{"padding", opening() + frameOf(frameData, endStream|padded, 1, "\x03x\x00\x00\x00"), "201", "replay", 1},
-	{"body in pieces", opening() + strings.Repeat(frameOf(frameData, 0, 1, "x"), 100) + lastData(""), "201", "replay", 1},
-	{"header in pieces", frameOf(frameHeaders, 0, 1, packed(requested()...)[:20]) +
-		frameOf(frameContinuation, endHeaders, 1, packed(requested()...)[20:]) + lastData(""), "201", "replay", 1},
-	{"slow", opening() + frameOf(frameData, 0, 1, "a") + meanwhile + lastData("b"), "201", "replay", 1},
-	{"trailer", opening() + frameOf(frameData, 0, 1, "x") +
-		frameOf(frameHeaders, endHeaders|endStream, 1, packed("x-sum", "1")), "201", "replay", 1},
-	{"key in the trailer only", frameOf(frameHeaders, endHeaders, 1, packed(requested()[:8]...)) +
-		frameOf(frameHeaders, endHeaders|endStream, 1, packed("idempotency-key", "k")), "201", "201", 2},
+	{"padding", opening() + buildFrame(frameData, endStream|padded, 1, "\x03x\x00\x00\x00"), "201", "replay", 1},
+	{"body in pieces", opening() + strings.Repeat(buildFrame(frameData, 0, 1, "x"), 100) + lastData(""), "201", "replay", 1},
+	{"header in pieces", buildFrame(frameHeaders, 0, 1, packFields(listFields()...)[:20]) +
+		buildFrame(frameContinuation, endHeaders, 1, packFields(listFields()...)[20:]) + lastData(""), "201", "replay", 1},
+	{"slow", opening() + buildFrame(frameData, 0, 1, "a") + meanwhile + lastData("b"), "201", "replay", 1},
+	{"trailer", opening() + buildFrame(frameData, 0, 1, "x") +
+		buildFrame(frameHeaders, endHeaders|endStream, 1, packFields("x-sum", "1")), "201", "replay", 1},
+	{"key in the trailer only", buildFrame(frameHeaders, endHeaders, 1, packFields(listFields()[:8]...)) +
+		buildFrame(frameHeaders, endHeaders|endStream, 1, packFields("idempotency-key", "k")), "201", "201", 2},
 	{"quoted key", keysH2("idempotency-key", `"k"`), "201", "replay", 1},
 	{"no key", keysH2(), "201", "201", 2},
 	{"two keys", keysH2("idempotency-key", "a", "idempotency-key", "b"), invalid, invalid, 0},
@@ -166,9 +167,9 @@ var http2Rows = []wireRow{
 	{"negative length", paysH2("content-length", "-1"), protocolError, protocolError, 0},
 	{"announced too large", opening("content-length", "1001"), tooLarge, tooLarge, 0},
 	{"too large", opening() + lastData(strings.Repeat("x", 1001)), tooLarge, tooLarge, 0},
-	{"cancelled in the body", opening() + frameOf(frameData, 0, 1, "x") + frameOf(frameRST, 0, 1, "\x00\x00\x00\x08") + ping,
+	{"cancelled in the body", opening() + buildFrame(frameData, 0, 1, "x") + buildFrame(frameRST, 0, 1, "\x00\x00\x00\x08") + ping,
 		"", "", 0},
-	{"cancelled at once", opening() + frameOf(frameRST, 0, 1, "\x00\x00\x00\x08") + ping, "", "", 0},
+	{"cancelled at once", opening() + buildFrame(frameRST, 0, 1, "\x00\x00\x00\x08") + ping, "", "", 0},
 	{"PATCH", paysH2(":method", "PATCH"), "201", "replay", 1},
 	{"PUT", asksH2(":method", "PUT"), "201", "201", 2},
 	{"lower case", asksH2(":method", "post"), "201", "201", 2},
@@ -192,20 +193,20 @@ var http2Rows = []wireRow{
 	{"unknown pseudo-header field", asksH2(":key", "k"), protocolError, protocolError, 0},
 	{"status in a request", asksH2(":status", "200"), protocolError, protocolError, 0},
 	{"Host and authority", asksH2("host", "other.example"), "201", "replay", 1},
-	{"unknown frame", frameOf(0xfe, 0, 0, "x") + paysH2(), "201", "replay", 1},
+	{"unknown frame", buildFrame(0xfe, 0, 0, "x") + paysH2(), "201", "replay", 1},
 	{"data before the header", lastData("x"), brokenOff, brokenOff, 0},
-	{"frame within a header", frameOf(frameHeaders, 0, 1, packed(requested()...)) + ping, brokenOff, brokenOff, 0},
-	{"more padding than data", opening() + frameOf(frameData, endStream|padded, 1, "\x09x"), brokenOff, brokenOff, 0},
-	{"window of nothing", opening() + frameOf(frameWindow, 0, 1, "\x00\x00\x00\x00"), protocolError, protocolError, 0},
-	{"bad compression", frameOf(frameHeaders, endHeaders, 1, strings.Repeat("\xff", 10)), "GOAWAY 9", "GOAWAY 9", 0},
-	{"huge frame", opening() + frameOf(frameData, endStream, 1, strings.Repeat("x", 2<<20)), "GOAWAY 6", "GOAWAY 6", 0},
+	{"frame within a header", buildFrame(frameHeaders, 0, 1, packFields(listFields()...)) + ping, brokenOff, brokenOff, 0},
+	{"more padding than data", opening() + buildFrame(frameData, endStream|padded, 1, "\x09x"), brokenOff, brokenOff, 0},
+	{"window of nothing", opening() + buildFrame(frameWindow, 0, 1, "\x00\x00\x00\x00"), protocolError, protocolError, 0},
+	{"bad compression", buildFrame(frameHeaders, endHeaders, 1, strings.Repeat("\xff", 10)), "GOAWAY 9", "GOAWAY 9", 0},
+	{"huge frame", opening() + buildFrame(frameData, endStream, 1, strings.Repeat("x", 2<<20)), "GOAWAY 6", "GOAWAY 6", 0},
 }
 
-// exchangeFrames sends frames over a connection of their own, and describes the answer.
+// exchangeFrames sends frames over a new connection, and describes the answer.
 func (s *wireServer) exchangeFrames(frames string) string {
 	conn := s.dial("h2")
 	defer conn.Close()
-	preface := "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frameOf(frameSettings, 0, 0, "")
+	preface := "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + buildFrame(frameSettings, 0, 0, "")
 	for i, part := range strings.Split(preface+frames, meanwhile) {
 		if i > 0 {
 			s.requireServed()
@@ -215,7 +216,7 @@ func (s *wireServer) exchangeFrames(frames string) string {
 	return s.describeFrames(conn)
 }
 
-// describeFrames reads until there is an answer, or nothing more to wait for.
+// describeFrames reads until an answer is complete, or no further answer can come.
 func (s *wireServer) describeFrames(from io.Reader) string {
 	var body []byte
 	for {
@@ -242,7 +243,7 @@ func (s *wireServer) describeFrames(from io.Reader) string {
 	}
 }
 
-// describeBody tells an answer by its body alone.
+// describeBody describes an answer by its body alone.
 func (s *wireServer) describeBody(body string) string {
 	if strings.HasPrefix(body, "{") {
 		var p testservice.Problem
@@ -251,7 +252,7 @@ func (s *wireServer) describeBody(body string) string {
 		return fmt.Sprint(p.Status, " ", code)
 	}
 	if strings.HasPrefix(body, "request header") {
-		return noRequest // the words of net/http
+		return noRequest // the text of net/http
 	}
 	run, _, ran := strings.Cut(body, ": ")
 	require.True(s.t, ran, "neither a problem nor an answer of the handler: %q", body)

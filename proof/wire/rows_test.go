@@ -8,24 +8,25 @@ import (
 	"github.com/idempotency-go/idempotency/fingerprint"
 )
 
-// pays is a good request with a key, after which the connection is closed.
+// pays returns a valid request with a key and "Connection: close".
 func pays(path, key string) string {
 	return requestOf("POST "+path+" HTTP/1.1", "Idempotency-Key: "+key)
 }
 
 func keyed(key string) string { return pays("/pay", key) }
 
-// fields is a good request but for these lines in its header.
+// fields returns a valid request, with lines in the place of the key.
 func fields(lines ...string) string { return requestOf("POST /pay HTTP/1.1", lines...) }
 
-// lined is a request with key k and any request line.
+// lined returns a request with key k and the given request line.
 func lined(line string) string { return requestOf(line, "Idempotency-Key: k") }
 
 func requestOf(line string, fields ...string) string {
 	return bare(line, append(fields, "Content-Length: 12")...) + `{"amount":1}`
 }
 
-// framed is a request with key k whose body may be anything. Its length is one of the lines, or in none.
+// framed returns a request with key k and an arbitrary body. The caller gives the length in lines, or omits the
+// length.
 func framed(body string, lines ...string) string {
 	return bare("POST /pay HTTP/1.1", append(lines, "Idempotency-Key: k")...) + body
 }
@@ -39,7 +40,7 @@ const isChunked = "Transfer-Encoding: chunked"
 
 func chunked(body string, lines ...string) string { return framed(body, append(lines, isChunked)...) }
 
-// open lets the connection stay open after a request, for the next one.
+// open keeps the connection open after a request, for the next request.
 func open(request string) string { return strings.Replace(request, "Connection: close\r\n", "", 1) }
 
 func old(request string) string { return strings.Replace(request, "HTTP/1.1", "HTTP/1.0", 1) }

@@ -16,20 +16,21 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// pieces is of how many an answer is streamed.
+// pieces is the number of pieces in a streamed answer.
 const pieces = 6
 
-// A client that follows one rule gets a whole answer, wherever a streamed one was cut: it asks again with its key, and the
-// second answer replaces what it has seen. If that is marked as a replay, it begins with what the client has seen.
+// A client that follows a simple rule gets a whole answer, wherever a streamed answer was cut: the client repeats
+// the request with the key, and the second answer replaces the cut answer. If the second answer is marked as a
+// replay, the bytes of the cut answer are a prefix of the second answer.
 func TestStreamIsCutAtEveryPiece(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		meanwhile func(s *stream, r *http.Request) // what the handler does when the cut has come
-		lost      bool                             // the store loses the record once the answer is stored
+		meanwhile func(s *stream, r *http.Request) // called by the handler when the client has hung up
+		lost      bool                             // the store loses the record after the answer is stored
 		replayed  bool
 	}{
-		"the handler goes on": {meanwhile: goesOn, replayed: true},
-		"the record is lost":  {meanwhile: goesOn, lost: true},
+		"the handler goes on": {meanwhile: waitForHangUp, replayed: true},
+		"the record is lost":  {meanwhile: waitForHangUp, lost: true},
 		"the handler gives up": {meanwhile: func(_ *stream, r *http.Request) {
 			<-r.Context().Done()
 			idempotency.Decide(r.Context(), idempotency.Free)
@@ -61,15 +62,15 @@ func TestStreamIsCutAtEveryPiece(t *testing.T) {
 	}
 }
 
-// goesOn is a handler that does not care.
-func goesOn(s *stream, _ *http.Request) { <-s.left }
+// waitForHangUp waits until the client has hung up, and ignores the end of the context.
+func waitForHangUp(s *stream, _ *http.Request) { <-s.left }
 
-// stream is a service whose first answer is cut after so many pieces.
+// stream is a service whose first answer is cut after a number of pieces.
 type stream struct {
 	t     *testing.T
 	store *idempotency.MemoryStore
 	svc   *testservice.Service
-	left  chan struct{} // closed: the client has hung up
+	left  chan struct{} // closed when the client has hung up
 	runs  atomic.Int64
 }
 
@@ -92,7 +93,7 @@ func newStream(t *testing.T, cut int, meanwhile func(*stream, *http.Request)) *s
 	return s
 }
 
-// request sends the request, and returns the answer as it begins.
+// request sends the request, and returns the answer before its body is read.
 func (s *stream) request() *http.Response {
 	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, s.svc.Server.URL, nil)
 	require.NoError(s.t, err)
@@ -102,7 +103,7 @@ func (s *stream) request() *http.Response {
 	return resp
 }
 
-// askFor hangs up after so many pieces, and returns what it has seen.
+// askFor hangs up after cut pieces, and returns the received bytes.
 func (s *stream) askFor(cut int) (seen string) {
 	resp := s.request()
 	reader := bufio.NewReader(resp.Body)
@@ -115,7 +116,7 @@ func (s *stream) askFor(cut int) (seen string) {
 	return seen
 }
 
-// askUntilWhole asks until the answer is one, and whole.
+// askUntilWhole repeats the request until the answer is whole.
 func (s *stream) askUntilWhole() (whole string, replayed bool) {
 	require.Eventually(s.t, func() bool {
 		resp := s.request()
@@ -127,7 +128,7 @@ func (s *stream) askUntilWhole() (whole string, replayed bool) {
 	return whole, replayed
 }
 
-// loseTheRecord has the store forget the answer, once it has it.
+// loseTheRecord makes the store lose the record as soon as the answer is stored.
 func (s *stream) loseTheRecord() {
 	require.Eventually(s.t, func() bool {
 		found, err := s.store.List(s.t.Context(), idempotency.ListRequest{})

@@ -30,25 +30,25 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// A wireRow is raw bytes that are sent over a connection of their own, twice, and what comes back until the server
-// closes the connection. The bytes may hold meanwhile and halfClose.
+// A wireRow is a raw request, which the test sends twice, each time over a new connection, and the expected bytes
+// until the server closes the connection. The request may contain meanwhile and halfClose.
 //
-// The answers are separated by commas. Each is one of
+// The answers are separated by commas. Each answer is one of these:
 //
-//   - "201": the handler's, with its status; "201 cut" if the connection ended in the middle of it;
-//   - "replay": one of the handler's answers of before, byte for byte but for the mark;
-//   - "400 key-invalid": a refusal, checked in every part;
-//   - "400 net/http": an answer of the server itself, for a request that no handler sees;
-//   - nothing: the server closed the connection without an answer.
+//   - "201": the handler's answer, with its status; "201 cut" if the connection ended inside the answer;
+//   - "replay": an earlier answer of the handler, byte for byte apart from the mark;
+//   - "400 key-invalid": a refusal, with every part checked;
+//   - "400 net/http": an answer of the server itself, to a request that reaches no handler;
+//   - empty: the server closed the connection without an answer.
 type wireRow struct {
 	name, sent   string
 	first, again string
-	runs         int // of the handler, for both
+	runs         int // runs of the handler for both requests
 }
 
 const (
-	meanwhile = "⏸" // the request stops here until somebody else has been served
-	halfClose = "⏹" // the client sends nothing more, and still listens
+	meanwhile = "⏸" // the request pauses here until the server has served another client
+	halfClose = "⏹" // the client closes its sending direction, and still reads
 )
 
 func TestWire(t *testing.T) {
@@ -63,7 +63,7 @@ func TestWire(t *testing.T) {
 	})
 }
 
-// testWire tries every row with a store of its own.
+// testWire tests every row with a new store.
 func testWire(t *testing.T, newStore func() idempotency.Store) {
 	withoutLeaks(t, func(t *testing.T, label string) {
 		for group, table := range wireTables {
@@ -83,7 +83,7 @@ func testWire(t *testing.T, newStore func() idempotency.Store) {
 	})
 }
 
-// The proof is no smaller than it claims to be.
+// The table has at least 120 different rows.
 func TestWireTableIsLarge(t *testing.T) {
 	t.Parallel()
 	rows := 0
@@ -102,15 +102,15 @@ func TestWireTableIsLarge(t *testing.T) {
 // wireServer is a real server with a guarded handler.
 type wireServer struct {
 	t      *testing.T
-	label  string // of its goroutines
+	label  string // the label of the server's goroutines
 	store  *askedStore
 	svc    *testservice.Service
-	runs   atomic.Int64 // of the handler, but for those in between
-	log    syncBuffer   // of the server
+	runs   atomic.Int64 // runs of the handler, without the requests to other paths in between
+	log    syncBuffer   // the log of the server
 	server *httptest.Server
 	opts   idempotency.Options
 	meets  atomic.Pointer[meeting]
-	firsts map[string]testservice.Answer // of the handler, by the number of the run
+	firsts map[string]testservice.Answer // the handler's answers, by the number of the run
 }
 
 func newWireServer(t *testing.T, label string) *wireServer {
@@ -120,13 +120,13 @@ func newWireServer(t *testing.T, label string) *wireServer {
 	}}
 }
 
-// withLimits returns opts with limits that a row can exceed.
+// withLimits adds limits to opts that a row can exceed.
 func withLimits(opts idempotency.Options) idempotency.Options {
 	opts.MaxBody, opts.MaxBodies, opts.MaxUserBodies, opts.MaxResponse = 1000, 4<<10, 4<<10, 4000
 	return opts
 }
 
-// transport is what a server takes: HTTP/1.1 alone, or HTTP/2, too, without TLS or with it.
+// transport is the protocol of a server: only HTTP/1.1, or HTTP/2 as well, with or without TLS.
 type transport string
 
 const (
@@ -137,7 +137,7 @@ const (
 
 func (s *wireServer) start(opts idempotency.Options, handler http.HandlerFunc, transport transport) {
 	s.opts = opts
-	guarded := testservice.Setup{Store: s.store, Opts: opts, Outer: showingContext}
+	guarded := testservice.Setup{Store: s.store, Opts: opts, Outer: addClientContext}
 	s.svc = guarded.Guard(s.t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case inBetween:
@@ -163,15 +163,15 @@ func (s *wireServer) start(opts idempotency.Options, handler http.HandlerFunc, t
 		s.server.TLS = &tls.Config{NextProtos: []string{"h2", "http/1.1"}}
 		start = s.server.StartTLS
 	}
-	// All goroutines that the server starts, and those that these start, have the label.
+	// The server's goroutines, and all goroutines that they start, inherit the label.
 	pprof.Do(context.Background(), pprof.Labels("wire", s.label), func(context.Context) { start() })
 	s.t.Cleanup(s.server.Close)
 }
 
-// clientContext is the key of the context that ends when the client leaves.
+// clientContext is the key of a context that ends when the client leaves.
 type clientContext struct{}
 
-func showingContext(next http.Handler) http.Handler {
+func addClientContext(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
 		next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, clientContext{}, ctx)))
@@ -180,13 +180,13 @@ func showingContext(next http.Handler) http.Handler {
 
 const (
 	inBetween = "/in-between"
-	together  = "/together" // whose handlers meet
+	together  = "/together" // the handlers of concurrent requests to this path meet
 )
 
-// handle is the guarded handler. Each of its answers differs from all others.
+// handle is the guarded handler. Each answer is unique.
 func (s *wireServer) handle(w http.ResponseWriter, r *http.Request) {
 	run := s.runs.Add(1)
-	body, _ := io.ReadAll(r.Body) // what cannot be read is nothing to a handler that is not guarded
+	body, _ := io.ReadAll(r.Body) // ignores read errors, because a handler without a guard would not see the body either
 	w.Header().Set("X-Run", fmt.Sprint(run))
 	status := http.StatusCreated
 	switch r.URL.Path {
@@ -219,7 +219,7 @@ func (s *wireServer) handle(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, "%d: %s %.100s %q", run, r.Method, r.RequestURI, body)
 }
 
-// dial opens a connection for a protocol, in the words of ALPN.
+// dial opens a connection for a protocol, which has the name of ALPN.
 func (s *wireServer) dial(protocol string) net.Conn {
 	conn, err := net.Dial("tcp", s.server.Listener.Addr().String())
 	require.NoError(s.t, err)
@@ -235,19 +235,19 @@ func (s *wireServer) dial(protocol string) net.Conn {
 	return secured
 }
 
-// exchange sends bytes over a connection of their own and describes the answers.
+// exchange sends bytes over a new connection, and describes the answers.
 func (s *wireServer) exchange(sent string) string {
 	conn := s.dial("http/1.1")
 	defer conn.Close()
 	ask, halfClosed := strings.CutSuffix(sent, halfClose)
 	var wrote sync.WaitGroup
-	defer wrote.Wait() // it ends at the latest when the connection is closed
+	defer wrote.Wait() // closing the connection ends the writes at the latest
 	for i, part := range strings.Split(ask, meanwhile) {
 		if i > 0 {
 			s.requireServed()
 		}
 		wrote.Wait()
-		wrote.Go(func() { _, _ = io.WriteString(conn, part) }) // the server may hang up before it has read everything
+		wrote.Go(func() { _, _ = io.WriteString(conn, part) }) // the server may hang up before the server has read everything
 	}
 	if halfClosed {
 		wrote.Wait()
@@ -259,7 +259,7 @@ func (s *wireServer) exchange(sent string) string {
 	return answers
 }
 
-// describeAll describes what comes until the server closes the connection.
+// describeAll describes the answers until the server closes the connection.
 func (s *wireServer) describeAll(from *bufio.Reader, method string) string {
 	var answers []string
 	for {
@@ -274,7 +274,7 @@ func (s *wireServer) describeAll(from *bufio.Reader, method string) string {
 	}
 }
 
-// describe returns what an answer is, as in a wireRow.
+// describe returns the name of an answer in the form of a wireRow.
 func (s *wireServer) describe(resp *http.Response) string {
 	body, err := io.ReadAll(resp.Body)
 	resp.Header.Del("Date")
@@ -306,27 +306,27 @@ func (s *wireServer) describe(resp *http.Response) string {
 	}
 }
 
-// requireServed checks that a good request on another connection is executed.
+// requireServed requires that a valid request on another connection is executed.
 func (s *wireServer) requireServed() {
 	s.t.Helper()
 	require.Equal(s.t, "201", s.exchange(pays(inBetween, rand.Text())))
 }
 
-// requireInOrder checks that nothing was left behind.
+// requireInOrder requires that the requests have left nothing behind.
 func (s *wireServer) requireInOrder() {
 	s.t.Helper()
 	s.requireServed()
 	await(s.t, "a claim is left", func() bool { return s.store.running() == 0 })
 	await(s.t, "a share is left", s.hasAllShares)
 	for line := range strings.Lines(s.log.String()) {
-		// The first as the server says GOAWAY, the others if a client hangs up before.
+		// The first error comes with GOAWAY, the other errors come when a client hangs up before that.
 		const harmless = "http2: server connection error|http2: server: error reading preface|TLS handshake error"
 		require.Regexp(s.t, harmless, line, "what the server logged")
 	}
 }
 
-// hasAllShares reports whether there is room for all that MaxBodies allows: requests with bodies of MaxBody at the same
-// time. The one user may take all of it.
+// hasAllShares reports whether the middleware has all memory of MaxBodies free, by sending concurrent requests with
+// bodies of MaxBody. The only user may take all of the memory.
 func (s *wireServer) hasAllShares() bool {
 	largest := cmp.Or(s.opts.MaxBody, 1<<20)
 	buffer := int64(1) << bits.Len64(uint64(largest-1))
@@ -339,7 +339,7 @@ func (s *wireServer) hasAllShares() bool {
 		all.Go(func() {
 			if s.svc.Send(together, rand.Text(), body).Status != http.StatusCreated {
 				refused.Store(true)
-				m.end() // the others would wait in vain
+				m.end() // releases the other handlers, which would wait in vain
 			}
 		})
 	}
@@ -347,7 +347,7 @@ func (s *wireServer) hasAllShares() bool {
 	return !refused.Load()
 }
 
-// meeting is of handlers that wait until all of them are there.
+// meeting makes handlers wait until all expected handlers have arrived.
 type meeting struct {
 	expected int
 	there    atomic.Int64
@@ -368,7 +368,7 @@ func (m *meeting) wait() {
 	<-m.over
 }
 
-// await polls for what is mostly there at once.
+// await polls done, which mostly reports true at once.
 func await(t *testing.T, otherwise string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !done(); time.Sleep(time.Millisecond) {
@@ -376,7 +376,8 @@ func await(t *testing.T, otherwise string, done func() bool) {
 	}
 }
 
-// withoutLeaks runs tests whose servers have a label. When they have ended, no goroutine of theirs may be left.
+// withoutLeaks runs tests whose servers have a label, and requires that no goroutine with the label is left at the
+// end.
 func withoutLeaks(t *testing.T, tests func(t *testing.T, label string)) {
 	label := rand.Text()
 	t.Run("rows", func(t *testing.T) { tests(t, label) })
@@ -387,7 +388,7 @@ func withoutLeaks(t *testing.T, tests func(t *testing.T, label string)) {
 	})
 }
 
-// askedStore remembers what it was asked for.
+// askedStore records the keys and requests of Begin.
 type askedStore struct {
 	idempotency.Store
 	mu    sync.Mutex
@@ -403,14 +404,14 @@ func (s *askedStore) Begin(
 	return s.Store.Begin(ctx, key, request)
 }
 
-// running returns how many keys are held by an attempt that has not ended. It asks the store itself.
+// running returns the number of keys with an unfinished attempt, according to the store.
 func (s *askedStore) running() int {
 	s.mu.Lock()
 	asked := maps.Clone(s.asked)
 	s.mu.Unlock()
 	running, ctx := 0, context.Background()
 	for key, request := range asked {
-		request.TakeOver = false // else a dead attempt would not be seen
+		request.TakeOver = false // otherwise Begin would take over a dead attempt, and hide it
 		record, claim, err := s.Store.Begin(ctx, key, request)
 		switch {
 		case err != nil || claim == nil && record.Response == nil && record.LeaseLeft > 0:
@@ -422,7 +423,7 @@ func (s *askedStore) running() int {
 	return running
 }
 
-// syncBuffer is a buffer that one goroutine may read while others write.
+// syncBuffer is a buffer for concurrent writers and one reader.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
