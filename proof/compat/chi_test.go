@@ -13,7 +13,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// chiRouter puts a router with middlewares around a handler.
+// chiRouter returns a wrapper that mounts the handler on a router with middlewares.
 func chiRouter(middlewares ...func(http.Handler) http.Handler) wrapper {
 	return func(_ testing.TB, next http.Handler) http.Handler {
 		r := chi.NewRouter()
@@ -68,7 +68,7 @@ func TestChiTimeout(t *testing.T) {
 	})
 }
 
-// With Refuse a handler that has given up is not called again: nobody can say how far it came.
+// With Refuse, a handler that has given up is not called again, because its effects are unknown.
 func TestChiTimeoutWithRefuse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -82,8 +82,8 @@ func TestChiTimeoutWithRefuse(t *testing.T) {
 	})
 }
 
-// A request that is turned away before it reaches the middleware leaves its operation as it is, and one that is turned
-// away behind it may be tried again.
+// A request that is refused in front of the middleware leaves its operation unchanged. A request that is refused
+// behind the middleware may be retried.
 func TestChiThrottle(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]scenario{
@@ -110,7 +110,7 @@ func TestChiThrottle(t *testing.T) {
 	}
 }
 
-// Mounted on a router and on a route of it, the middleware runs the handler once.
+// The middleware runs the handler once, even if both a router and a route use the middleware.
 func TestChiUseAndWith(t *testing.T) {
 	t.Parallel()
 	twice := func(m *idempotency.Middleware, next http.Handler) http.Handler {

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Over the Connect protocol an aborted call is a plain 409, which is final.
+// Over the Connect protocol, an aborted call is a plain 409, so the middleware takes the call for an answer.
 var connectRPCs = []rpc{
 	{
 		name: "Connect", proto: http1, serve: serveConnect,
@@ -63,7 +63,7 @@ func serveConnect(s *service, m method) http.Handler {
 	return connect.NewUnaryHandler(procedure, unary)
 }
 
-// connectError returns an error of grpc-go as one of connect-go.
+// connectError converts an error of grpc-go into an error of connect-go.
 func connectError(err error) error {
 	failed := status.Convert(err)
 	failure := connect.NewError(connect.Code(failed.Code()), errors.New(failed.Message()))
@@ -78,7 +78,7 @@ func connectError(err error) error {
 	return failure
 }
 
-// connecting calls by connect-go, with a header that its client does not know of.
+// connecting returns a caller by connect-go, which adds header without the client's knowledge.
 func connecting(header http.Header, opts ...connect.ClientOption) caller {
 	return func(ctx context.Context, s *service, key string) answer {
 		client := connect.NewClient[amount, charged](s.keyed(key, header), s.url+procedure, opts...)
@@ -96,7 +96,7 @@ func connecting(header http.Header, opts ...connect.ClientOption) caller {
 	}
 }
 
-// described returns the message of an error and its details.
+// described returns the message of an error, with the details.
 func described(failure *connect.Error) string {
 	var text strings.Builder
 	text.WriteString(failure.Message())

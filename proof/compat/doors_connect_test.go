@@ -18,7 +18,7 @@ import (
 	"github.com/idempotency-go/idempotency/examples/connect/refusal"
 )
 
-// connectDoor goes through what a handler of Connect can answer, over Connect with JSON. TestRPC goes through the other
+// connectDoor tests the answers of Connect handlers, over the Connect protocol with JSON. TestRPC tests the other
 // protocols.
 func connectDoor() door {
 	d := &connectWays{door{name: "connect-go"}}
@@ -80,7 +80,7 @@ func connectDoor() door {
 
 type connectHandler func(context.Context, *stage) (*connect.Response[charged], error)
 
-// connectWays is a door whose handlers are those of Connect.
+// connectWays is a door with Connect handlers.
 type connectWays struct{ door }
 
 func (*connectWays) charge(context.Context, *stage) (*connect.Response[charged], error) {
@@ -98,7 +98,7 @@ func (d *connectWays) way(k kind, name string, retry fate, h connectHandler) {
 	d.add(k, name, retry, h, nil)
 }
 
-// add adds a way: a unary procedure behind the guard, with layers around that.
+// add adds a way: a unary procedure behind the guard, with layers around the guard.
 func (d *connectWays) add(
 	k kind, name string, retry fate, h connectHandler, opts []connect.HandlerOption,
 	layers ...func(http.Handler) http.Handler,
@@ -113,7 +113,7 @@ func (d *connectWays) add(
 	}})
 }
 
-// stream adds a procedure that sends two messages, and ends with an error or nil.
+// stream adds a procedure that sends two messages, and ends with the error end, which may be nil.
 func (d *connectWays) stream(name string, retry fate, end error, layers ...func(http.Handler) http.Handler) {
 	d.ways = append(d.ways, way{streaming, name, retry, func(t testing.TB, s *stage) string {
 		send := func(_ context.Context, _ *connect.Request[structpb.Struct], to *connect.ServerStream[charged]) error {
@@ -142,7 +142,7 @@ func (s *stage) guardConnect(t testing.TB, next http.Handler) http.Handler {
 	return newMiddleware(t, newStore(), opts).Handler(next)
 }
 
-// impatiently has clients set a deadline.
+// impatiently makes clients set a deadline.
 func impatiently(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Header.Set("Connect-Timeout-Ms", connectTimeout.Get("Connect-Timeout-Ms"))
@@ -150,7 +150,7 @@ func impatiently(next http.Handler) http.Handler {
 	})
 }
 
-// enveloped has clients speak the streaming variant of Connect.
+// enveloped makes clients use the streaming variant of Connect.
 func enveloped(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		message, err := io.ReadAll(r.Body)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// echoContext is what a handler gets from either version of echo.
+// echoContext has the methods of a handler's context in both versions of echo.
 type echoContext interface {
 	Attachment(file, name string) error
 	Bind(into any) error
@@ -31,11 +31,11 @@ type echoContext interface {
 	XML(status int, value any) error
 }
 
-// echoFramework is the door of a version of echo, with its contexts and middlewares.
+// echoFramework is the door of a version of echo, with the context type and the middleware type of the version.
 type echoFramework[C echoContext, M any] struct {
 	door
 	mount func(guardian) M
-	serve func(mount []M, l echoLayers[C, M], h func(C) error) http.Handler // at /charges/:id
+	serve func(mount []M, l echoLayers[C, M], h func(C) error) http.Handler // serves h at /charges/:id
 
 	response  func(C) http.ResponseWriter
 	committed func(C) bool
@@ -47,10 +47,10 @@ type echoFramework[C echoContext, M any] struct {
 	tooMany, forbidden, badGateway error
 
 	contextTimeout, recovery, logger, gzip M
-	deprecated                             []M // middlewares for timeouts
+	deprecated                             []M // deprecated timeout middlewares
 }
 
-// echoLayers are what is around a handler.
+// echoLayers are the layers around a handler.
 type echoLayers[C, M any] struct {
 	outer, inner []M
 	errors       func(C, error)
@@ -101,7 +101,7 @@ type echoCharge struct {
 	Amount int    `json:"amount" xml:"amount"`
 }
 
-// json answers with what it has bound: the path and the body.
+// json answers with the bound path parameter and body.
 func (d *echoFramework[C, M]) json(c C) error {
 	var charge echoCharge
 	if err := c.Bind(&charge); err != nil {
@@ -208,7 +208,7 @@ func (d *echoFramework[C, M]) way(k kind, name string, retry fate, h func(C) err
 	d.around(k, name, retry, echoLayers[C, M]{}, h)
 }
 
-// layer adds two ways: with a layer outside of the guard, and inside.
+// layer adds two ways: with a layer outside the guard, and with the layer inside.
 func (d *echoFramework[C, M]) layer(k kind, name string, retry fate, h func(C) error, layer M) {
 	d.around(k, name+" outside", retry, echoLayers[C, M]{outer: []M{layer}}, h)
 	d.around(k, name+" inside", retry, echoLayers[C, M]{inner: []M{layer}}, h)
@@ -231,23 +231,24 @@ func (d *echoFramework[C, M]) add(k kind, name string, retry fate, l echoLayers[
 	}})
 }
 
-// The errors of guarded handlers are answered inside of Gzip, so they are compressed too.
+// The errors of guarded handlers are answered inside Gzip, so Gzip compresses these answers as well.
 func (d *echoFramework[C, M]) testGzipOfAnError(t *testing.T) {
 	t.Parallel()
 	d.around(compressOut, "", replayed, echoLayers[C, M]{outer: []M{d.gzip}}, d.declined)
 	bare, guarded := newStage(t, false), newStage(t, true)
-	want := knock(t.Context(), d.ways[0].serve(t, bare), "")
+	want := sendToURL(t.Context(), d.ways[0].serve(t, bare), "")
 	require.False(t, want.compressed)
 	url := d.ways[0].serve(t, guarded)
-	first := knock(t.Context(), url, "key")
+	first := sendToURL(t.Context(), url, "key")
 	require.True(t, first.compressed)
 	require.Equal(t, []string{want.status, want.body}, []string{first.status, first.body})
-	retry := knock(t.Context(), url, "key")
+	retry := sendToURL(t.Context(), url, "key")
 	require.True(t, retry.replayed())
 	require.Equal(t, first, retry.unmarked())
 }
 
-// Without the adapter, what a handler writes is replayed as well. Its errors are answered by echo, and are not stored.
+// Without the adapter, the bytes that a handler writes are replayed as well. echo answers the handler's errors, and
+// these answers are not stored.
 func (d *echoFramework[C, M]) testWithoutAdapter(t *testing.T, wrap func(func(http.Handler) http.Handler) M) {
 	t.Parallel()
 	d.mount = func(m guardian) M { return wrap(m.Handler) }

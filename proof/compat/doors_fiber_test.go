@@ -19,7 +19,8 @@ import (
 	"github.com/idempotency-go/idempotency/examples/fiber/guard"
 )
 
-// fiberName is that of the door with a server that does not run in a bubble: fasthttp has goroutines that never end.
+// fiberName is the name of the only door that cannot run in a bubble, because fasthttp has goroutines that never
+// end.
 const fiberName = "fiber v3"
 
 // fiberDoor is guarded by the recipe of the examples.
@@ -90,7 +91,7 @@ func fiberDoor() door {
 	return d.door
 }
 
-// layers adds what is configured around handlers.
+// layers adds ways whose layers are configured around handlers.
 func (d *fiberWays) layers() {
 	late := func(s *stage) fiber.Handler {
 		return func(c fiber.Ctx) error { s.enter(); return tooLong(c.Context()) }
@@ -101,7 +102,7 @@ func (d *fiberWays) layers() {
 	d.add(timingOut, "timeout.New inside", runsAgain, fiber.Config{}, func(s *stage, once fiber.Handler) []any {
 		return []any{once, timeout.New(late(s), timeout.Config{Timeout: shortly})}
 	})
-	// deaf does not look at its context, and goes on after it is given up.
+	// deaf ignores its context, and goes on after the timeout has given up.
 	deaf := func(s *stage) fiber.Handler {
 		return func(c fiber.Ctx) error {
 			s.enter()
@@ -131,14 +132,14 @@ func (d *fiberWays) layers() {
 	d.layer(compressOut, compressIn, "compress.New", replayed, large, compress.New())
 }
 
-// fiberWays is a door whose handlers are those of fiber.
+// fiberWays is a door with fiber handlers.
 type fiberWays struct{ door }
 
 func (*fiberWays) json(c fiber.Ctx) error {
 	return c.Status(fiber.StatusCreated).JSON(fiber.Map{"charge": c.Params("id")})
 }
 
-// add adds a way: the handlers on a route, in which once is the guard.
+// add adds a way with the handlers of a route, which include the guard.
 func (d *fiberWays) add(
 	k kind, name string, retry fate, cfg fiber.Config, handlers func(s *stage, once fiber.Handler) []any,
 ) {
@@ -157,7 +158,7 @@ func (d *fiberWays) add(
 	}})
 }
 
-// way adds a way of a handler without layers.
+// way adds a way: a handler without layers.
 func (d *fiberWays) way(k kind, name string, retry fate, h fiber.Handler) {
 	d.add(k, name, retry, fiber.Config{}, d.after(h))
 }
@@ -167,7 +168,7 @@ func (*fiberWays) after(h fiber.Handler) func(*stage, fiber.Handler) []any {
 	return func(s *stage, once fiber.Handler) []any { return []any{once, s.countedFiber(h)} }
 }
 
-// layer adds two ways: with a layer outside of the guard, and inside.
+// layer adds two ways: with a layer outside the guard, and with the layer inside.
 func (d *fiberWays) layer(out, in kind, name string, retry fate, h, layer fiber.Handler) {
 	d.add(out, name+" outside", retry, fiber.Config{}, func(s *stage, once fiber.Handler) []any {
 		return []any{layer, once, s.countedFiber(h)}
@@ -177,7 +178,7 @@ func (d *fiberWays) layer(out, in kind, name string, retry fate, h, layer fiber.
 	})
 }
 
-// countedFiber counts the runs of a handler of fiber.
+// countedFiber counts the runs of a fiber handler.
 func (s *stage) countedFiber(h fiber.Handler) fiber.Handler {
 	return func(c fiber.Ctx) error {
 		s.enter()
@@ -185,7 +186,7 @@ func (s *stage) countedFiber(h fiber.Handler) fiber.Handler {
 	}
 }
 
-// listenFiber starts a server of fasthttp, and returns its URL.
+// listenFiber starts a fasthttp server, and returns its URL.
 func listenFiber(t testing.TB, s *stage, app *fiber.App) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -200,8 +201,8 @@ func listenFiber(t testing.TB, s *stage, app *fiber.App) string {
 	return "http://" + listener.Addr().String()
 }
 
-// leftByFasthttp are the goroutines that fasthttp leaves: its clock, its compressors, and those that clean up after a
-// server and after files, once they wake up.
+// leftByFasthttp returns goleak options for the goroutines that fasthttp leaves: the clock, the compressors, and
+// the goroutines that clean up after a server and after files when they wake up.
 func leftByFasthttp() (options []goleak.Option) {
 	for _, function := range []string{
 		".updateServerDate.func1", "/stackless.funcWorker", ".(*workerPool).Start.func2",

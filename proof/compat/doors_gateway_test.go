@@ -22,7 +22,7 @@ import (
 	"github.com/idempotency-go/idempotency/examples/frameworks/guard"
 )
 
-// gatewayDoor is guarded as in the examples. Its methods answer as those of generated code in the same process do.
+// gatewayDoor is guarded as in the examples. Its methods answer as generated code in the same process does.
 func gatewayDoor() door {
 	d := &gatewayWays{door{name: "grpc-gateway v2"}}
 	one := &charged{Value: receipt}
@@ -95,7 +95,7 @@ func (*gatewayWays) charge(ctx context.Context, _ *stage) (proto.Message, error)
 
 func (*gatewayWays) crash(context.Context, *stage) (proto.Message, error) { panic("crash") }
 
-// modify sets the status that the metadata of a method asks for, as the documentation of the gateway shows.
+// modify sets the status that a method has put into the metadata, as the documentation of the gateway shows.
 func (*gatewayWays) modify(ctx context.Context, w http.ResponseWriter, _ proto.Message) error {
 	md, _ := runtime.ServerMetadataFromContext(ctx)
 	code, err := strconv.Atoi(md.HeaderMD.Get("x-http-code")[0])
@@ -109,7 +109,7 @@ func (*gatewayWays) modify(ctx context.Context, w http.ResponseWriter, _ proto.M
 
 func (d *gatewayWays) way(k kind, name string, retry fate, m gatewayMethod) { d.add(k, name, retry, m) }
 
-// add adds a way: a unary method behind a gateway with options.
+// add adds a way: a unary method behind a gateway with opts.
 func (d *gatewayWays) add(k kind, name string, retry fate, m gatewayMethod, opts ...runtime.ServeMuxOption) {
 	d.serve(k, name, retry, d.unary(m), opts, nil)
 }
@@ -121,7 +121,7 @@ func (d *gatewayWays) layer(
 	d.serve(k, name, retry, d.unary(m), nil, layers)
 }
 
-// forwarder answers what a method has returned or failed with.
+// forwarder answers with the result or the error of a method.
 type forwarder func(context.Context, *stage, *runtime.ServeMux, runtime.Marshaler, http.ResponseWriter, *http.Request)
 
 func (*gatewayWays) unary(m gatewayMethod) forwarder {
@@ -154,7 +154,7 @@ func (d *gatewayWays) stream(name string, retry fate, end error) {
 	}, nil, nil)
 }
 
-// serve adds a way: a route of a gateway, with layers around that.
+// serve adds a way: a route of a gateway, with layers around the gateway.
 func (d *gatewayWays) serve(
 	k kind, name string, retry fate, forward forwarder, opts []runtime.ServeMuxOption,
 	layers []func(http.Handler) http.Handler,
@@ -181,7 +181,7 @@ func (d *gatewayWays) serve(
 	}})
 }
 
-// A service behind the gateway that knows keys gets the same one for each attempt.
+// The gateway passes the same key to the service behind it in each attempt.
 func TestGatewayPassesAKeyOn(t *testing.T) {
 	t.Parallel()
 	var keys []string
@@ -202,7 +202,7 @@ func TestGatewayPassesAKeyOn(t *testing.T) {
 	require.NoError(t, err)
 	url := http1.listen(t, mux).URL + "/charges"
 	for range 2 {
-		require.Equal(t, "503", knock(t.Context(), url, "key").status)
+		require.Equal(t, "503", sendToURL(t.Context(), url, "key").status)
 	}
 	require.Len(t, keys, 2)
 	require.Equal(t, keys[0], keys[1])

@@ -87,7 +87,7 @@ func (d *ginFramework) aborts() {
 
 func (*ginFramework) crash(*gin.Context) { panic("crash") }
 
-// json answers with what it has bound: the path and the body.
+// json answers with the bound path parameter and body.
 func (*ginFramework) json(c *gin.Context) {
 	var charge struct {
 		Amount int `json:"amount" binding:"required"`
@@ -207,7 +207,7 @@ func (d *ginFramework) layers() {
 	}
 }
 
-// ginErrors answers the errors of a chain, as the documentation of gin shows it.
+// ginErrors answers the errors of a chain, as the documentation of gin shows.
 func ginErrors(c *gin.Context) {
 	c.Next()
 	if len(c.Errors) > 0 {
@@ -215,7 +215,7 @@ func ginErrors(c *gin.Context) {
 	}
 }
 
-// ginTimeout ends the context of a request, and answers if the chain has not.
+// ginTimeout sets a deadline for the request, and answers unless the chain has answered.
 func ginTimeout(c *gin.Context) {
 	ctx, cancel := context.WithTimeout(c.Request.Context(), shortly)
 	defer cancel()
@@ -226,7 +226,7 @@ func ginTimeout(c *gin.Context) {
 	}
 }
 
-// ginLayers are what is around a handler.
+// ginLayers are the layers around a handler.
 type ginLayers struct{ outer, inner []gin.HandlerFunc }
 
 func ignoreGin(h gin.HandlerFunc) func(*stage, *gin.Context) {
@@ -237,7 +237,7 @@ func (d *ginFramework) way(k kind, name string, retry fate, h gin.HandlerFunc) {
 	d.add(k, name, retry, ginLayers{}, ignoreGin(h))
 }
 
-// layer adds two ways: with a layer outside of the guard, and inside.
+// layer adds two ways: with a layer outside the guard, and with the layer inside.
 func (d *ginFramework) layer(k kind, name string, retry fate, h, layer gin.HandlerFunc) {
 	d.add(k, name+" outside", retry, ginLayers{outer: []gin.HandlerFunc{layer}}, ignoreGin(h))
 	d.add(k, name+" inside", retry, ginLayers{inner: []gin.HandlerFunc{layer}}, ignoreGin(h))
@@ -260,7 +260,8 @@ func (d *ginFramework) add(k kind, name string, retry fate, l ginLayers, h func(
 	}})
 }
 
-// Without the adapter, an answer goes past the middleware: it is the unguarded one, and is not stored.
+// Without the adapter, gin's answer bypasses the middleware, so the client gets the unguarded answer and nothing is
+// stored.
 func TestGinWrapped(t *testing.T) {
 	t.Parallel()
 	d := &ginFramework{mount: func(m guardian) gin.HandlerFunc {

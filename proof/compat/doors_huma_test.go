@@ -111,7 +111,7 @@ func humaDoor() door {
 	return *d
 }
 
-// humaError is an error with a status and a form of its own.
+// humaError is an error with its own status and form.
 type humaError struct {
 	Reason string `json:"reason"`
 }
@@ -119,7 +119,7 @@ type humaError struct {
 func (e *humaError) Error() string { return e.Reason }
 func (*humaError) GetStatus() int  { return http.StatusPaymentRequired }
 
-// humaWay adds a way: an operation behind the guard, with layers around that.
+// humaWay adds a way: an operation behind the guard, with layers around the guard.
 func humaWay[O any](
 	d *door, k kind, name string, retry fate, h func(context.Context, *stage) (*O, error),
 	layers ...func(http.Handler) http.Handler,
@@ -148,7 +148,7 @@ func humaServer(
 		r = top.With(s.middleware(t).Handler)
 	}
 	config := huma.DefaultConfig("Payments", "1.0.0")
-	config.CreateHooks = nil // they write the address of the server into its answers
+	config.CreateHooks = nil // the default hooks write the server's address into answers
 	register(humachi.New(r, config), huma.Operation{Method: http.MethodPost, Path: "/charges"})
 	return s.listen(t, top) + "/charges"
 }

@@ -55,13 +55,13 @@ func gorillaDoor() door {
 
 type layer = func(http.Handler) http.Handler
 
-// netHTTP is a door whose handlers are those of net/http.
+// netHTTP is a door with net/http handlers.
 type netHTTP struct {
 	door
-	route func(h http.Handler, layers ...layer) http.Handler // to /charges/{id}
+	route func(h http.Handler, layers ...layer) http.Handler // mounts h on /charges/{id}
 }
 
-// netHTTPDoor returns a door with the ways that net/http has.
+// netHTTPDoor returns a door with the ways of net/http.
 func netHTTPDoor(name string, route func(http.Handler, ...layer) http.Handler) *netHTTP {
 	d := &netHTTP{door{name: name}, route}
 	d.way(erring, `http.Error(w, "declined", 402)`, replayed, func(w http.ResponseWriter, _ *http.Request) {
@@ -129,12 +129,12 @@ func (d *netHTTP) add(
 	}})
 }
 
-// way adds a way of a handler without layers.
+// way adds a way: a handler without layers.
 func (d *netHTTP) way(k kind, name string, retry fate, h http.HandlerFunc) {
 	d.outside(k, name, retry, h)
 }
 
-// layer adds two ways: with layers outside of the guard, and inside.
+// layer adds two ways: with layers outside the guard, and with the layers inside.
 func (d *netHTTP) layer(k kind, name string, retry fate, h http.HandlerFunc, layers ...layer) {
 	d.outside(k, name+" outside", retry, h, layers...)
 	d.inside(k, name+" inside", retry, h, layers...)
@@ -155,7 +155,7 @@ func (d *netHTTP) inside(k kind, name string, retry fate, h http.HandlerFunc, la
 	})
 }
 
-// counted counts the runs of a handler of net/http.
+// counted counts the runs of a net/http handler.
 func (s *stage) counted(h http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.enter()

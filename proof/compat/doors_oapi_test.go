@@ -15,7 +15,7 @@ import (
 	"github.com/idempotency-go/idempotency/examples/frameworks/api"
 )
 
-// oapiDoor is the strict server of the examples, guarded as there.
+// oapiDoor is the strict server of the examples, with the same guard.
 func oapiDoor() door {
 	d := &oapiWays{door{name: "oapi-codegen v2, strict server"}}
 	answering := func(resp api.CreatePaymentResponseObject, err error) oapiHandler {
@@ -77,14 +77,14 @@ func oapiDoor() door {
 
 type oapiHandler func(context.Context, *stage) (api.CreatePaymentResponseObject, error)
 
-// oapiWays is a door whose handlers are those of a strict server.
+// oapiWays is a door with handlers of a strict server.
 type oapiWays struct{ door }
 
 func (d *oapiWays) way(k kind, name string, retry fate, h oapiHandler, layers ...func(http.Handler) http.Handler) {
 	d.add(k, name, retry, api.StrictHTTPServerOptions{}, h, layers...)
 }
 
-// add adds a way: an operation behind the guard, with layers around that.
+// add adds a way: an operation behind the guard, with layers around the guard.
 func (d *oapiWays) add(
 	k kind, name string, retry fate, opts api.StrictHTTPServerOptions, h oapiHandler,
 	layers ...func(http.Handler) http.Handler,

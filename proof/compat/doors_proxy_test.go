@@ -19,7 +19,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// proxyDoor is a gateway by httputil.ReverseProxy that guards a service. Its handlers are those of the service.
+// proxyDoor is a gateway by httputil.ReverseProxy, which guards a service. The handlers are the service's handlers.
 func proxyDoor() door {
 	d := &proxyWays{door{name: "httputil.ReverseProxy"}}
 	n := netHTTPDoor("", nil)
@@ -74,7 +74,7 @@ func proxyDoor() door {
 	d.add(timingOut, "ResponseHeaderTimeout", runsAgain, func(p *httputil.ReverseProxy, _ *stage) {
 		p.Transport.(*http.Transport).ResponseHeaderTimeout = shortly
 	}, func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // else net/http does not see that the gateway leaves
+		_, _ = io.Copy(io.Discard, r.Body) // otherwise net/http does not notice that the gateway leaves
 		_ = tooLong(r.Context())
 	})
 	d.add(errorHandler, "ErrorHandler", replayed, func(p *httputil.ReverseProxy, _ *stage) {
@@ -90,14 +90,14 @@ func proxyDoor() door {
 	return d.door
 }
 
-// proxyWays is a door whose handlers stand behind a gateway.
+// proxyWays is a door whose handlers are behind a gateway.
 type proxyWays struct{ door }
 
 func (d *proxyWays) way(k kind, name string, retry fate, h http.HandlerFunc) {
 	d.add(k, name, retry, func(*httputil.ReverseProxy, *stage) {}, h)
 }
 
-// add adds a way: a gateway that is changed by edit, and a service behind it.
+// add adds a way: a gateway, changed by edit, and a service behind the gateway.
 func (d *proxyWays) add(
 	k kind, name string, retry fate, edit func(*httputil.ReverseProxy, *stage), h http.HandlerFunc,
 ) {
@@ -129,7 +129,7 @@ func (d *proxyWays) leaving() {
 	}})
 }
 
-// newGateway returns a gateway that says what an error means, as in the examples.
+// newGateway returns a gateway that tells clients what an error means for a retry, as in the examples.
 func newGateway(t testing.TB, service string) *httputil.ReverseProxy {
 	t.Helper()
 	to, err := url.Parse(service)

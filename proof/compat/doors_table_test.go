@@ -20,13 +20,13 @@ const (
 	tableEnd   = "<!-- end -->\n"
 )
 
-// The table says what TestDoors shows.
+// The table has the results of TestDoors.
 func TestFrameworksTable(t *testing.T) {
 	t.Parallel()
 	requireTable(t, "../../docs/frameworks.md", frameworksTable())
 }
 
-// requireTable compares a table with the one that a page has between its markers, or writes it there.
+// requireTable compares table with the table between the markers of a page, or writes table there if -write is set.
 func requireTable(t *testing.T, file, table string) {
 	t.Helper()
 	page, err := os.ReadFile(file)
@@ -42,9 +42,9 @@ func requireTable(t *testing.T, file, table string) {
 	require.Equal(t, want, string(page), "write the table anew: go test -run %s -write", t.Name())
 }
 
-// frameworksTable returns a table with one line for all kinds of answers that a retry meets in the same way.
+// frameworksTable returns a table with one line for all kinds of answers with the same fate of a retry.
 func frameworksTable() string {
-	var fates []string // in the order of the lines
+	var fates []string // in the order of the table's lines
 	kindsByFate := make(map[string][]string)
 	for _, k := range kinds {
 		described := describeFate(k)
@@ -62,8 +62,8 @@ func frameworksTable() string {
 	return "\n" + table.String() + "\n"
 }
 
-// describeFate says what becomes of a retry after all ways of kind k: in most frameworks, and then in each framework that
-// differs.
+// describeFate describes the fate of a retry after all ways of kind k: first for most frameworks, and then for each
+// framework that differs.
 func describeFate(k kind) string {
 	frameworksByCell := make(map[string][]string)
 	for _, open := range doors {
@@ -82,7 +82,7 @@ func describeFate(k kind) string {
 	return described
 }
 
-// has reports whether a way of kind k was tried in the framework.
+// has reports whether the framework has a way of kind k.
 func (d door) has(k kind) bool {
 	return slices.ContainsFunc(d.ways, func(w way) bool { return w.kind == k })
 }
@@ -91,7 +91,7 @@ func line(b *strings.Builder, cells ...string) {
 	fmt.Fprintf(b, "| %s |\n", strings.Join(cells, " | "))
 }
 
-// cell says what becomes of a retry after all the ways of kind k, of which there is at least one.
+// cell describes the fate of a retry after all ways of kind k. The framework has at least one such way.
 func (d door) cell(k kind) string {
 	found := make(map[fate]bool)
 	for _, w := range d.ways {

@@ -21,20 +21,20 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// guardian is what the adapters take: a middleware of package idempotency or upload.
+// guardian is a middleware of package idempotency or upload, as the adapters accept it.
 type guardian = interface {
 	Handler(next http.Handler) http.Handler
 }
 
-// doors are the frameworks that a service may be written in. TestDoors goes through each of them in every way to answer
-// that its documentation shows. docs/frameworks.md has a table of what it finds.
+// doors are the frameworks of services. TestDoors tests each way to answer that the documentation of a framework
+// shows. The table in docs/frameworks.md has the results.
 //
-// To add one, write a file doors_NAME_test.go with a function that returns the door, and add the function here. Then
-// write the table:
+// To add a framework, write a file doors_NAME_test.go with a function that returns the door, and add the function
+// here. Then write the table:
 //
 //	go test ./proof/compat -run TestFrameworksTable -write
 //
-// A way is a handler that runs on a server of its own, with or without the guard:
+// A way is a handler on its own server, with or without the guard:
 //
 //	way{asJSON, "c.JSON(201, charge)", replayed, func(t testing.TB, s *stage) string {
 //		app := framework.New()
@@ -45,7 +45,8 @@ type guardian = interface {
 //		return s.listen(t, app) + "/charges"
 //	}}
 //
-// A framework without net/http starts its own server, uses s.options or s.runner for its guard, and returns its URL.
+// For a framework without net/http, the function starts the framework's own server, makes the guard with s.options
+// or s.runner, and returns the URL.
 var doors = []func() door{
 	serveMuxDoor,
 	chiDoor,
@@ -61,21 +62,21 @@ var doors = []func() door{
 	proxyDoor,
 }
 
-// door is a framework.
+// door is a framework with its ways to answer.
 type door struct {
-	name string // with the major version, if there are several
+	name string // with the major version, if several versions are tested
 	ways []way
 }
 
 // way is one way to answer, or a handler together with a layer of the framework.
 type way struct {
-	kind  kind   // its line in the table of docs/frameworks.md
+	kind  kind   // the line in the table of docs/frameworks.md
 	name  string // what the handler does, in the words of the framework's documentation
 	retry fate
 	serve func(t testing.TB, s *stage) (url string)
 }
 
-// kind is a kind of answer. The table of docs/frameworks.md has the kinds.
+// kind is a kind of answer, and a line of the table in docs/frameworks.md.
 type kind string
 
 const (
@@ -90,7 +91,7 @@ const (
 	streaming    kind = "stream"
 	statusOnly   kind = "status only"
 	silently     kind = "nothing"
-	leaving      kind = "client leaves" // the handler waits by stage.wait, and the first client leaves meanwhile
+	leaving      kind = "client leaves" // the handler waits by stage.wait, and the first client leaves in the meantime
 	timingOut    kind = "timeout"
 	errorHandler kind = "error handler"
 	recovering   kind = "recovery"
@@ -103,7 +104,8 @@ var kinds = []kind{
 	leaving, timingOut, errorHandler, recovering, compressOut, compressIn,
 }
 
-// fate is what becomes of a retry. In either case its answer equals that of the unguarded handler.
+// fate says whether a retry is replayed or runs again. In both cases the answer equals the answer of the unguarded
+// handler.
 type fate string
 
 const (
@@ -128,14 +130,14 @@ func TestDoors(t *testing.T) {
 	}
 }
 
-// test shows that three answers are equal: the unguarded one, the first guarded one, and that to the retry. If the
-// client leaves, there is no first answer.
+// test requires that three answers are equal: the unguarded answer, the first guarded answer, and the answer to the
+// retry. There is no first answer if the client leaves.
 func (w way) test(t *testing.T) {
 	t.Parallel()
 	w.play(t)
 }
 
-// testInBubble is test in a bubble of testing/synctest, where no timeout comes before the handler runs.
+// testInBubble runs test in a bubble of testing/synctest, where no timeout expires before the handler runs.
 func (w way) testInBubble(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, w.play)
@@ -149,24 +151,24 @@ func (w way) play(t *testing.T) {
 	}
 	bare.goOn()
 	guarded.goOn()
-	want := knock(t.Context(), bareURL, "")
+	want := sendToURL(t.Context(), bareURL, "")
 	if !slices.Contains([]kind{panicking, aborting, recovering}, w.kind) {
 		require.NotEqual(t, broken, want.status)
 	}
 	if w.kind != leaving {
-		requireSame(t, want, knock(t.Context(), url, "key"))
+		requireSame(t, want, sendToURL(t.Context(), url, "key"))
 	}
 	receive(t, guarded.settled)
 
-	retry := knock(t.Context(), url, "key")
+	retry := sendToURL(t.Context(), url, "key")
 	requireSame(t, want, retry.unmarked())
 	require.Equal(t, w.retry == replayed, retry.replayed())
 	require.EqualValues(t, 1, bare.runs.Load())
 	require.EqualValues(t, map[fate]int{replayed: 1, runsAgain: 2}[w.retry], guarded.runs.Load())
 }
 
-// requireSame compares answers. If net/http did not know the length of the wanted one before it was sent, the other may
-// tell its own: that is how it is framed.
+// requireSame compares two answers. If net/http did not know the length of the wanted answer before sending, the
+// other answer may have a Content-Length, because the field belongs to the framing.
 func requireSame(t *testing.T, want, got answer) {
 	t.Helper()
 	if want.header.Get("Content-Length") == "" && got.header != nil {
@@ -175,14 +177,14 @@ func requireSame(t *testing.T, want, got answer) {
 	require.Equal(t, want, got)
 }
 
-// knock sends a request, with key unless it is empty. The answer has every field but the Date.
-func knock(ctx context.Context, url, key string) answer {
+// sendToURL sends a request, with key unless key is empty. The returned answer has every field except Date.
+func sendToURL(ctx context.Context, url, key string) answer {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(`{"amount":4200}`))
 	if err != nil {
 		return answer{status: broken, body: err.Error()}
 	}
 	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Accept-Encoding", "gzip") // asked for by hand: net/http does not undo it
+	r.Header.Set("Accept-Encoding", "gzip") // set by hand, so that net/http does not decompress the answer
 	if key != "" {
 		r.Header.Set("Idempotency-Key", key)
 	}
@@ -199,12 +201,12 @@ func knock(ctx context.Context, url, key string) answer {
 	resp.Header.Del("Date")
 	compressed := resp.Header.Get("Content-Encoding") == "gzip"
 	if compressed {
-		resp.Header.Del("Content-Length") // how well it is compressed depends on how it was cut into pieces
+		resp.Header.Del("Content-Length") // the compressed length depends on how the answer was cut into pieces
 	}
 	return answer{strconv.Itoa(resp.StatusCode), resp.Header, resp.Trailer, body, compressed}
 }
 
-// decoded returns the body without its compression.
+// decoded returns the body, decompressed.
 func decoded(resp *http.Response) (string, error) {
 	body, err := io.ReadAll(resp.Body)
 	if err != nil || len(body) == 0 || resp.Header.Get("Content-Encoding") != "gzip" {
@@ -218,14 +220,14 @@ func decoded(resp *http.Response) (string, error) {
 	return string(body), err
 }
 
-// stage is a service in which a handler answers in one way.
+// stage is a service whose handler answers in one way.
 type stage struct {
 	guarded bool
-	runs    atomic.Int64             // of the handler
-	entered chan struct{}            // tells that a handler waits
-	left    chan struct{}            // tells that a request has ended; nil if the server cannot tell
-	settled chan idempotency.Outcome // tells what became of a guarded request
-	waiting context.Context          // ends when handlers may go on
+	runs    atomic.Int64             // runs of the handler
+	entered chan struct{}            // receives a value when a handler waits
+	left    chan struct{}            // receives a value when a request has ended; nil if the server cannot tell
+	settled chan idempotency.Outcome // receives the outcome of a guarded request
+	waiting context.Context          // ends when handlers may continue
 	goOn    func()
 }
 
@@ -239,15 +241,15 @@ func newStage(t testing.TB, guarded bool) *stage {
 	return s
 }
 
-// options returns the settings of the guard.
+// options returns the options of the guard.
 func (s *stage) options() idempotency.Options {
 	return idempotency.Options{
 		Logger:   slog.New(slog.DiscardHandler),
-		Observer: func(_ context.Context, e idempotency.Event) { tell(s.settled, e.Outcome) },
+		Observer: func(_ context.Context, e idempotency.Event) { trySend(s.settled, e.Outcome) },
 	}
 }
 
-// middleware returns the guard of a service on net/http.
+// middleware returns the guard of a net/http service.
 func (s *stage) middleware(t testing.TB) *idempotency.Middleware {
 	t.Helper()
 	m, err := idempotency.New(newStore(), idempotency.SingleUser, s.options())
@@ -264,7 +266,7 @@ func (s *stage) runner(t testing.TB) *idempotency.Runner {
 	return r
 }
 
-// guard puts the guard around a handler if the service is to have it.
+// guard puts the guard around a handler if the stage is guarded.
 func (s *stage) guard(t testing.TB, next http.Handler) http.Handler {
 	t.Helper()
 	if !s.guarded {
@@ -273,12 +275,12 @@ func (s *stage) guard(t testing.TB, next http.Handler) http.Handler {
 	return s.middleware(t).Handler(next)
 }
 
-// enter counts the runs of the handler, which calls it first.
+// enter counts a run of the handler. The handler calls enter first.
 func (s *stage) enter() { s.runs.Add(1) }
 
-// wait lets a handler wait until the test lets it go on. It returns an error if ctx ends meanwhile.
+// wait makes a handler wait for goOn. The error is not nil if ctx ends before.
 func (s *stage) wait(ctx context.Context) error {
-	tell(s.entered, struct{}{})
+	trySend(s.entered, struct{}{})
 	select {
 	case <-s.waiting.Done():
 		return nil
@@ -287,25 +289,25 @@ func (s *stage) wait(ctx context.Context) error {
 	}
 }
 
-// listen starts a server of net/http, and returns its URL.
+// listen starts a net/http server, and returns its URL.
 func (s *stage) listen(t testing.TB, handler http.Handler) (url string) {
 	t.Helper()
 	s.left = make(chan struct{}, cap(s.entered))
 	server := http1.listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		context.AfterFunc(r.Context(), func() { tell(s.left, struct{}{}) })
+		context.AfterFunc(r.Context(), func() { trySend(s.left, struct{}{}) })
 		handler.ServeHTTP(w, r)
 	}))
-	t.Cleanup(s.goOn) // before the server is closed
+	t.Cleanup(s.goOn) // runs before the server is closed
 	return server.URL
 }
 
-// leave sends a request whose client leaves while the handler waits.
+// leave sends a request, and leaves while the handler waits.
 func (s *stage) leave(t *testing.T, url, key string) {
 	t.Helper()
 	ctx, leave := context.WithTimeout(t.Context(), long)
 	defer leave()
 	got := make(chan answer, 1)
-	go func() { got <- knock(ctx, url, key) }()
+	go func() { got <- sendToURL(ctx, url, key) }()
 	receive(t, s.entered)
 	leave()
 	require.Equal(t, broken, receive(t, got).status)
@@ -314,7 +316,7 @@ func (s *stage) leave(t *testing.T, url, key string) {
 	}
 }
 
-// tooLong is the context of a handler that is never told to go on: it ends with ctx.
+// tooLong waits until ctx ends, in a handler that is never told to continue.
 func tooLong(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

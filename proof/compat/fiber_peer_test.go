@@ -18,13 +18,14 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// README.md and docs/comparison.md say what fiber's own middleware does, by default and with a shared Storage. This is what they say.
+// README.md and docs/comparison.md describe fiber's own middleware, with its defaults and with a shared Storage.
+// This test shows the described behaviour.
 func TestFiberMiddlewareDoesWhatTheComparisonSays(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		handler fiber.Handler
 		second  func(*http.Request) // changes the second request
-		status  int                 // of the second answer
+		status  int                 // status of the second answer
 		runs    int64
 	}{
 		"the same request":           {handler: peerCreated, status: 201, runs: 1},
@@ -60,7 +61,7 @@ func TestFiberMiddlewareWaitsForTheFirstRequest(t *testing.T) {
 	var runs atomic.Int64
 	locks := &peerLocks{MemoryLock: idempotency.NewMemoryLock(), second: make(chan struct{})}
 	app := newPeer(&runs, func(c fiber.Ctx) error {
-		if err := happened(locks.second); err != nil {
+		if err := awaitEvent(locks.second); err != nil {
 			return err
 		}
 		return peerCreated(c)
@@ -77,7 +78,7 @@ func TestFiberMiddlewareWaitsForTheFirstRequest(t *testing.T) {
 	assert.EqualValues(t, 1, runs.Load())
 }
 
-// Two processes share what is stored. The default Lock is in the memory of each.
+// Two processes share the stored answers, but the default Lock is in the memory of each process.
 func TestFiberMiddlewareInTwoProcessesRunsTwice(t *testing.T) {
 	t.Parallel()
 	var runs, entered atomic.Int64
@@ -86,7 +87,7 @@ func TestFiberMiddlewareInTwoProcessesRunsTwice(t *testing.T) {
 		if entered.Add(1) == 2 {
 			close(second)
 		}
-		if err := happened(second); err != nil {
+		if err := awaitEvent(second); err != nil {
 			return err
 		}
 		return peerCreated(c)
@@ -117,7 +118,7 @@ func TestFiberMiddlewareWhenTheStorageFailsAfterTheHandler(t *testing.T) {
 	assert.EqualValues(t, 2, runs.Load())
 }
 
-// newPeer is an app with fiber's own middleware.
+// newPeer returns an app with fiber's own middleware.
 func newPeer(runs *atomic.Int64, h fiber.Handler, cfg idempotency.Config) *fiber.App {
 	app := fiber.New()
 	app.Use(idempotency.New(cfg))
@@ -162,7 +163,7 @@ func withAmount(amount string) func(*http.Request) {
 	return func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader(amount)) }
 }
 
-// askPeer gets an answer from an app, without a network.
+// askPeer sends a request to an app without a network, and returns the answer.
 func askPeer(t *testing.T, app *fiber.App, req *http.Request) (*http.Response, string) {
 	res, err := app.Test(req, fiber.TestConfig{Timeout: long})
 	if !assert.NoError(t, err) {
@@ -174,8 +175,8 @@ func askPeer(t *testing.T, app *fiber.App, req *http.Request) (*http.Response, s
 	return res, string(body)
 }
 
-// happened waits for what must happen.
-func happened(happens <-chan struct{}) error {
+// awaitEvent waits for an expected event.
+func awaitEvent(happens <-chan struct{}) error {
 	select {
 	case <-happens:
 		return nil
@@ -184,7 +185,7 @@ func happened(happens <-chan struct{}) error {
 	}
 }
 
-// peerLocks tells when a second request asks for a lock.
+// peerLocks signals when a second request asks for a lock.
 type peerLocks struct {
 	*idempotency.MemoryLock
 	asked  atomic.Int64
@@ -198,7 +199,7 @@ func (l *peerLocks) Lock(key string) error {
 	return l.MemoryLock.Lock(key)
 }
 
-// peerStorage is a Storage that can be shared. While it is broken, it stores nothing.
+// peerStorage is a Storage that can be shared. While the storage is broken, it stores nothing.
 type peerStorage struct {
 	values sync.Map
 	broken atomic.Bool

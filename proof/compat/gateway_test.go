@@ -12,7 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The JSON of a gateway tells an aborted call from one whose subject exists by the body only: both are a 409.
+// Both an aborted call and an existing subject are a 409 of the gateway, so only the JSON body distinguishes the
+// two.
 var gatewayRPCs = []rpc{
 	{
 		name: "grpc-gateway", proto: http1, serve: serveGateway, status: gatewayStatus,
@@ -30,7 +31,7 @@ var gatewayRPCs = []rpc{
 
 func gatewayStatus(code codes.Code) string { return strconv.Itoa(runtime.HTTPStatusFromCode(code)) }
 
-// serveGateway serves a method as generated code does that calls a service in the same process.
+// serveGateway serves a method like generated code that calls a service in the same process.
 func serveGateway(s *service, m method) http.Handler {
 	mux := runtime.NewServeMux()
 	err := mux.HandlePath(http.MethodPost, procedure, func(w http.ResponseWriter, r *http.Request, _ map[string]string) {

@@ -24,7 +24,7 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// gormPayment has columns of the types that GORM makes of Go's.
+// gormPayment has columns of the types that GORM derives from Go types.
 type gormPayment struct {
 	ID        uint
 	Key       string `gorm:"uniqueIndex"`
@@ -37,7 +37,8 @@ type gormPayment struct {
 	DeletedAt gorm.DeletedAt
 }
 
-// GORM works in the transaction of a step, and a step works in a transaction of GORM: once for each key.
+// GORM works in the transaction of a step, and a step works in a transaction of GORM. In both cases the effects
+// happen once for each key.
 func TestGORM(t *testing.T) {
 	t.Parallel()
 	pool, err := pgxpool.New(t.Context(), servertest.Postgres(t).URL())
@@ -75,11 +76,11 @@ func inTxOfGORM(ctx context.Context, db *gorm.DB, work func(tx *gorm.DB) (uint, 
 	return id, err
 }
 
-// gormStep is what a step does once it has made a payment, and what comes of it.
+// gormStep is the behaviour of a step after its payment, and the expected results.
 type gormStep struct {
 	then     func(t *testing.T, db *gorm.DB, made *gormPayment) error
-	payments int64 // that are there after the first request, and after a retry
-	runs     int   // of the step for both
+	payments int64 // payments after the first request, and after a retry
+	runs     int   // runs of the step for both requests
 }
 
 var errStep = errors.New("the step fails")
@@ -92,12 +93,12 @@ var gormSteps = map[string]gormStep{
 		err := db.Create(&gormPayment{Key: made.Key}).Error
 		var refused *pgconn.PgError
 		assert.True(t, errors.As(err, &refused) && refused.Code == "23505", "%v", err)
-		return nil // but the step fails
+		return nil // the step fails nevertheless
 	}, 0, 2},
 	"fails": {func(*testing.T, *gorm.DB, *gormPayment) error { return errStep }, 0, 2},
 }
 
-// run has a handler fail behind its step, and then succeed.
+// run makes a handler fail after its step, and then succeed.
 func (c gormStep) run(t *testing.T, pool *pgxpool.Pool, db *gorm.DB, step gormForm) {
 	runs, status, key := 0, http.StatusServiceUnavailable, strings.ReplaceAll(t.Name(), " ", "-")
 	m := newMiddleware(t, pgxstore.New(pool, pgxstore.Options{}), idempotency.Options{})

@@ -100,7 +100,7 @@ func (sv *service) dialGRPC() (*grpc.ClientConn, error) {
 	}
 	creds := insecure.NewCredentials()
 	if config := sv.tlsConfig(); config != nil {
-		config.ServerName = "example.com" // of the certificate
+		config.ServerName = "example.com" // the name in the certificate
 		creds = credentials.NewTLS(config)
 	}
 	dial := grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
@@ -117,8 +117,8 @@ func fields(md metadata.MD) http.Header {
 	return header
 }
 
-// The ServeHTTP of a grpc.Server returns without a word when its context ends, and leaves the method behind. What the
-// method answers then reaches nobody, so the retry runs it again.
+// The ServeHTTP of a grpc.Server returns without an answer when its context ends, while the method still runs. The
+// method's answer is lost, so the retry runs the method again.
 func TestGRPCTimeout(t *testing.T) {
 	t.Parallel()
 	deaf := func(ctx context.Context, s *service) error { return s.wait(context.WithoutCancel(ctx)) }

@@ -21,8 +21,8 @@ import (
 	"github.com/idempotency-go/idempotency/idempotencytest"
 )
 
-// Each router lists its routes: one that is guarded, one that is not, and one whose method needs no guard.
-// idempotencytest.Guarded reports the second one.
+// Each router lists three routes: a guarded route, an unguarded route, and a route whose method needs no guard.
+// idempotencytest.Guarded reports the unguarded route.
 func TestGuardedFindsTheForgottenRoute(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T, *idempotency.Middleware) (http.Handler, []*http.Request){
@@ -54,14 +54,14 @@ func (r *reported) Errorf(format string, args ...any) {
 	r.errors = append(r.errors, fmt.Sprintf(format, args...))
 }
 
-// guardedHandler is the handler behind the guard. It must not run.
+// guardedHandler is the handler behind the guard, which must not run.
 func guardedHandler(t *testing.T) http.HandlerFunc {
 	return func(http.ResponseWriter, *http.Request) { t.Error("the handler of a guarded route has run") }
 }
 
 func forgottenHandler(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }
 
-// requestFor returns the request for a route, or none if its method needs no guard.
+// requestFor returns the request for a route, or nil if the route's method needs no guard.
 func requestFor(method, path string) []*http.Request {
 	if method != http.MethodPost && method != http.MethodPatch {
 		return nil

@@ -1,5 +1,6 @@
-// Package compat_test runs the middleware within the frameworks, proxies and RPC libraries that it is used with. Each
-// scenario is played on three stages: a service without the middleware, the first request to one with it, and the retry.
+// Package compat_test runs the middleware in frameworks, proxies and RPC libraries. Each scenario sends three
+// requests: a request to a service without the middleware, the first request to a service with the middleware, and
+// the retry of the first request.
 package compat_test
 
 import (
@@ -26,42 +27,42 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if err := flag.Set("test.parallel", "16"); err != nil { // scenarios wait more than they work
+	if err := flag.Set("test.parallel", "16"); err != nil { // scenarios wait more than they compute
 		panic(err)
 	}
 	goleak.VerifyTestMain(m, leftByFasthttp()...)
 }
 
 const (
-	shortly = time.Second      // for timeouts that pass, if possible in a bubble
-	long    = 10 * time.Second // for timeouts that do not pass, and for what must happen
+	shortly = time.Second      // for timeouts that expire, in a bubble if possible
+	long    = 10 * time.Second // for timeouts that do not expire, and for expected events
 )
 
-// scenario is a handler within a framework, and what comes of it.
+// scenario is a handler in a framework, with the expected answers.
 type scenario struct {
-	outer   wrapper // around the middleware; nil: nothing
-	inner   wrapper // between the middleware and the handler; nil: nothing
+	outer   wrapper // around the middleware; nil: no wrapper
+	inner   wrapper // between the middleware and the handler; nil: no wrapper
 	proto   protocol
 	opts    idempotency.Options
 	mount   func(*idempotency.Middleware, http.Handler) http.Handler // nil: Middleware.Handler
 	handler func(*service) http.Handler
 	call    caller // nil: post
-	bubble  bool   // in a bubble of testing/synctest: it waits for a timeout, which must not come before its handler runs
+	bubble  bool   // runs in a bubble of testing/synctest, so that a timeout does not expire before the handler runs
 	leaves  bool   // the first client leaves while the handler waits
 	late    bool   // the first client gets an answer while the handler waits
 
-	first string // status of the first answer; it equals that of the unguarded service
-	retry string // status of the answer to the retry; if it is the status of first, all of the answer is equal
-	runs  int64  // of the handler for first and retry: 1 if the retry is a replay, else 2
+	first string // status of the first answer, which equals the answer of the unguarded service
+	retry string // status of the answer to the retry; if the status equals first, the whole answer is equal
+	runs  int64  // runs of the handler for both requests: 1 if the retry is a replay, else 2
 }
 
-// wrapper puts something around a handler.
+// wrapper puts a layer around a handler.
 type wrapper func(t testing.TB, next http.Handler) http.Handler
 
-// caller sends a request, with key unless it is empty.
+// caller sends a request, with key unless key is empty.
 type caller func(ctx context.Context, s *service, key string) answer
 
-// answer is what a client gets, but for the Date and for what says how long the body is.
+// answer is the answer that a client gets, without Date and without the fields about the length of the body.
 type answer struct {
 	status     string // HTTP status or RPC code; broken if there is none
 	header     http.Header
@@ -71,7 +72,7 @@ type answer struct {
 }
 
 const (
-	broken = "broken" // the status of an answer that did not come, or not whole
+	broken = "broken" // the status of a missing or incomplete answer
 	marker = "Idempotent-Replayed"
 )
 
@@ -117,8 +118,7 @@ func (s scenario) play(t *testing.T) {
 	require.Equal(t, s.runs == 1, retry.replayed())
 }
 
-// leave lets the first clients of both services leave. It returns the answer of the unguarded one to a client that
-// stays.
+// leave makes the first clients of both services leave. The result is the unguarded answer to a client that stays.
 func (s scenario) leave(t *testing.T, bare, guarded *service) answer {
 	require.Equal(t, s.first, bare.hangUp(t, ""))
 	receive(t, bare.gaveUp)
@@ -141,16 +141,16 @@ type service struct {
 	url     string
 	client  *http.Client
 	call    caller
-	runs    atomic.Int64           // of the handler
-	entered chan struct{}          // tells that a handler waits
-	gaveUp  chan struct{}          // tells that the context of a handler ended while it waited
-	left    chan struct{}          // tells that the client of a request has left, or got its answer
-	settled chan idempotency.Event // tells what became of a guarded request
-	goOn    func()                 // lets handlers go on that wait
-	waiting context.Context        // ends when handlers may go on
+	runs    atomic.Int64           // runs of the handler
+	entered chan struct{}          // receives a value when a handler waits
+	gaveUp  chan struct{}          // receives a value when the context of a waiting handler ends
+	left    chan struct{}          // receives a value when the client of a request has left, or has its answer
+	settled chan idempotency.Event // receives the event of a guarded request
+	goOn    func()                 // lets waiting handlers continue
+	waiting context.Context        // ends when handlers may continue
 }
 
-// start starts the service on a server of its own.
+// start starts the service on a new server.
 func (s scenario) start(t testing.TB, guarded bool) *service {
 	t.Helper()
 	const many = 100
@@ -171,7 +171,7 @@ func (s scenario) start(t testing.TB, guarded bool) *service {
 		handler = s.outer(t, handler)
 	}
 	server := s.proto.listen(t, handler)
-	t.Cleanup(sv.goOn) // before the server is closed
+	t.Cleanup(sv.goOn) // runs before the server is closed
 	sv.url, sv.client = server.URL, server.Client()
 	if sv.call == nil {
 		sv.call = post
@@ -181,7 +181,7 @@ func (s scenario) start(t testing.TB, guarded bool) *service {
 
 func (s scenario) guard(t testing.TB, sv *service, next http.Handler) http.Handler {
 	t.Helper()
-	s.opts.Observer = func(_ context.Context, e idempotency.Event) { tell(sv.settled, e) }
+	s.opts.Observer = func(_ context.Context, e idempotency.Event) { trySend(sv.settled, e) }
 	m := newMiddleware(t, newStore(), s.opts)
 	if s.mount == nil {
 		return m.Handler(next)
@@ -208,28 +208,28 @@ func (sv *service) count(next http.Handler) http.Handler {
 
 func (sv *service) watch(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		context.AfterFunc(r.Context(), func() { tell(sv.left, struct{}{}) })
+		context.AfterFunc(r.Context(), func() { trySend(sv.left, struct{}{}) })
 		next.ServeHTTP(w, r)
 	})
 }
 
-// wait lets a handler wait. It returns an error if ctx ends meanwhile.
+// wait makes a handler wait for goOn. The error is not nil if ctx ends before.
 func (sv *service) wait(ctx context.Context) error {
-	tell(sv.entered, struct{}{})
+	trySend(sv.entered, struct{}{})
 	select {
 	case <-sv.waiting.Done():
 	case <-ctx.Done():
 	}
 	if ctx.Err() != nil {
-		tell(sv.gaveUp, struct{}{})
+		trySend(sv.gaveUp, struct{}{})
 	}
 	return ctx.Err()
 }
 
-// send sends a request, with key unless it is empty.
+// send sends a request, with key unless key is empty.
 func (sv *service) send(key string) answer { return sv.call(context.Background(), sv, key) }
 
-// hangUp sends a request, and leaves while the handler waits. It returns the status that the client is left with.
+// hangUp sends a request, and leaves while the handler waits. The result is the status that the client sees.
 func (sv *service) hangUp(t *testing.T, key string) string {
 	t.Helper()
 	ctx, leave := context.WithCancel(t.Context())
@@ -241,13 +241,14 @@ func (sv *service) hangUp(t *testing.T, key string) string {
 	return receive(t, got).status
 }
 
-// settle waits until it is certain what became of a guarded request.
+// settle waits until the outcome of a guarded request is final.
 func (sv *service) settle(t *testing.T) {
 	t.Helper()
 	receive(t, sv.settled)
 }
 
-// requireUnknown checks that a retry is refused, with in-progress until the lease lapses, then with outcome-unknown.
+// requireUnknown requires that a retry is refused with in-progress until the lease lapses, and then with outcome-
+// unknown.
 func (sv *service) requireUnknown(t *testing.T, key string) {
 	t.Helper()
 	retry := sv.send(key)
@@ -257,8 +258,8 @@ func (sv *service) requireUnknown(t *testing.T, key string) {
 	require.EqualValues(t, 1, sv.runs.Load())
 }
 
-// tell sends a value unless nobody has taken the last hundred.
-func tell[T any](to chan<- T, value T) {
+// trySend sends a value, unless the buffer of the channel is full.
+func trySend[T any](to chan<- T, value T) {
 	select {
 	case to <- value:
 	default:
@@ -278,7 +279,7 @@ func receive[T any](t *testing.T, from <-chan T) (value T) {
 // post sends a plain request.
 func post(ctx context.Context, s *service, key string) answer { return posting(nil)(ctx, s, key) }
 
-// posting sends plain requests with a header.
+// posting returns a caller that sends plain requests with a header.
 func posting(header http.Header) caller {
 	return func(ctx context.Context, s *service, key string) answer {
 		r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+procedure, strings.NewReader("4200"))
@@ -298,7 +299,7 @@ func posting(header http.Header) caller {
 	}
 }
 
-// plain returns a header without what differs from answer to answer, and what tells of framing.
+// plain returns a header without the fields that differ between answers, and without the fields about framing.
 func plain(header http.Header) http.Header {
 	header = header.Clone()
 	header.Del("Date")
@@ -306,7 +307,7 @@ func plain(header http.Header) http.Header {
 	return header
 }
 
-// keyed returns a client whose requests have a header, and key unless it is empty.
+// keyed returns a client whose requests have a header, and key unless key is empty.
 func (sv *service) keyed(key string, header http.Header) *http.Client {
 	header = header.Clone()
 	if header == nil {
@@ -331,11 +332,11 @@ func (k *keyed) RoundTrip(r *http.Request) (*http.Response, error) {
 	for name, values := range k.header {
 		r.Header[name] = values
 	}
-	r.GetBody = nil // else net/http repeats a request whose connection broke
+	r.GetBody = nil // otherwise net/http repeats a request whose connection broke
 	return k.next.RoundTrip(r)
 }
 
-// protocol is how client and server talk.
+// protocol is the protocol between client and server.
 type protocol string
 
 const (
@@ -348,7 +349,7 @@ const (
 func (p protocol) listen(t testing.TB, handler http.Handler) *httptest.Server {
 	t.Helper()
 	server := &httptest.Server{Listener: servertest.Listen(t), Config: &http.Server{
-		Handler: handler, ErrorLog: log.New(io.Discard, "", 0), // panics are a part of some scenarios
+		Handler: handler, ErrorLog: log.New(io.Discard, "", 0), // some scenarios panic
 	}}
 	switch p {
 	case http2:
@@ -362,14 +363,14 @@ func (p protocol) listen(t testing.TB, handler http.Handler) *httptest.Server {
 	default:
 		server.Start()
 	}
-	if server.Listener.Addr().Network() == "memory" { // else the client knows where example.com is, too
+	if server.Listener.Addr().Network() == "memory" { // otherwise the client can resolve example.com itself
 		server.Client().Transport.(*http.Transport).DialContext = servertest.Dial
 	}
 	t.Cleanup(server.Close)
 	return server
 }
 
-// tlsConfig returns what a client other than that of net/http needs to reach the server; nil without TLS.
+// tlsConfig returns the TLS settings of a client that is not from net/http; nil without TLS.
 func (sv *service) tlsConfig() *tls.Config {
 	if strings.HasPrefix(sv.url, "https:") {
 		return sv.client.Transport.(*http.Transport).TLSClientConfig.Clone()
@@ -377,7 +378,7 @@ func (sv *service) tlsConfig() *tls.Config {
 	return nil
 }
 
-// around puts wrappers around each other, the first outermost.
+// around composes wrappers, the first outermost.
 func around(wrappers ...func(http.Handler) http.Handler) wrapper {
 	return func(_ testing.TB, next http.Handler) http.Handler {
 		for i := len(wrappers) - 1; i >= 0; i-- {
@@ -387,12 +388,12 @@ func around(wrappers ...func(http.Handler) http.Handler) wrapper {
 	}
 }
 
-// isProblem reports whether an answer is the refusal that code names.
+// isProblem reports whether an answer is the problem with the given code.
 func isProblem(a answer, code string) bool {
 	return a.header.Get("Content-Type") == "application/problem+json" && strings.Contains(a.body, "#"+code+`"`)
 }
 
-// eventually waits until what is true.
+// eventually waits until the condition is true.
 func eventually(t *testing.T, what func() bool, message string) {
 	t.Helper()
 	require.Eventually(t, what, long, 20*time.Millisecond, message)

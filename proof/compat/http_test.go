@@ -17,17 +17,17 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// behaviour is what a plain handler does.
+// behaviour is a way in which a plain handler behaves.
 type behaviour struct {
 	name    string
 	handler http.HandlerFunc
-	first   string // status
-	runs    int64  // for a request and its retry
+	first   string // status of the first answer
+	runs    int64  // runs for a request and its retry
 }
 
 const receipt = "charged"
 
-// behaviours are what every wrapper must let through.
+// behaviours must pass through every wrapper unchanged.
 var behaviours = []behaviour{
 	{"201", created, "201", 1},
 	{"204", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }, "204", 1},
@@ -75,7 +75,7 @@ func abort(w http.ResponseWriter, _ *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// plainly makes a handler of one that needs no service.
+// plainly adapts a handler that needs no service.
 func plainly(handler http.HandlerFunc) func(*service) http.Handler {
 	return func(*service) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -85,7 +85,7 @@ func plainly(handler http.HandlerFunc) func(*service) http.Handler {
 	}
 }
 
-// patient waits before it answers, and returns silently if its context ends.
+// patient waits before its answer, and returns without an answer if its context ends.
 func patient(s *service) http.Handler {
 	return plainly(func(w http.ResponseWriter, r *http.Request) {
 		if s.wait(r.Context()) == nil {
@@ -94,7 +94,7 @@ func patient(s *service) http.Handler {
 	})(s)
 }
 
-// stubborn answers once its context has ended.
+// stubborn answers after its context has ended.
 func stubborn(s *service) http.Handler {
 	return plainly(func(w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
@@ -102,7 +102,7 @@ func stubborn(s *service) http.Handler {
 	})(s)
 }
 
-// deaf waits before it answers, whatever becomes of its context.
+// deaf waits before its answer, and ignores its context.
 func deaf(s *service) http.Handler {
 	return plainly(func(w http.ResponseWriter, r *http.Request) {
 		_ = s.wait(context.WithoutCancel(r.Context()))
@@ -110,7 +110,8 @@ func deaf(s *service) http.Handler {
 	})(s)
 }
 
-// each runs the scenario with a wrapper around the middleware and between it and the handler, over both protocols.
+// each runs the scenario with a wrapper around the middleware, and with the wrapper between the middleware and the
+// handler, over both protocols.
 func each(t *testing.T, wrap wrapper, s scenario) {
 	t.Helper()
 	outside(t, wrap, s)
@@ -136,14 +137,14 @@ func (s scenario) both(t *testing.T, name string) {
 	}
 }
 
-// wrapped is a wrapper through which everything must come.
+// wrapped is a wrapper that must pass every behaviour through.
 type wrapped struct {
 	wrap     wrapper
-	panicked string // status of an answer of a handler that panics
-	chatty   bool   // it writes something even if the handler writes nothing
+	panicked string // status of the answer when a handler panics
+	chatty   bool   // the wrapper writes something even if the handler writes nothing
 }
 
-// test runs answers, failures, panics and clients that leave.
+// test runs answers, failures, panics and leaving clients.
 func (w wrapped) test(t *testing.T) {
 	t.Helper()
 	for _, b := range behaviours {
@@ -189,8 +190,8 @@ func TestTimeoutHandler(t *testing.T) {
 	})
 }
 
-// The handler must not hear of a timeout before the layer that has set it: that layer would take the silence for an
-// answer. A race that one request hardly ever loses is lost by some of many.
+// The handler must not see the end of its context before the timeout layer does, because the layer would take the
+// handler's silence for an answer. A single request rarely loses this race, so the test sends many requests.
 func TestTimeoutIsAnsweredByTheOuterLayer(t *testing.T) {
 	t.Parallel()
 	for status, outer := range map[string]wrapper{

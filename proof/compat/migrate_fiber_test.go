@@ -26,17 +26,17 @@ func before(app *fiber.App, records fiber.Storage, charge fiber.Handler) {
 	app.Post("/payments", fiberidempotency.New(fiberidempotency.Config{Storage: records}), charge)
 }
 
-// during has both: the recipe outside, and fiber's middleware inside, with the records that it has.
+// during is a service with both: the recipe outside, and fiber's middleware with its records inside.
 func during(app *fiber.App, records fiber.Storage, charge fiber.Handler, once fiber.Handler) {
 	app.Post("/payments", once, fiberidempotency.New(fiberidempotency.Config{Storage: records}), charge)
 }
 
-// after has the recipe alone.
+// after is a service with only the recipe.
 func after(app *fiber.App, charge fiber.Handler, once fiber.Handler) {
 	app.Post("/payments", once, charge)
 }
 
-// newGuard has the header, the check of keys and the lifetime that fiber's middleware has.
+// newGuard returns a guard with the header, the key check and the lifetime of fiber's middleware.
 func newGuard(app *fiber.App, store idempotency.Store, user func(fiber.Ctx) string) (fiber.Handler, error) {
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{TTL: 30 * time.Minute, Wait: 10 * time.Second})
 	if err != nil {
@@ -71,9 +71,9 @@ func onNetHTTP(app *fiber.App, store idempotency.Store, user idempotency.UserFun
 	return idem.Handler(adaptor.FiberApp(app)), nil
 }
 
-// fiberRecords are what instances of a service share.
+// fiberRecords are the records that the instances of a service share.
 type fiberRecords struct {
-	fiber.Storage // which nobody calls
+	fiber.Storage // for the methods that are never called
 	all           sync.Map
 }
 
@@ -112,7 +112,7 @@ func (s *fiberService) version(mount func(app *fiber.App, once fiber.Handler)) *
 	return app
 }
 
-// requireCharge sends a request by way of call.
+// requireCharge sends a request through call, and checks the answer.
 func (s *fiberService) requireCharge(call func(*http.Request) *http.Response, key, user, want string, replayed bool) {
 	s.Helper()
 	r := httptest.NewRequest(http.MethodPost, "/payments", nil)
@@ -135,7 +135,8 @@ func (s *fiberService) to(app *fiber.App) func(*http.Request) *http.Response {
 	}
 }
 
-// No key is charged twice by a service that goes from fiber's middleware to the recipe by way of both.
+// A service that moves from fiber's middleware to the recipe, through a version with both, never charges a key
+// twice.
 func TestFromFiberToTheRecipe(t *testing.T) {
 	t.Parallel()
 	s := newFiberService(t)
@@ -146,16 +147,16 @@ func TestFromFiberToTheRecipe(t *testing.T) {
 
 	s.requireCharge(oldest, early, "alice", "charge 1", false)
 	s.requireCharge(oldest, early, "alice", "charge 1", false)
-	s.requireCharge(both, early, "alice", "charge 1", false) // from the records of fiber's middleware
+	s.requireCharge(both, early, "alice", "charge 1", false) // replayed from the records of fiber's middleware
 	s.requireCharge(both, early, "alice", "charge 1", true)
 	s.requireCharge(both, late, "alice", "charge 2", false)
-	s.requireCharge(oldest, late, "alice", "charge 2", false) // an instance that is still there, or comes back
+	s.requireCharge(oldest, late, "alice", "charge 2", false) // an old instance that still runs, or comes back
 	s.requireCharge(newest, early, "alice", "charge 1", true)
 	s.requireCharge(newest, late, "alice", "charge 2", true)
 	s.requireCharge(newest, late, "bob", "charge 3", false)
 }
 
-// The same, for an app that moves behind net/http.
+// An app that moves behind net/http never charges a key twice either.
 func TestFromFiberToNetHTTP(t *testing.T) {
 	t.Parallel()
 	s := newFiberService(t)
@@ -176,7 +177,8 @@ func TestFromFiberToNetHTTP(t *testing.T) {
 	s.requireCharge(s.to(app), late, "alice", "charge 2", false)
 }
 
-// What a changeover has to know of fiber's middleware: it asks neither who sends a key, nor where to, and it keeps a 503.
+// A changeover must consider three properties of fiber's middleware: fiber ignores the user of a key, ignores the
+// endpoint, and stores a 503.
 func TestFiberSharesKeysAndKeepsFailures(t *testing.T) {
 	t.Parallel()
 	s := newFiberService(t)

@@ -25,7 +25,7 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// migrator is a tool that runs the files of pgxstore. Up reports whether there was something to be done.
+// migrator is a tool that runs the migration files of pgxstore. Up reports whether a migration was pending.
 type migrator struct {
 	up   func() (done bool, err error)
 	down func() error
@@ -71,7 +71,8 @@ var migrators = map[string]func(t *testing.T, dir, url string) migrator{
 	},
 }
 
-// The files that pgxstore has for other tools make a table that works, once, and leave nothing on the way down.
+// The files of pgxstore for other tools make a working table, apply only once, and leave nothing after a migration
+// down.
 func TestMigrationFiles(t *testing.T) {
 	t.Parallel()
 	for form, opts := range map[string]pgxstore.Options{"plain": {}, "partitioned": {PartitionDays: 2}} {
@@ -102,7 +103,7 @@ func requireUp(t *testing.T, m migrator, want bool) {
 	require.Equal(t, want, done)
 }
 
-// requireWorks requires of a store what it is for, after Maintain, which makes the days of a divided table.
+// requireWorks requires that a store works after Maintain, which makes the daily partitions of a partitioned table.
 func requireWorks(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options) {
 	t.Helper()
 	require.NoError(t, pgxstore.NewTable(pool, opts).Maintain(t.Context()))
@@ -128,7 +129,7 @@ func requireWorks(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options) {
 	require.Equal(t, 1, runs)
 }
 
-// onlyFsync requires that err has no finding but one: servers of tests run without fsync.
+// onlyFsync requires that err has exactly one finding, about fsync, because the servers of tests run without fsync.
 func onlyFsync(t *testing.T, err error) {
 	t.Helper()
 	require.Error(t, err)
@@ -139,7 +140,7 @@ func onlyFsync(t *testing.T, err error) {
 	require.Equal(t, "fsync", unsafe.Setting)
 }
 
-// requireEmpty requires that nothing is left of the table: neither relations, partitions and indexes included, nor
+// requireEmpty requires that nothing of the table is left: no relations, including partitions and indexes, and no
 // functions.
 func requireEmpty(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()

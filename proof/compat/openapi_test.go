@@ -46,7 +46,7 @@ func openAPI(t *testing.T) description {
 	return description{document, router}
 }
 
-// request returns what is wrong with a request.
+// request returns an error if a request violates the description.
 func (d description) request(r *http.Request) error {
 	input, err := d.input(r)
 	if err != nil {
@@ -55,7 +55,7 @@ func (d description) request(r *http.Request) error {
 	return openapi3filter.ValidateRequest(r.Context(), input)
 }
 
-// answer returns what is wrong with the answer to a request.
+// answer returns an error if the answer to a request violates the description.
 func (d description) answer(r *http.Request, resp *http.Response) error {
 	input, err := d.input(r)
 	if err != nil {
@@ -74,7 +74,7 @@ func (d description) input(r *http.Request) (*openapi3filter.RequestValidationIn
 	return &openapi3filter.RequestValidationInput{Request: r, PathParams: params, Route: route}, err
 }
 
-// The description has every problem that the library answers, under its status.
+// The description has every problem of the library, with the same status.
 func TestOpenAPIHasEveryProblem(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile("../../errors.go")
@@ -99,7 +99,7 @@ func TestOpenAPIHasEveryProblem(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// statusName returns the name of a status code in net/http, without its prefix.
+// statusName returns the name of a status constant in net/http, without the prefix.
 func statusName(t *testing.T, code string) string {
 	t.Helper()
 	names := map[string]string{
@@ -110,7 +110,7 @@ func statusName(t *testing.T, code string) string {
 	return names[code]
 }
 
-// The pattern of the key accepts what the library accepts.
+// The description's pattern for keys accepts the same keys as the library.
 func TestOpenAPIDescribesTheKey(t *testing.T) {
 	t.Parallel()
 	schema := openAPI(t).Components.Parameters["IdempotencyKey"].Value.Schema.Value
@@ -138,7 +138,7 @@ type payments struct {
 	url     string
 }
 
-// send returns the answer of the service, which must be as the description says.
+// send returns the answer of the service, and requires that the answer matches the description.
 func (p *payments) send(t *testing.T, check description, key, body string) *http.Response {
 	t.Helper()
 	r := p.request(t, key, body)
@@ -210,7 +210,7 @@ func TestOpenAPIDescribesAnswers(t *testing.T) {
 	require.Error(t, check.request(p.request(t, "", validPayment)), "the key is required")
 }
 
-// An answer that is not as described is noticed, or the other tests would show nothing.
+// The check notices an answer that violates the description; otherwise the other tests would show nothing.
 func TestOpenAPIRefusesOtherAnswers(t *testing.T) {
 	t.Parallel()
 	check := openAPI(t)
@@ -247,7 +247,7 @@ func TestOpenAPIDescribesRefusals(t *testing.T) {
 	check := openAPI(t)
 	for code, tested := range map[string]struct {
 		payments
-		keys, bodies []string // of the requests; the last one is refused
+		keys, bodies []string // of the requests; the last request is refused
 		lapses       bool     // the lease lapses before the last request
 	}{
 		"key-missing":  {payments: payments{opts: idempotency.Options{Required: true}}, keys: []string{""}},
@@ -303,7 +303,8 @@ func TestOpenAPIDescribesRefusals(t *testing.T) {
 	}
 }
 
-// A request is refused while another one with its key runs, or while another one takes all memory for bodies.
+// A request is refused while another request with its key runs, or while another request occupies all memory for
+// bodies.
 func TestOpenAPIDescribesRefusalsMeanwhile(t *testing.T) {
 	t.Parallel()
 	check := openAPI(t)
@@ -327,7 +328,7 @@ func TestOpenAPIDescribesRefusalsMeanwhile(t *testing.T) {
 	}
 }
 
-// A user who goes on sending new keys is refused at last.
+// A user who keeps sending new keys is finally refused.
 func TestOpenAPIDescribesTheQuota(t *testing.T) {
 	t.Parallel()
 	check := openAPI(t)

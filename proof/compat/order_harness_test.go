@@ -29,7 +29,7 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// A part is one middleware of a service.
+// part is one middleware of a service.
 type part string
 
 const (
@@ -38,17 +38,17 @@ const (
 	recovery       part = "recovery"
 	crossOrigin    part = "CORS"
 	compression    part = "compression"
-	ctxTimeout     part = "timeout" // of chi: it ends the context
+	ctxTimeout     part = "timeout" // chi's timeout, which ends the context
 	deadline       part = "http.TimeoutHandler"
 	authentication part = "authentication"
 	guarding       part = "idempotency"
-	handling       part = "handler" // the innermost
+	handling       part = "handler" // the innermost part
 )
 
 // order is the middlewares of a service, the outermost first.
 type order []part
 
-// outside reports whether a is outside of b. Everything is outside of the handler.
+// outside reports whether a is outside of b. Every part is outside of the handler.
 func (o order) outside(a, b part) bool {
 	for _, p := range o {
 		if p == b {
@@ -74,20 +74,20 @@ const (
 	payment = `{"charge":"1","note":"this text is long enough to be worth a compression, is it not?"}`
 )
 
-// visit is a request to a service, and what it has left behind there.
+// visit is a request to a service, with the traces of the request in the service.
 type visit struct {
 	service  http.Handler
-	done     chan struct{}          // the server is through with it
-	answered chan struct{}          // the client has its answer
-	settled  chan idempotency.Event // what became of it, if it has reached the guard with a key
-	goOn     chan struct{}          // lets a handler go on that hangs
-	finished chan struct{}          // such a handler has gone on
-	patience time.Duration          // of a handler that is too late, until the client has an answer
+	done     chan struct{}          // closed when the server has finished the request
+	answered chan struct{}          // closed when the client has its answer
+	settled  chan idempotency.Event // receives the event of the request, if the request has reached the guard with a key
+	goOn     chan struct{}          // lets a hanging handler continue
+	finished chan struct{}          // closed when a hanging handler has continued
+	patience time.Duration          // how long a late handler waits until the client has an answer
 
 	mu    sync.Mutex
 	spans []sdktrace.ReadOnlySpan
 	lines []accessLine
-	runs  int // of the handler
+	runs  int // runs of the handler
 }
 
 type accessLine struct{ status, bytes int64 }
@@ -96,9 +96,9 @@ type visitKey struct{}
 
 func visitOf(ctx context.Context) *visit { return ctx.Value(visitKey{}).(*visit) }
 
-// town is a real server with many services. Each is a chi router with the same middlewares in another order. They share
-// the guard and its store, but not their keys.
-type town struct {
+// orderServer is a real server with many services. Each service is a chi router with the same middlewares in a different
+// order. The services share the guard and the guard's store, but no keys.
+type orderServer struct {
 	url    string
 	client *http.Client
 	visits sync.Map // by the header Visit
@@ -106,12 +106,12 @@ type town struct {
 	parts  map[part]layer
 }
 
-func newTown(t *testing.T) *town {
+func newOrderServer(t *testing.T) *orderServer {
 	t.Helper()
 	transport := &http.Transport{
-		DialContext: servertest.Dial, MaxIdleConnsPerHost: 32, DisableCompression: true, // replies are kept as they were sent
+		DialContext: servertest.Dial, MaxIdleConnsPerHost: 32, DisableCompression: true, // keeps replies as they were sent
 	}
-	w := &town{client: &http.Client{Timeout: long, Transport: transport}}
+	w := &orderServer{client: &http.Client{Timeout: long, Transport: transport}}
 	traces := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spanKeeper{}))
 	telemetry, err := otelidempotency.New(otelidempotency.Options{TracerProvider: traces})
 	require.NoError(t, err)
@@ -119,14 +119,14 @@ func newTown(t *testing.T) *town {
 		Logger: slog.New(slog.DiscardHandler),
 		Observer: func(ctx context.Context, e idempotency.Event) {
 			telemetry.Observe(ctx, e)
-			tell(visitOf(ctx).settled, e)
+			trySend(visitOf(ctx).settled, e)
 		},
 	})
 	require.NoError(t, err)
 	w.parts = map[part]layer{
 		tracing: otelhttp.NewMiddleware("payments", otelhttp.WithTracerProvider(traces)),
 		accessLog: httplog.RequestLogger(slog.New(lineKeeper{}), &httplog.Options{
-			Schema: &accessSchema, Level: slog.LevelDebug, // preflights too
+			Schema: &accessSchema, Level: slog.LevelDebug, // logs preflights as well
 		}),
 		recovery: middleware.Recoverer,
 		crossOrigin: cors.Handler(cors.Options{
@@ -150,9 +150,9 @@ func newTown(t *testing.T) *town {
 	return w
 }
 
-// open returns a service whose middlewares are in an order. What is inside of the guard is mounted on the route, with the
-// guard; all else on the router.
-func (w *town) open(o order) http.Handler {
+// open returns a service with middlewares in the given order. The guard and the middlewares inside the guard are
+// mounted on the route, the other middlewares on the router.
+func (w *orderServer) open(o order) http.Handler {
 	r := chi.NewRouter()
 	r.Use(middleware.RequestID, freshID)
 	at := slices.Index(o, guarding)
@@ -167,7 +167,7 @@ func (w *town) open(o order) http.Handler {
 	return r
 }
 
-// pay is the handler. The header Do says what it does.
+// pay is the handler. The header Do names its behaviour.
 func pay(w http.ResponseWriter, r *http.Request) {
 	v := visitOf(r.Context())
 	v.mu.Lock()
@@ -191,7 +191,7 @@ func pay(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, payment)
 }
 
-// tooLate waits until the time is up, and if something else answers then, until the client has that answer.
+// tooLate waits until the time is up. If a middleware answers then, tooLate waits until the client has that answer.
 func (v *visit) tooLate(ctx context.Context) {
 	if tooLong(ctx) == nil {
 		return
@@ -202,7 +202,7 @@ func (v *visit) tooLate(ctx context.Context) {
 	}
 }
 
-// freshID shows the request ID, which is another one for each request.
+// freshID returns the request ID in a field of the answer, so that each answer is different.
 func freshID(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Request-Id", middleware.GetReqID(r.Context()))
@@ -230,7 +230,7 @@ func timeLimit(d time.Duration) layer {
 
 type tokenKey struct{}
 
-// bearer lets in whoever has a token, whose name it is.
+// bearer accepts every token, and takes the token as the name of the user.
 func bearer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -243,13 +243,13 @@ func bearer(next http.Handler) http.Handler {
 	})
 }
 
-// tokenUser returns the user whom bearer has let in.
+// tokenUser returns the user whom bearer has accepted.
 func tokenUser(r *http.Request) (string, error) {
 	user, _ := r.Context().Value(tokenKey{}).(string)
 	return user, nil
 }
 
-// spanKeeper keeps the spans of a visit.
+// spanKeeper stores the spans of a visit.
 type spanKeeper struct{}
 
 func (spanKeeper) OnStart(ctx context.Context, s sdktrace.ReadWriteSpan) {
@@ -262,7 +262,7 @@ func (spanKeeper) OnEnd(sdktrace.ReadOnlySpan)      {}
 func (spanKeeper) Shutdown(context.Context) error   { return nil }
 func (spanKeeper) ForceFlush(context.Context) error { return nil }
 
-// lineKeeper keeps the lines of a visit in the access log.
+// lineKeeper stores the access log lines of a visit.
 type lineKeeper struct{}
 
 var accessSchema = httplog.Schema{ResponseStatus: "status", ResponseBytes: "bytes"}
@@ -289,39 +289,39 @@ func (lineKeeper) Handle(ctx context.Context, r slog.Record) error {
 	return nil
 }
 
-// ask is a request. Its zero value is the usual one, but for the key.
+// ask describes a request. The zero value is the usual request, apart from the key.
 type ask struct {
-	method   string // "": POST
-	path     string // "": /payments
+	method   string // empty: POST
+	path     string // empty: /payments
 	key      string
-	stranger bool   // has no token
-	origin   string // "": the shop
-	gzip     bool   // the client takes it
+	stranger bool   // the request has no token
+	origin   string // empty: the shop
+	gzip     bool   // the client accepts gzip
 	body     string
-	do       string // see pay
+	do       string // the behaviour of pay
 	hurry    bool
 }
 
-// reply is an answer as it was sent, and as the client reads it.
+// reply is an answer as sent, and as the client reads it.
 type reply struct {
 	*visit
 	status int
 	header http.Header
 	raw    []byte
 	body   string
-	gzip   bool // the client takes it
+	gzip   bool // the client accepts gzip
 }
 
 func (r reply) replayed() bool { return slices.Equal(r.header[marker], []string{"true"}) }
 
-// send sends a request to a service, and waits until the server is through with it.
-func (w *town) send(t *testing.T, service http.Handler, a ask) reply {
+// send sends a request to a service, and waits until the server has finished the request.
+func (w *orderServer) send(t *testing.T, service http.Handler, a ask) reply {
 	t.Helper()
 	return w.sendPatiently(t, service, a, 0)
 }
 
-// sendPatiently lets a handler that is too late wait until the client has an answer, but not for ever.
-func (w *town) sendPatiently(t *testing.T, service http.Handler, a ask, patience time.Duration) reply {
+// sendPatiently makes a late handler wait until the client has an answer, for at most patience.
+func (w *orderServer) sendPatiently(t *testing.T, service http.Handler, a ask, patience time.Duration) reply {
 	t.Helper()
 	v := &visit{
 		service: service, patience: patience,
@@ -334,7 +334,7 @@ func (w *town) sendPatiently(t *testing.T, service http.Handler, a ask, patience
 	method, path := cmp.Or(a.method, http.MethodPost), cmp.Or(a.path, "/payments")
 	r, err := http.NewRequestWithContext(t.Context(), method, w.url+path, strings.NewReader(cmp.Or(a.body, "4200")))
 	require.NoError(t, err)
-	r.GetBody = nil // else net/http repeats a request whose connection broke
+	r.GetBody = nil // otherwise net/http repeats a request whose connection broke
 	for name, value := range map[string]string{
 		"Visit": id, "Idempotency-Key": a.key, "Do": a.do, "Origin": cmp.Or(a.origin, origin),
 		"Authorization":   map[bool]string{false: "Bearer alice"}[a.stranger],
@@ -346,7 +346,7 @@ func (w *town) sendPatiently(t *testing.T, service http.Handler, a ask, patience
 		}
 	}
 	if method == http.MethodOptions {
-		r.Header.Del("Idempotency-Key") // a browser sends its name only
+		r.Header.Del("Idempotency-Key") // a browser sends only the name of the field
 		r.Header.Set("Access-Control-Request-Method", http.MethodPost)
 		r.Header.Set("Access-Control-Request-Headers", "authorization,idempotency-key")
 	}
@@ -360,7 +360,7 @@ func (w *town) sendPatiently(t *testing.T, service http.Handler, a ask, patience
 	return reply{v, resp.StatusCode, resp.Header, raw, readable(t, resp.Header, raw), a.gzip}
 }
 
-// readable returns a body without its compression.
+// readable returns a body, decompressed.
 func readable(t *testing.T, header http.Header, raw []byte) string {
 	t.Helper()
 	if header.Get("Content-Encoding") == "" || len(raw) == 0 {
@@ -373,7 +373,7 @@ func readable(t *testing.T, header http.Header, raw []byte) string {
 	return string(body)
 }
 
-// lasting returns the fields of an answer that a retry must have as well.
+// lasting returns the fields of an answer that the answer to a retry must also have.
 func (r reply) lasting(but ...string) http.Header {
 	h := maps.Clone(r.header)
 	for _, name := range append(but, "Date", "X-Request-Id", marker) {
@@ -382,7 +382,7 @@ func (r reply) lasting(but ...string) http.Header {
 	return h
 }
 
-// total returns how many times the handler ran.
+// total returns the number of the handler's runs.
 func total(replies ...reply) (runs int) {
 	for _, r := range replies {
 		r.mu.Lock()

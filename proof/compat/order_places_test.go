@@ -15,12 +15,12 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// A place is where a middleware belongs, and a row of the table in docs/mounting.md. TestOrders shows what happens in this
-// place.
+// place is the position of a middleware, and a row of the table in docs/mounting.md. TestOrders shows what happens
+// in this position.
 type place struct {
 	what, where string
-	otherwise   string                        // what happens in another place
-	shows       []func(t *testing.T, w *town) // show otherwise; empty if TestOrders does, which tries both places
+	otherwise   string                               // what happens in a different position
+	shows       []func(t *testing.T, w *orderServer) // show otherwise; empty if TestOrders tries both positions
 }
 
 var places = []place{
@@ -57,17 +57,17 @@ var places = []place{
 		"what reads the body, such as a CSRF check", "inside",
 		"requests with a key get 500 `body-consumed`", shownBy(bodyReaderOutside),
 	},
-	// TestChiThrottle shows both places.
+	// TestChiThrottle shows both positions.
 	{"rate limit", "either", "outside, every request counts; inside, only runs of the handler", nil},
 	{"recovery, chi's `Timeout`", "either", "the same in both places", nil},
 }
 
-func shownBy(tests ...func(*testing.T, *town)) []func(*testing.T, *town) { return tests }
+func shownBy(tests ...func(*testing.T, *orderServer)) []func(*testing.T, *orderServer) { return tests }
 
-// What is in the wrong place goes wrong in the way that docs/mounting.md tells.
+// A middleware in the wrong position fails in the way that docs/mounting.md describes.
 func TestMisplaced(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
+	w := newOrderServer(t)
 	for _, p := range places {
 		for i, shows := range p.shows {
 			t.Run(fmt.Sprintf("%s/%d", p.what, i), func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestMisplaced(t *testing.T) {
 	}
 }
 
-func outsideOfRouter(t *testing.T, w *town) {
+func outsideOfRouter(t *testing.T, w *orderServer) {
 	right := w.send(t, w.open(order{authentication, guarding}), ask{key: rand.Text(), path: "/refunds"})
 	require.Equal(t, 404, right.status)
 	require.Empty(t, right.settled)
@@ -98,14 +98,14 @@ func outsideOfRouter(t *testing.T, w *town) {
 	require.Zero(t, total(first, retry))
 }
 
-func insideNobody(t *testing.T, w *town) {
+func insideNobody(t *testing.T, w *orderServer) {
 	r := w.send(t, w.open(order{guarding, authentication}), ask{key: rand.Text()})
 	require.Equal(t, 401, r.status)
 	require.Contains(t, r.body, "user-unknown")
 	require.Zero(t, total(r))
 }
 
-func insideStranger(t *testing.T, w *town) {
+func insideStranger(t *testing.T, w *orderServer) {
 	careless := newMiddleware(t, newStore(), idempotency.Options{})
 	service := careless.Handler(bearer(http.HandlerFunc(pay)))
 	key := rand.Text()
@@ -116,7 +116,7 @@ func insideStranger(t *testing.T, w *town) {
 	require.Equal(t, 401, w.send(t, service, ask{key: rand.Text(), stranger: true}).status)
 }
 
-func insideCORS(t *testing.T, w *town) {
+func insideCORS(t *testing.T, w *orderServer) {
 	service := w.open(order{authentication, guarding, crossOrigin})
 	key := rand.Text()
 	first := w.send(t, service, ask{key: key})
@@ -129,12 +129,12 @@ func insideCORS(t *testing.T, w *town) {
 	require.NotContains(t, refusal.header, "Access-Control-Allow-Origin")
 }
 
-func corsInsideAuthentication(t *testing.T, w *town) {
+func corsInsideAuthentication(t *testing.T, w *orderServer) {
 	service := w.open(order{authentication, crossOrigin, guarding})
 	require.Equal(t, 401, w.send(t, service, ask{method: http.MethodOptions, stranger: true}).status)
 }
 
-func insideCompression(t *testing.T, w *town) {
+func insideCompression(t *testing.T, w *orderServer) {
 	service := w.open(order{authentication, guarding, compression})
 	key := rand.Text()
 	first := w.send(t, service, ask{key: key, gzip: true})
@@ -145,7 +145,7 @@ func insideCompression(t *testing.T, w *town) {
 	require.Equal(t, first.raw, plain.raw)
 }
 
-func insideTimeoutHandler(t *testing.T, w *town) {
+func insideTimeoutHandler(t *testing.T, w *orderServer) {
 	service := w.open(order{authentication, guarding, deadline})
 	key := rand.Text()
 	first := w.send(t, service, ask{key: key, do: "hang", hurry: true})
@@ -155,17 +155,17 @@ func insideTimeoutHandler(t *testing.T, w *town) {
 	retry := w.send(t, service, ask{key: key})
 	require.Equal(t, 201, retry.status)
 	eventually(t, func() bool { return total(first, retry) == 2 }, "both have run")
-	require.NotPanics(t, func() { close(first.goOn) }) // the first still runs
+	require.NotPanics(t, func() { close(first.goOn) }) // the first handler still runs
 	receive(t, first.finished)
 }
 
-func logInsideRecovery(t *testing.T, w *town) {
+func logInsideRecovery(t *testing.T, w *orderServer) {
 	r := w.send(t, w.open(order{recovery, accessLog, authentication, guarding}), ask{key: rand.Text(), do: "panic"})
 	require.Equal(t, 500, r.status)
 	require.Equal(t, []accessLine{{200, 0}}, r.lines)
 }
 
-func insideRequestID(t *testing.T, w *town) {
+func insideRequestID(t *testing.T, w *orderServer) {
 	r := chi.NewRouter()
 	r.Use(middleware.RequestID, bearer)
 	r.With(w.guard.Handler, freshID).Post("/payments", pay)
@@ -176,17 +176,17 @@ func insideRequestID(t *testing.T, w *town) {
 	require.Equal(t, first.header["X-Request-Id"], retry.header["X-Request-Id"])
 }
 
-func bodyReaderOutside(t *testing.T, w *town) {
+func bodyReaderOutside(t *testing.T, w *orderServer) {
 	r := w.send(t, w.reading(guarding), ask{key: rand.Text()})
 	require.Equal(t, 500, r.status)
 	require.Contains(t, r.body, "body-consumed")
 	require.Zero(t, total(r))
 }
 
-// What reads the body reads all of it inside of the guard.
+// A middleware that reads the body reads all of the body inside the guard.
 func TestReadsInside(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
+	w := newOrderServer(t)
 	service := w.reading(authentication)
 	key := rand.Text()
 	first, retry := w.send(t, service, ask{key: key}), w.send(t, service, ask{key: key})
@@ -196,9 +196,9 @@ func TestReadsInside(t *testing.T) {
 	require.Equal(t, first.lasting(), retry.lasting())
 }
 
-// reading returns a service with a middleware that reads the body. If next is the guard, it is outside of that, else
-// inside.
-func (w *town) reading(next part) http.Handler {
+// reading returns a service with a middleware that reads the body. If next is the guard, the middleware is inside
+// the guard; otherwise the middleware is outside.
+func (w *orderServer) reading(next part) http.Handler {
 	reads := func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body)
@@ -213,7 +213,7 @@ func (w *town) reading(next part) http.Handler {
 	return bearer(w.guard.Handler(reads(handler)))
 }
 
-// The page says what TestOrders and TestMisplaced show.
+// The page describes the results of TestOrders and TestMisplaced.
 func TestOrderTable(t *testing.T) {
 	t.Parallel()
 	requireTable(t, "../../docs/mounting.md", orderTable())

@@ -18,15 +18,15 @@ import (
 
 var everyOrder = flag.Bool("orders", false, "try every order of middlewares, not a sample")
 
-// sampled says that one order of so many is tried, unless -orders is given. It is prime, so that the sample has no
-// pattern of its own.
+// sampled is the size of the sample: without -orders, one in sampled orders is tried. The number is prime, so that
+// the sample has no pattern.
 const sampled = 47
 
-// A rule says that the first part belongs outside of the second.
+// rule says that the first part belongs outside the second part.
 type rule struct{ outer, inner part }
 
-// rules are what an order must obey to make sense. All that they do not tell is free. TestMisplaced shows for each of
-// them what goes wrong otherwise.
+// rules are the constraints on a sensible order. The rules leave all other positions free. TestMisplaced shows for
+// each rule what goes wrong otherwise.
 var rules = []rule{
 	{authentication, guarding},
 	{crossOrigin, authentication},
@@ -35,7 +35,7 @@ var rules = []rule{
 	{deadline, guarding},
 }
 
-// orders returns every order that makes sense, with each of the two timeouts.
+// orders returns every sensible order, with each of the two timeouts.
 var orders = sync.OnceValue(func() (all []order) {
 	for _, late := range []part{ctxTimeout, deadline} {
 		parts := []part{tracing, accessLog, recovery, crossOrigin, compression, late, authentication, guarding}
@@ -44,7 +44,7 @@ var orders = sync.OnceValue(func() (all []order) {
 	return all
 })
 
-// permute calls do with head and the rest behind it, in every order that makes sense.
+// permute calls do with each sensible order that begins with head and continues with the parts of rest.
 func permute(rest []part, head order, do func(order)) {
 	if len(rest) == 0 {
 		do(head)
@@ -58,7 +58,7 @@ func permute(rest []part, head order, do func(order)) {
 	}
 }
 
-// belongsOutside reports whether one of the parts belongs outside of p.
+// belongsOutside reports whether one of the parts belongs outside p.
 func belongsOutside(parts []part, p part) bool {
 	return slices.ContainsFunc(rules, func(r rule) bool { return r.inner == p && slices.Contains(parts, r.outer) })
 }
@@ -70,13 +70,13 @@ func sample(all []order) (some []order) {
 	return some
 }
 
-// Whatever stands next to what, and outside of what, in any order, does so in the sample too.
+// The sample has every pair of neighbours, and every pair of outer and inner part, that occurs in any order.
 func TestSampleOfOrders(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, pairs(orders()), pairs(sample(orders())))
 }
 
-// pairs returns which part stands outside of which, and whether next to it.
+// pairs returns the pairs of an outer and an inner part, and whether the two parts are neighbours.
 func pairs(of []order) map[[2]part]map[bool]bool {
 	found := make(map[[2]part]map[bool]bool)
 	for _, o := range of {
@@ -93,38 +93,39 @@ func pairs(of []order) map[[2]part]map[bool]bool {
 	return found
 }
 
-// In every order that makes sense, a retry gets the first answer, and all other middlewares do what they are there for.
-// In proof/compat, "go test -run TestOrders . -orders" tries them all.
+// In every sensible order, a retry gets the first answer, and all other middlewares do their work. In proof/compat,
+// "go test -run TestOrders . -orders" tries all orders.
 func TestOrders(t *testing.T) {
 	t.Parallel()
-	w, all := newTown(t), sample(orders())
+	w, all := newOrderServer(t), sample(orders())
 	if *everyOrder {
 		all = orders()
 	}
 	for _, o := range all {
 		t.Run(o.String(), func(t *testing.T) {
 			t.Parallel()
-			s := street{w, o, w.open(o)}
+			s := orderedService{w, o, w.open(o)}
 			s.retries(t)
 			s.refuses(t)
 			s.panics(t)
 			synctest.Test(t, func(t *testing.T) {
-				w := newTown(t)
-				street{w, o, w.open(o)}.isLate(t)
+				w := newOrderServer(t)
+				orderedService{w, o, w.open(o)}.isLate(t)
 			})
 		})
 	}
 }
 
-// street is a service whose middlewares are in an order.
-type street struct {
-	*town
+// orderedService is a service whose middlewares are in a given order.
+type orderedService struct {
+	*orderServer
 	order
 	service http.Handler
 }
 
-// retries sends a payment, and sends it again with and without gzip, as a stranger, and for something else.
-func (s street) retries(t *testing.T) {
+// retries sends a payment, and then sends the payment again with and without gzip, without a token, and with a
+// different body.
+func (s orderedService) retries(t *testing.T) {
 	t.Helper()
 	key := rand.Text()
 	first := s.ask(t, ask{key: key, gzip: true}, handling)
@@ -158,8 +159,8 @@ func (s street) retries(t *testing.T) {
 	require.Equal(t, 1, total(first, same, plain, stranger, reuse))
 }
 
-// refuses sends what must not reach the guard.
-func (s street) refuses(t *testing.T) {
+// refuses sends requests that must not reach the guard.
+func (s orderedService) refuses(t *testing.T) {
 	t.Helper()
 	preflight := s.ask(t, ask{method: http.MethodOptions, stranger: true}, crossOrigin)
 	require.Equal(t, 200, preflight.status)
@@ -181,8 +182,8 @@ func canonical(lines []string) []string {
 	return lines
 }
 
-// panics lets the handler panic once.
-func (s street) panics(t *testing.T) {
+// panics makes the handler panic once.
+func (s orderedService) panics(t *testing.T) {
 	t.Helper()
 	key := rand.Text()
 	first := s.send(t, s.service, ask{key: key, do: "panic"})
@@ -198,8 +199,8 @@ func (s street) panics(t *testing.T) {
 	require.Equal(t, 2, total(first, retry))
 }
 
-// isLate lets the handler be too late: once it gives up, once it does not.
-func (s street) isLate(t *testing.T) {
+// isLate makes the handler exceed its time: once the handler gives up, once the handler continues.
+func (s orderedService) isLate(t *testing.T) {
 	t.Helper()
 	late := s.late(t, "give up", s.lateStatus())
 	retry := s.ask(t, ask{key: late.key}, handling)
@@ -207,7 +208,7 @@ func (s street) isLate(t *testing.T) {
 	require.False(t, retry.replayed())
 	require.Equal(t, 2, total(late.reply, retry))
 
-	status := http.StatusCreated // chi's timeout cannot stop a handler that does not listen
+	status := http.StatusCreated // chi's timeout cannot stop a handler that ignores its context
 	if slices.Contains(s.order, deadline) {
 		status = http.StatusServiceUnavailable
 	}
@@ -218,7 +219,7 @@ func (s street) isLate(t *testing.T) {
 	require.Equal(t, 1, total(late.reply, retry))
 }
 
-func (s street) lateStatus() int {
+func (s orderedService) lateStatus() int {
 	if slices.Contains(s.order, deadline) {
 		return http.StatusServiceUnavailable
 	}
@@ -231,11 +232,11 @@ type lateReply struct {
 }
 
 // late sends a request that has too little time.
-func (s street) late(t *testing.T, do string, status int) lateReply {
+func (s orderedService) late(t *testing.T, do string, status int) lateReply {
 	t.Helper()
 	patience := shortly
 	if slices.Contains(s.order, deadline) {
-		patience = long // it answers while the handler goes on
+		patience = long // the timeout answers while the handler goes on
 	}
 	key := rand.Text()
 	late := s.sendPatiently(t, s.service, ask{key: key, do: do, hurry: true}, patience)
@@ -245,16 +246,16 @@ func (s street) late(t *testing.T, do string, status int) lateReply {
 	return lateReply{late, key}
 }
 
-// lateBy returns which of the timeouts there is.
-func (s street) lateBy() part {
+// lateBy returns the timeout of the order.
+func (s orderedService) lateBy() part {
 	if slices.Contains(s.order, deadline) {
 		return deadline
 	}
 	return ctxTimeout
 }
 
-// ask sends a request, and checks what the middlewares outside of by, the part that answers it, have made of it.
-func (s street) ask(t *testing.T, a ask, by part) reply {
+// ask sends a request that the part by answers, and checks the effects of the middlewares outside by on the answer.
+func (s orderedService) ask(t *testing.T, a ask, by part) reply {
 	t.Helper()
 	r := s.send(t, s.service, a)
 	s.requireCORS(t, r, by)
@@ -281,14 +282,14 @@ func (s street) ask(t *testing.T, a ask, by part) reply {
 	return r
 }
 
-// requireCORS checks that an answer has the fields of CORS once if CORS is outside of by, and never twice.
-func (s street) requireCORS(t *testing.T, r reply, by part) {
+// requireCORS requires that an answer has the CORS fields once if CORS is outside by, and never twice.
+func (s orderedService) requireCORS(t *testing.T, r reply, by part) {
 	t.Helper()
 	for name, want := range map[string]string{
 		"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": marker,
 	} {
 		switch values := r.header[name]; {
-		case name == "Access-Control-Expose-Headers" && by == crossOrigin: // a preflight does not tell
+		case name == "Access-Control-Expose-Headers" && by == crossOrigin: // a preflight does not have this field
 		case s.outside(crossOrigin, by) || by == crossOrigin:
 			require.Equal(t, []string{want}, values, "%s %v %v", name, r.status, r.header)
 		default:
@@ -304,8 +305,8 @@ func (s street) requireCORS(t *testing.T, r reply, by part) {
 	require.LessOrEqual(t, origins, 1)
 }
 
-// requirePayment checks that a client can read the answer of the handler.
-func (s street) requirePayment(t *testing.T, r reply) {
+// requirePayment requires that a client can read the handler's answer.
+func (s orderedService) requirePayment(t *testing.T, r reply) {
 	t.Helper()
 	require.Equal(t, http.StatusCreated, r.status, r.body)
 	require.Equal(t, payment, r.body)
@@ -318,8 +319,8 @@ func (s street) requirePayment(t *testing.T, r reply) {
 	}
 }
 
-// requireOutcome checks what the observer was told, and that one span says so.
-func (s street) requireOutcome(t *testing.T, r reply, want idempotency.Outcome) {
+// requireOutcome requires that the observer got the outcome, and that one span has the outcome.
+func (s orderedService) requireOutcome(t *testing.T, r reply, want idempotency.Outcome) {
 	t.Helper()
 	require.Equal(t, want, receive(t, r.settled).Outcome)
 	told := 0

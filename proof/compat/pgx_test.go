@@ -23,15 +23,15 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// mail is a job of River.
+// mail is a River job.
 type mail struct {
 	Request string `json:"request"`
 }
 
-// Kind names the job.
+// Kind returns the name of the job.
 func (mail) Kind() string { return "mail" }
 
-// queries is what sqlc generates for pgx.
+// queries is code as sqlc generates it for pgx.
 type queries struct{ db sqlcDB }
 
 type sqlcDB interface {
@@ -47,8 +47,8 @@ func (q *queries) createOrder(ctx context.Context, request string) error {
 
 var errNoStock = errors.New("there is no stock")
 
-// Libraries for pgx take the transaction of a step: what they write is there once if the step succeeds, and not at all if the
-// step fails. A request without a key is served in a transaction of the handler.
+// Libraries for pgx work in the transaction of a step: their rows exist once if the step succeeds, and do not exist
+// if the step fails. A request without a key is served in a transaction of the handler.
 func TestLibrariesOnPgx(t *testing.T) {
 	t.Parallel()
 	pool, jobs := startRiver(t)
@@ -56,7 +56,7 @@ func TestLibrariesOnPgx(t *testing.T) {
 	require.NoError(t, err)
 	libraries := map[string]struct {
 		write func(ctx context.Context, tx pgx.Tx, request string) error
-		count string // of what was written for a request
+		count string // counts the rows of a request
 	}{
 		"River": {func(ctx context.Context, tx pgx.Tx, request string) error {
 			_, err := jobs.InsertTx(ctx, tx, mail{request}, nil)
@@ -68,7 +68,7 @@ func TestLibrariesOnPgx(t *testing.T) {
 	}
 	requests := map[string]struct {
 		key    string
-		fails  error // of the step
+		fails  error // the error of the step
 		status int
 		rows   int // after the request and a retry
 	}{
@@ -121,7 +121,7 @@ func startRiver(t *testing.T) (*pgxpool.Pool, *river.Client[pgx.Tx]) {
 	return pool, jobs
 }
 
-// orderHandler books an order in a step or, if the request has no key, in a transaction of its own.
+// orderHandler books an order in a step. Without a key, the handler uses its own transaction.
 func orderHandler(pool *pgxpool.Pool, book func(ctx context.Context, tx pgx.Tx) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()

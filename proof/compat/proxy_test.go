@@ -20,7 +20,7 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// proxy puts a handler on a server of its own, and a reverse proxy in front of it.
+// proxy puts a handler on its own server, behind a reverse proxy.
 func proxy(t testing.TB, next http.Handler) http.Handler {
 	t.Helper()
 	return proxyTo(t, http1.listen(t, next).URL)
@@ -40,7 +40,8 @@ func proxyTo(t testing.TB, target string) *httputil.ReverseProxy {
 	}
 }
 
-// Outside: the guarded service stands behind a proxy. Inside: the middleware is a gateway in front of a service.
+// In the case "outside", the guarded service is behind a proxy. In the case "inside", the middleware is a gateway
+// in front of a service.
 func TestReverseProxy(t *testing.T) {
 	t.Parallel()
 	wrapped{wrap: proxy, panicked: "502"}.test(t)
@@ -59,8 +60,8 @@ func abortLate(w http.ResponseWriter, _ *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// A gateway in front of a service that knows no keys takes the header away: net/http sends a request with a key and
-// without a body again if a connection breaks that was used before.
+// A gateway removes the header before a service that does not know keys, because net/http repeats a request with a
+// key and without a body if a reused connection breaks.
 func TestReverseProxyTakesTheKeyAway(t *testing.T) {
 	t.Parallel()
 	var requests atomic.Int64
@@ -90,7 +91,8 @@ func TestReverseProxyTakesTheKeyAway(t *testing.T) {
 	require.EqualValues(t, 2, requests.Load())
 }
 
-// A gateway and the service behind it are both guarded. That the service is still at work is no answer.
+// A gateway and the service behind it are both guarded. The service's in-progress refusal does not count as an
+// answer.
 func TestReverseProxyBetweenTwo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -116,7 +118,7 @@ func TestReverseProxyBetweenTwo(t *testing.T) {
 	})
 }
 
-// A gateway says what an error of its upstream means for a retry.
+// A gateway tells clients what an error of its upstream means for a retry.
 func TestReverseProxyDecides(t *testing.T) {
 	t.Parallel()
 	gateway := func(target string) func(testing.TB, http.Handler) http.Handler {

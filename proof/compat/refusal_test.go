@@ -17,20 +17,20 @@ import (
 	"github.com/idempotency-go/idempotency/examples/connect/refusal"
 )
 
-// refused is a way to have a call refused: a guarded procedure, and the calls before the one that is refused.
+// refused is a way to get a call refused: a guarded procedure, and the calls before the refused call.
 type refused struct {
 	code   connect.Code
 	reason string
-	again  bool // after the time that the refusal names
+	again  bool // the call is repeated after the time in the refusal
 	opts   idempotency.Options
-	store  error // that Begin of the store returns
+	store  error // the error of the store's Begin
 	user   idempotency.UserFunc
-	key    string // of all calls
+	key    string // the key of all calls
 	before func(*testing.T, func(cents int64) error)
 	handle func(context.Context) error
 
 	busy    bool          // a call with the key is running
-	entered chan struct{} // tells that it has begun
+	entered chan struct{} // receives a value when that call has begun
 }
 
 var refusals = map[string]refused{
@@ -91,7 +91,7 @@ var refusals = map[string]refused{
 	"key invalid": {code: connect.CodeInvalidArgument, reason: "KEY_INVALID", key: "a,b"},
 }
 
-// Clients of Connect get a refusal as an error of their protocol.
+// Connect clients get a refusal as an error of their protocol.
 func TestConnectRefusals(t *testing.T) {
 	t.Parallel()
 	for name, protocol := range map[string]struct {
@@ -108,7 +108,7 @@ func TestConnectRefusals(t *testing.T) {
 			t.Run(name+"/"+what, func(t *testing.T) {
 				t.Parallel()
 				test := func(t *testing.T) { r.test(t, protocol.wire, protocol.opts) }
-				if r.opts.Lease > 0 { // it lapses
+				if r.opts.Lease > 0 { // the lease lapses
 					synctest.Test(t, test)
 				} else {
 					test(t)
@@ -138,7 +138,7 @@ func (r refused) test(t *testing.T, wire protocol, opts []connect.ClientOption) 
 	r.require(t, call(1))
 
 	if r.before != nil || r.busy {
-		return // a stream is another request
+		return // a stream is a different request
 	}
 	stream, err := connect.NewClient[amount, charged](client, url+procedure+"s", opts...).
 		CallServerStream(ctx, connect.NewRequest(&amount{Value: 1}))
@@ -148,7 +148,7 @@ func (r refused) test(t *testing.T, wire protocol, opts []connect.ClientOption) 
 	require.NoError(t, stream.Close())
 }
 
-// require checks what a client sees of a refusal.
+// require checks how a client sees a refusal.
 func (r refused) require(t *testing.T, err error) {
 	t.Helper()
 	failure, ok := errors.AsType[*connect.Error](err)
@@ -174,7 +174,7 @@ func (r refused) require(t *testing.T, err error) {
 	require.Empty(t, failure.Meta().Get(marker))
 }
 
-// start starts a service with the procedure, and with one that streams.
+// start starts a service with the procedure, and with a streaming procedure.
 func (r refused) start(t *testing.T, wire protocol) (url string, client *http.Client) {
 	t.Helper()
 	handle := func(ctx context.Context) error {
@@ -219,7 +219,7 @@ func (r refused) start(t *testing.T, wire protocol) (url string, client *http.Cl
 	}
 }
 
-// failingStore grants nothing.
+// failingStore fails every Begin.
 type failingStore struct{ err error }
 
 func (s failingStore) Begin(

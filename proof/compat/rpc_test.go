@@ -16,7 +16,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// A service would have generated types and names. Well-known types do for one that needs no generator.
+// A real service has generated types and names. The tests use well-known types, which need no generator.
 type (
 	amount  = wrapperspb.Int64Value
 	charged = wrapperspb.StringValue
@@ -27,32 +27,33 @@ const (
 	procedure   = "/" + serviceName + "/Charge"
 )
 
-// method is what an RPC service does. Its errors are those of grpc-go.
+// method is the code of an RPC service. Its errors are errors of grpc-go.
 type method func(context.Context, *service) error
 
-// rpc is a way to serve a method, and a way to call it.
+// rpc is a way to serve a method, and a way to call the method.
 type rpc struct {
 	name   string
 	proto  protocol
 	serve  func(*service, method) http.Handler
 	client caller
 
-	// status names a code as the client sees it. Nil: by the name of the code.
+	// status returns a code as the client sees it. Nil: the name of the code.
 	status func(codes.Code) string
 
-	// timed calls with a deadline that the server has to keep, and the client does not. Nil if there is no such way.
+	// timed calls with a deadline that the server has to keep, and the client does not keep. Nil if the library has no
+	// such call.
 	timed caller
 
-	// crashes says that a panic of a method ends the process.
+	// crashes is set if a panic of a method ends the process.
 	crashes bool
 
-	// final are transient codes that look like an answer: only their body differs from that of others.
+	// final are transient codes that look like an answer, because only the body distinguishes them from other codes.
 	final []codes.Code
 }
 
 var rpcs = append(append(connectRPCs, grpcRPCs...), gatewayRPCs...)
 
-// transient says which codes are no answer.
+// transient are the codes that do not count as an answer.
 var transient = map[codes.Code]bool{
 	codes.Canceled: true, codes.Unknown: true, codes.DeadlineExceeded: true, codes.ResourceExhausted: true,
 	codes.Aborted: true, codes.Unimplemented: true, codes.Internal: true, codes.Unavailable: true,
@@ -79,7 +80,7 @@ func TestRPC(t *testing.T) {
 	}
 }
 
-// scenario returns what happens when m is called twice.
+// scenario returns the scenario of two calls of m.
 func (r rpc) scenario(m method, first, retry codes.Code, runs int64) scenario {
 	return scenario{
 		proto: r.proto, call: r.client, first: r.shown(first), retry: r.shown(retry), runs: runs,
@@ -87,7 +88,7 @@ func (r rpc) scenario(m method, first, retry codes.Code, runs int64) scenario {
 	}
 }
 
-// runs returns how often a method runs that fails twice.
+// runs returns the expected runs of a method that fails twice.
 func (r rpc) runs(code codes.Code) int64 {
 	if transient[code] && !slices.Contains(r.final, code) {
 		return 2
@@ -95,7 +96,7 @@ func (r rpc) runs(code codes.Code) int64 {
 	return 1
 }
 
-// shown returns what the client sees of a code.
+// shown returns a code as the client sees it.
 func (r rpc) shown(code codes.Code) string {
 	if r.status != nil {
 		return r.status(code)
@@ -105,7 +106,7 @@ func (r rpc) shown(code codes.Code) string {
 
 func charge(context.Context, *service) error { return nil }
 
-// failing fails with a message that must be escaped, and a detail.
+// failing fails with a detail, and with a message that must be escaped.
 func failing(code codes.Code) method {
 	return func(context.Context, *service) error {
 		failure, err := status.New(code, "no:\n50 % é").WithDetails(durationpb.New(time.Hour))
@@ -116,7 +117,7 @@ func failing(code codes.Code) method {
 	}
 }
 
-// decided gives a verdict and fails.
+// decided calls Decide, and fails.
 func decided(verdict idempotency.Verdict, code codes.Code) method {
 	return func(ctx context.Context, _ *service) error {
 		idempotency.Decide(ctx, verdict)
@@ -132,7 +133,7 @@ func awaiting(ctx context.Context, s *service) error {
 	return nil
 }
 
-// ignoring succeeds once its context has ended.
+// ignoring succeeds after its context has ended.
 func ignoring(ctx context.Context, _ *service) error {
 	<-ctx.Done()
 	return nil
@@ -168,7 +169,7 @@ func (r rpc) timeouts(t *testing.T) {
 	t.Run("timeout ignored", ignored.run)
 }
 
-// panic checks that a method that has panicked runs again. What the client is told depends on its library.
+// panic requires that a method runs again after a panic. The client's error depends on the library.
 func (r rpc) panic(t *testing.T) {
 	t.Parallel()
 	s := r.scenario(func(context.Context, *service) error { panic("crash") }, codes.OK, codes.OK, 2)

@@ -47,11 +47,11 @@ type sqlDatabase struct {
 	store idempotency.Store
 	doTx  func(ctx context.Context, name string, fn func(tx *sql.Tx) (good, error)) (good, error)
 
-	// doInTx takes a transaction of a library as it is.
+	// doInTx runs a step in an existing transaction of a library.
 	doInTx func(ctx context.Context, tx any, name string, fn func() (good, error)) (good, error)
 
-	table string // makes the table of goods
-	bind  int    // how parameters are written, for sqlx
+	table string // the statement that makes the table of goods
+	bind  int    // the placeholder style, for sqlx
 	ent   string
 	bun   func() schema.Dialect
 }
@@ -60,9 +60,9 @@ var sqlDatabases = map[string]func(*testing.T) sqlDatabase{
 	"PostgreSQL": onPostgres, "SQLite": onSQLite, "MariaDB": onMariaDB,
 }
 
-// What is built on database/sql takes the transaction of a step, and a step takes the transaction of a library. Each library
-// inserts a row and reads it. The row is there once, with the result of the step, although the first request fails behind the
-// step.
+// Libraries on database/sql work in the transaction of a step, and a step works in the transaction of a library.
+// Each library inserts a row, and reads the row. The row exists once, with the result of the step, although the
+// first request fails after the step.
 func TestLibrariesOnSQL(t *testing.T) {
 	t.Parallel()
 	for name, start := range sqlDatabases {
@@ -88,7 +88,7 @@ func TestLibrariesOnSQL(t *testing.T) {
 	}
 }
 
-// run has a handler fail behind its step, and then succeed.
+// run makes a handler fail after its step, and then succeed.
 func (d sqlDatabase) run(t *testing.T, step func(ctx context.Context, name string) (good, error)) {
 	status := http.StatusServiceUnavailable
 	var results []good
@@ -138,7 +138,7 @@ func (d sqlDatabase) inTxOfBun(ctx context.Context, name string) (inserted good,
 	return inserted, err
 }
 
-// inTxOfEnt uses the driver that ent.NewClient is given.
+// inTxOfEnt uses the driver of the ent client.
 func (d sqlDatabase) inTxOfEnt(ctx context.Context, name string) (inserted good, err error) {
 	tx, err := entsql.OpenDB(d.ent, d.db).BeginTx(ctx, nil)
 	if err != nil {
@@ -199,7 +199,7 @@ func onMariaDB(t *testing.T) sqlDatabase {
 	}
 }
 
-// closed returns db, which is closed at the end of the test.
+// closed returns db, and closes db at the end of the test.
 func closed(t *testing.T, db *sql.DB) *sql.DB {
 	t.Cleanup(func() { assert.NoError(t, db.Close()) })
 	return db
@@ -223,7 +223,7 @@ func (d sqlDatabase) insertByBun(ctx context.Context, tx *sql.Tx, name string) (
 	return inserted, err
 }
 
-// insertByEnt uses the driver that ent.NewClient is given.
+// insertByEnt uses the driver of the ent client.
 func (d sqlDatabase) insertByEnt(ctx context.Context, tx entsql.ExecQuerier, name string) (inserted good, err error) {
 	db, builder := entsql.NewDriver(d.ent, entsql.Conn{ExecQuerier: tx}), entsql.Dialect(d.ent)
 	query, args := builder.Insert("goods").Columns("name").Values(name).Query()

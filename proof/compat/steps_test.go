@@ -28,8 +28,8 @@ import (
 	"github.com/idempotency-go/idempotency/step"
 )
 
-// A handler of each framework charges in a step. Its first attempt fails after that. The retry does not charge again,
-// and a third request gets the answer.
+// A handler of each framework charges in a step. The first attempt fails after the step. The retry does not charge
+// again, and a third request gets the answer.
 func TestStepsInFrameworks(t *testing.T) {
 	t.Parallel()
 	for name, serve := range map[string]func(*testing.T, stepped) http.Handler{
@@ -64,10 +64,10 @@ func TestStepsInFrameworks(t *testing.T) {
 	}
 }
 
-// stepped is the work of a handler, whatever the framework.
+// stepped is the work of a handler, for any framework.
 type stepped func(context.Context) (string, error)
 
-// answer returns the status and the body that a handler answers with.
+// answer returns the status and the body of the handler's answer.
 func (p stepped) answer(ctx context.Context) (status int, body string) {
 	charge, err := p(ctx)
 	if err != nil {

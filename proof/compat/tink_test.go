@@ -27,7 +27,7 @@ func (c tinkCipher) Decrypt(_ context.Context, sealed, aad []byte) ([]byte, erro
 	return c.AEAD.Decrypt(sealed, aad)
 }
 
-// tinkService seals with data keys that a key management service encrypts.
+// tinkService seals with data keys, which a key management service encrypts.
 type tinkService struct{ tink.AEADWithContext }
 
 func (c tinkService) Encrypt(ctx context.Context, plain, aad []byte) ([]byte, error) {
@@ -62,7 +62,7 @@ func newKeyset(t *testing.T) (*keyset.Manager, tink.AEAD) {
 	return keys, openKeyset(t, keys)
 }
 
-// addKey adds a key to a keyset, and makes it the one that encrypts.
+// addKey adds a key to a keyset, and makes the new key the encrypting key.
 func addKey(t *testing.T, keys *keyset.Manager) {
 	t.Helper()
 	id, err := keys.Add(aead.AES256GCMKeyTemplate())
@@ -110,7 +110,8 @@ func TestTinkConforms(t *testing.T) {
 	}
 }
 
-// A keyset rotates by itself. What another keyset has sealed, or is bound to another operation, is not opened.
+// A rotation of the keyset needs no other change. Records sealed by a different keyset, or bound to a different
+// operation, are rejected.
 func TestTinkKeysetRotates(t *testing.T) {
 	t.Parallel()
 	inner, secret := idempotency.NewMemoryStore(idempotency.MemoryOptions{}), newSecret()
