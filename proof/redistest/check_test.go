@@ -20,8 +20,8 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// masters are the ways to reach a master, whose replicas Check has to find. Each returns what makes the server at an
-// address its replica.
+// masters are the ways to reach a master whose replicas Check has to find. Each way returns a function that turns
+// the server at an address into a replica of the master.
 var masters = map[string]func(*testing.T) (client redis.Cmdable, follow func(replica *redis.Client)){
 	"one server": func(t *testing.T) (redis.Cmdable, func(*redis.Client)) {
 		master := servertest.Redis(t, "--repl-diskless-sync-delay", "0")
@@ -56,7 +56,7 @@ func replicaOf(t *testing.T, server *servertest.Server) func(*redis.Client) {
 	}
 }
 
-// awaitReplica waits until the master tells the port that the replica has announced, or its own.
+// awaitReplica waits until the master reports the announced port of the replica, or the replica's own port.
 func awaitReplica(t *testing.T, master, replica *redis.Client) {
 	told := replica.ConfigGet(t.Context(), "*port").Val()
 	port := told["replica-announce-port"]
@@ -68,7 +68,7 @@ func awaitReplica(t *testing.T, master, replica *redis.Client) {
 	})
 }
 
-// Each setting of a server that is unsafe is found alone.
+// Check finds each unsafe setting of a server when all other settings are safe.
 func TestRedisCheckFindsEachSetting(t *testing.T) {
 	t.Parallel()
 	client := testservice.NewRedisClient(t, servertest.Redis(t, "--appendonly", "yes", "--appendfsync", "always").Addr())
@@ -97,7 +97,8 @@ func TestRedisCheckFindsEachSetting(t *testing.T) {
 	}
 }
 
-// A replica that answers need not have is one that a failover by command may promote.
+// If an answer needs fewer replicas than the master has, a failover by command may promote a replica without the
+// answer.
 func TestRedisCheckOfTooFewReplicas(t *testing.T) {
 	t.Parallel()
 	safe := []string{"--appendonly", "yes", "--appendfsync", "always", "--repl-diskless-sync-delay", "0"}
@@ -124,12 +125,12 @@ func TestFindings(t *testing.T) {
 	require.Equal(t, []error{unsafe, lost}, idempotency.Findings(errors.Join(nil, unsafe, lost)))
 }
 
-// clocks returns what Check says about clocks.
-func clocks(t *testing.T, client redis.Cmdable) (findings []*idempotency.UnsafeSetting) {
+// readClockFindings returns the findings of Check about clocks.
+func readClockFindings(t *testing.T, client redis.Cmdable) (findings []*idempotency.UnsafeSetting) {
 	t.Helper()
 	err := idempotency.NewRedisStore(client, idempotency.RedisOptions{}).Check(t.Context())
 	for _, found := range idempotency.Findings(err) {
-		finding, ok := found.(*idempotency.UnsafeSetting) // itself: in a Cluster, too, the findings stand side by side
+		finding, ok := found.(*idempotency.UnsafeSetting) // unwrapped, because even the findings of a Cluster are joined side by side
 		require.True(t, ok, "not a finding: %v", found)
 		if finding.Setting == "clock" {
 			findings = append(findings, finding)
@@ -138,7 +139,8 @@ func clocks(t *testing.T, client redis.Cmdable) (findings []*idempotency.UnsafeS
 	return findings
 }
 
-// A replica announces the address of a server with another clock, which it is for whoever asks there.
+// A replica announces the address of a server with a different clock, so Check asks that server for the replica's
+// time.
 func TestRedisCheckOfClocks(t *testing.T) {
 	t.Parallel()
 	for name, start := range masters {
@@ -158,13 +160,13 @@ func TestRedisCheckOfClocks(t *testing.T) {
 				"--cluster-enabled", map[bool]string{true: "yes", false: "no"}[name == "Cluster"])
 			follow(testservice.NewRedisClient(t, replica.Addr()))
 			for skew, value := range map[time.Duration]string{
-				3 * time.Second: `^[123](\.\d+)?s ahead of its master's$`, // less by half of the time that the question took
+				3 * time.Second: `^[123](\.\d+)?s ahead of its master's$`, // less by up to half of the round trip
 				-time.Hour:      `^(1h0m0|59m5\d)(\.\d+)?s behind its master's$`,
 			} {
 				ahead.Store(int64(skew))
 				var findings []*idempotency.UnsafeSetting
-				testservice.Until(t, func() bool { // Check passes over a replica that does not answer within a second
-					findings = clocks(t, client)
+				testservice.Until(t, func() bool { // Check skips a replica that does not answer within a second
+					findings = readClockFindings(t, client)
 					return len(findings) > 0
 				})
 				require.Len(t, findings, 1)
@@ -173,24 +175,24 @@ func TestRedisCheckOfClocks(t *testing.T) {
 				require.NotEmpty(t, findings[0].Risk)
 			}
 			ahead.Store(0)
-			require.Empty(t, clocks(t, client))
+			require.Empty(t, readClockFindings(t, client))
 			fake.Close()
-			require.Empty(t, clocks(t, client), "a replica that cannot be reached")
+			require.Empty(t, readClockFindings(t, client), "a replica that cannot be reached")
 		})
 	}
 }
 
-// What the network adds to a reply is not a difference of clocks.
+// A slow network does not count as a difference between clocks.
 func TestRedisCheckOfClocksFarAway(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t, "--repl-diskless-sync-delay", "0")
 	replicaOf(t, server)(testservice.NewRedisClient(t, servertest.Redis(t, "--replica-announce-ip", "127.0.0.1").Addr()))
 	client := testservice.NewRedisClient(t, server.Addr(), testservice.WithContextTimeout)
 	client.AddHook(slowReply("time"))
-	require.Empty(t, clocks(t, client))
+	require.Empty(t, readClockFindings(t, client))
 }
 
-// slowReply is a hook by which the reply to a command takes 1.2 seconds more.
+// slowReply is a hook that delays the reply to the named command by 1.2 seconds.
 type slowReply string
 
 func (slowReply) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -211,10 +213,10 @@ func (command slowReply) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func TestRedisCheckWithoutTime(t *testing.T) {
 	t.Parallel()
 	client := testservice.NewRedisClient(t, servertest.Redis(t, "--rename-command", "TIME", "").Addr())
-	require.Empty(t, clocks(t, client))
+	require.Empty(t, readClockFindings(t, client))
 }
 
-// unsafeSettings returns the settings that Check finds fault with.
+// unsafeSettings returns the settings that Check reports.
 func unsafeSettings(t testing.TB, client redis.Cmdable) []string {
 	t.Helper()
 	return unsafeWith(t, client, idempotency.RedisOptions{})
@@ -309,7 +311,7 @@ func TestRedisCheck(t *testing.T) {
 	})
 }
 
-// infoHook answers INFO in place of a server, and CONFIG with an error.
+// infoHook answers INFO instead of the server, and fails CONFIG.
 type infoHook string
 
 func (infoHook) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -329,7 +331,7 @@ func (info infoHook) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// Check names each right that the user of Redis lacks, before the first request does.
+// Check names each missing right of the Redis user before the first request needs the right.
 func TestRedisCheckNamesMissingRights(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t, "--appendonly", "yes", "--appendfsync", "always")

@@ -21,7 +21,7 @@ import (
 	"github.com/idempotency-go/idempotency/stores/cache"
 )
 
-// These are clients as a service may wrap them, for example to count commands.
+// These clients wrap go-redis as a service may do, for example to count commands.
 type (
 	wrapped struct {
 		redis.UniversalClient
@@ -30,13 +30,13 @@ type (
 	hidden    struct{ wrapped }
 	delegates struct {
 		redis.Cmdable
-		next *delegates // itself
+		next *delegates // the client itself
 	}
 )
 
-// A Ring moves the keys of a server that it cannot reach to the other servers, which do not have the records. So a completed
-// operation would run again, with Abandoned: Refuse as well. A Pipeliner sends nothing until Exec is called, and a single
-// connection that has broken stays broken.
+// RedisStore rejects clients that cannot keep records. A Ring moves the keys of an unreachable server to the other
+// servers, which lack the records, so a completed operation would run again, even with Abandoned: Refuse. A
+// Pipeliner sends nothing until the call of Exec. A single connection stays broken after a fault.
 func TestRedisClientsThatCannotKeepRecords(t *testing.T) {
 	t.Parallel()
 	server, single := testservice.NewMiniredis(t)
@@ -52,7 +52,7 @@ func TestRedisClientsThatCannotKeepRecords(t *testing.T) {
 	circleOfRing.next = circleOfRing
 	for name, test := range map[string]struct {
 		client redis.Cmdable
-		names  string // nothing: the client is accepted
+		names  string // empty: the client is accepted
 	}{
 		"ring":               {ring, "*redis.Ring"},
 		"ring, embedded":     {struct{ *redis.Ring }{ring}, "*redis.Ring"},
@@ -93,7 +93,7 @@ func TestRedisClientsThatCannotKeepRecords(t *testing.T) {
 	}
 }
 
-// A connection can be told to know no deadline at all. A step ends by the deadline of its context all the same, and so does Check.
+// A connection without timeouts ignores deadlines. Even so, a step and Check end at the deadline of their context.
 func TestRedisClientsWithoutTimeouts(t *testing.T) {
 	t.Parallel()
 	const none = -2
@@ -146,7 +146,7 @@ func TestRedisClientsWithoutTimeouts(t *testing.T) {
 	}
 }
 
-// slotsOf returns a table of slots that gives each server a part of them, and the last one the rest.
+// slotsOf returns a table of slots that gives each server an equal part, and the last server the remainder.
 func slotsOf(addrs ...string) (slots []redis.ClusterSlot) {
 	const all = 16384
 	for i, addr := range addrs {
@@ -157,8 +157,8 @@ func slotsOf(addrs ...string) (slots []redis.ClusterSlot) {
 	return slots
 }
 
-// A service can tell its client by itself which server has a key. Servers of a Cluster refuse the keys of others then, and any
-// other servers do not, so Check names them.
+// A service can tell its client which server has a key. Servers of a Cluster then refuse the keys of other servers,
+// but independent servers accept any key, so Check reports independent servers.
 func TestRedisCheckOfSlotsByTheService(t *testing.T) {
 	t.Parallel()
 	servers := func(args ...string) (addrs []string) {
@@ -170,7 +170,7 @@ func TestRedisCheckOfSlotsByTheService(t *testing.T) {
 	apart, cluster := servers(), servers("--cluster-enabled", "yes")
 	for name, test := range map[string]struct{ addrs, findings []string }{
 		"servers":           {apart, []string{"cluster_enabled", "cluster_enabled"}},
-		"one server":        {apart[:1:1], nil}, // the client appends to it
+		"one server":        {apart[:1:1], nil}, // the capacity makes the client's append copy the slice
 		"servers that know": {cluster, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -184,7 +184,7 @@ func TestRedisCheckOfSlotsByTheService(t *testing.T) {
 	}
 }
 
-// Whatever else a client of go-redis may be told makes no difference.
+// No other option of go-redis clients makes a difference.
 func TestRedisClientsConform(t *testing.T) {
 	t.Parallel()
 	for name, edit := range map[string]func(*redis.Options){
@@ -207,8 +207,8 @@ func TestRedisClientsConform(t *testing.T) {
 	}
 }
 
-// A client of a Cluster that reads from replicas, which may be behind their masters, still asks only masters about records, also
-// while a slot moves.
+// A Cluster client that reads from replicas, which may be behind their masters, still asks only masters about
+// records, even while a slot moves.
 func TestRedisClientsThatReadFromReplicas(t *testing.T) {
 	t.Parallel()
 	nodes := servertest.RedisClusterWithReplicas(t).Nodes()
@@ -238,7 +238,7 @@ func TestRedisClientsThatReadFromReplicas(t *testing.T) {
 				return newClusterClient(opts)
 			})
 			store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: name})
-			for i := range 20 { // slots
+			for i := range 20 { // i is the slot
 				settleOnce(t, store, testservice.NumberedKey(i))
 			}
 			require.Len(t, testservice.MustList(t, store).Entries, 20)
@@ -252,7 +252,7 @@ func TestRedisClientsThatReadFromReplicas(t *testing.T) {
 			if name == "route by latency" { // the nearest server may be a master
 				return
 			}
-			testservice.Until(t, func() bool { // what the service itself reads comes from a replica
+			testservice.Until(t, func() bool { // the service's own reads come from a replica
 				_ = client.Get(t.Context(), "another").Err()
 				return len(readsOf(t, replicas)) > 0
 			})
@@ -283,7 +283,7 @@ func newClusterClient(opts *redis.ClusterOptions) *redis.ClusterClient {
 	return cluster
 }
 
-// awaitReplicas opens clients until there is one that knows so many replicas.
+// awaitReplicas opens clients until a client knows the given number of replicas.
 func awaitReplicas(t *testing.T, number int32, open func() *redis.ClusterClient) (client *redis.ClusterClient) {
 	testservice.Until(t, func() bool {
 		client = open()
@@ -302,7 +302,7 @@ func awaitReplicas(t *testing.T, number int32, open func() *redis.ClusterClient)
 	return client
 }
 
-// settleOnce takes each step of an operation once, and looks at it.
+// settleOnce executes each step of an operation once, and then inspects the operation.
 func settleOnce(t *testing.T, store *idempotency.RedisStore, key idempotency.Key) {
 	t.Helper()
 	claim := testservice.MustClaim(t, store, key, testservice.AttemptFor(time.Hour)).(idempotency.Checkpointer)
@@ -316,7 +316,7 @@ func settleOnce(t *testing.T, store *idempotency.RedisStore, key idempotency.Key
 	testservice.MustRead(t, store, key)
 }
 
-// duringMove calls look while oneSlot moves from its master to another one, and takes the move back.
+// duringMove calls look while oneSlot moves from its master to another master, and then reverts the move.
 func duringMove(t *testing.T, client *redis.ClusterClient, masters []*redis.Client, look func()) {
 	t.Helper()
 	owner, err := client.MasterForKey(t.Context(), oneSlot)
@@ -341,7 +341,8 @@ func duringMove(t *testing.T, client *redis.ClusterClient, masters []*redis.Clie
 	move(from, "STABLE")
 }
 
-// A client that finds the master by Sentinel, and reads from replicas by itself, keeps records on the master, and follows it.
+// A failover client that reads from replicas for the service keeps its records on the master, and follows a new
+// master.
 func TestRedisFailoverClusterClient(t *testing.T) {
 	t.Parallel()
 	sentinel := servertest.RedisSentinel(t, 1)
@@ -378,8 +379,8 @@ func TestRedisFailoverClusterClient(t *testing.T) {
 
 }
 
-// readsOf returns which commands that read, or run a script, the replicas have carried out. A master sends a replica none of
-// these: the effects of a script are replicated, not the script.
+// readsOf returns the reading commands and scripts that the replicas have executed. A master never sends these to a
+// replica, because Redis replicates the effects of a script instead of the script.
 func readsOf(t *testing.T, replicas []*redis.Client) (commands []string) {
 	t.Helper()
 	for _, replica := range replicas {

@@ -1,3 +1,4 @@
-// Package redistest has tests that bring a [idempotency.RedisStore] into trouble: lost and late messages, servers that hang,
-// crash, fill up or fail over, pools without a free connection, replicas that lag. They know the library by what it exports.
+// Package redistest tests a [idempotency.RedisStore] under faults: lost and late messages, hanging servers, crashes, full
+// servers, failovers, pools without a free connection, and lagging replicas. The tests use only the exported API of the
+// library.
 package redistest

@@ -21,11 +21,11 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// redisNetwork is a client and what stands between it and its servers.
+// redisNetwork is a client, with the proxies between the client and its servers.
 type redisNetwork struct {
 	client  redis.Cmdable
 	servers []*servertest.Server
-	proxies []*servertest.Proxy // one for each server
+	proxies []*servertest.Proxy // one proxy for each server
 }
 
 func (n *redisNetwork) inject(rule servertest.Rule) {
@@ -41,7 +41,7 @@ func (n *redisNetwork) strikes() (sum int) {
 	return sum
 }
 
-// newRedisNetwork starts one server with a proxy.
+// newRedisNetwork starts one server behind a proxy.
 func newRedisNetwork(t *testing.T, edits ...func(*redis.Options)) *redisNetwork {
 	server := servertest.Redis(t)
 	proxy := servertest.NewProxy(t, server.Addr())
@@ -49,7 +49,7 @@ func newRedisNetwork(t *testing.T, edits ...func(*redis.Options)) *redisNetwork 
 	return &redisNetwork{client, []*servertest.Server{server}, []*servertest.Proxy{proxy}}
 }
 
-// redisNetworks are the ways to reach Redis for which no fault may make a difference.
+// redisNetworks are the ways to reach Redis that every fault must leave without a visible effect.
 var redisNetworks = map[string]func(*testing.T) *redisNetwork{
 	"default client": func(t *testing.T) *redisNetwork { return newRedisNetwork(t) },
 	"client without retries": func(t *testing.T) *redisNetwork {
@@ -85,7 +85,8 @@ var redisNetworks = map[string]func(*testing.T) *redisNetwork{
 	},
 }
 
-// loadScripts loads the scripts of the store, and returns what each step has on the wire.
+// loadScripts loads the scripts of the store, and returns a text of each step that identifies the step's command on
+// the wire.
 func (n *redisNetwork) loadScripts(t *testing.T) map[string]string {
 	t.Helper()
 	patterns := map[string]string{"claim": "nx\r\n$3\r\nget\r\n"}
@@ -111,15 +112,15 @@ func (n *redisNetwork) loadScripts(t *testing.T) map[string]string {
 	return patterns
 }
 
-// hasIFEQ reports whether a server compares values by itself.
+// hasIFEQ reports whether the server supports SET with IFEQ.
 func hasIFEQ(t *testing.T, addr string) bool {
 	t.Helper()
 	err := testservice.NewRedisClient(t, addr).Do(t.Context(), "set", "probe", "new", "ifeq", "old").Err()
 	return errors.Is(err, redis.Nil)
 }
 
-// Wherever the connection breaks, the client gets the handler's answer, the handler runs once for it, and the next
-// request is answered as if nothing had happened. Nobody is refused because of a claim of their own.
+// Wherever the connection breaks, the client gets the handler's answer, the handler runs once, and the next request
+// is answered as usual. A request is never refused because of its own claim.
 func TestRedisConnectionBreaks(t *testing.T) {
 	t.Parallel()
 	for name, start := range redisNetworks {
@@ -173,10 +174,10 @@ func TestRedisConnectionBreaks(t *testing.T) {
 	}
 }
 
-// A server that does not answer is a store that is not available, soon enough for the client to be told.
+// A server that does not answer counts as an unavailable store, soon enough for an answer to the client.
 func TestRedisDoesNotAnswer(t *testing.T) {
 	t.Parallel()
-	const storeTimeout, slack = time.Second, 9 * time.Second // by itself go-redis tries four times, for three seconds each
+	const storeTimeout, slack = time.Second, 9 * time.Second // go-redis by itself tries four times, for three seconds each
 	for name, start := range redisNetworks {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -214,7 +215,7 @@ func TestRedisDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// A claim that was granted after we gave up blocks its key for no longer than its lease.
+// A claim that was granted after the end of the request's wait blocks its key for at most a lease.
 func TestRedisClaimThatNobodyLearnsOf(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []servertest.Fault{servertest.HoldReply, servertest.HoldRequest} {
@@ -229,7 +230,7 @@ func TestRedisClaimThatNobodyLearnsOf(t *testing.T) {
 			}.Guard(t, testservice.AttemptNumber)
 
 			n.inject(servertest.Rule{Fault: fault, Pattern: digests["claim"]})
-			for range 10 { // on a loaded machine, a request may not even get as far as the fault
+			for range 10 { // on a loaded machine, a request may end before the fault
 				testservice.RequireProblem(t, hasty.Call("key", ""), http.StatusServiceUnavailable, "store-unavailable")
 				if n.strikes() > 0 {
 					break
@@ -238,18 +239,19 @@ func TestRedisClaimThatNobodyLearnsOf(t *testing.T) {
 			require.Equal(t, 1, n.strikes())
 			n.proxies[0].Release()
 			var first testservice.Answer
-			testservice.Until(t, func() bool { // sooner than a lease ends: the claim is released in the background
+			testservice.Until(t, func() bool { // well before the end of the lease, because the claim is released in the background
 				first = svc.Call("key", "")
 				return first.Status != http.StatusConflict && first.Status != http.StatusServiceUnavailable
 			})
-			require.Contains(t, []string{"attempt 1", "attempt 2"}, first.Body) // of a claim that Redis never got, or did
+			// Attempt 1 if Redis never got the lost claim, attempt 2 if Redis granted the claim.
+			require.Contains(t, []string{"attempt 1", "attempt 2"}, first.Body)
 			testservice.RequireReplay(t, first, svc.Call("key", ""))
 			require.EqualValues(t, 1, svc.Runs.Load()+hasty.Runs.Load())
 		})
 	}
 }
 
-// beginInVain begins an attempt whose reply does not come, and returns the claim that may have been granted.
+// beginInVain begins an attempt whose reply is lost, and returns the claim, which the server may have granted.
 func beginInVain(t *testing.T, store idempotency.Store, key idempotency.Key) idempotency.Claim {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -260,7 +262,7 @@ func beginInVain(t *testing.T, store idempotency.Store, key idempotency.Key) ide
 	return claim
 }
 
-// A claim whose reply is lost for good can be released by its token, whether it was granted or not.
+// A claim whose reply was lost can be released by its token, whether or not the server has granted the claim.
 func TestRedisReleaseOfAnUnansweredClaim(t *testing.T) {
 	t.Parallel()
 	for name, start := range redisNetworks {
@@ -270,7 +272,7 @@ func TestRedisReleaseOfAnUnansweredClaim(t *testing.T) {
 			digests := n.loadScripts(t)
 			store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
 			lost := func(fault servertest.Fault, step string, key idempotency.Key) (claim idempotency.Claim) {
-				for range 10 { // on a loaded machine, a request may not even get as far as the fault
+				for range 10 { // on a loaded machine, a request may end before the fault
 					n.inject(servertest.Rule{Fault: fault, Pattern: digests[step], Times: 1000})
 					claim = beginInVain(t, store, key)
 					if n.strikes() > 0 {
@@ -309,7 +311,7 @@ func TestRedisReleaseOfAnUnansweredClaim(t *testing.T) {
 				require.Equal(t, 3, record.Attempt)
 			})
 			t.Run("request that never arrived", func(t *testing.T) {
-				claim := lost(servertest.LoseRequest, "claim", testservice.NumberedKey(2)) // which the client may still send again
+				claim := lost(servertest.LoseRequest, "claim", testservice.NumberedKey(2)) // the client may still repeat this claim
 				require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
 				n.inject(servertest.Rule{})
 				record, next, err := store.Begin(t.Context(), testservice.NumberedKey(2), testservice.AttemptFor(time.Hour))
@@ -332,7 +334,7 @@ func TestRedisReleaseOfAnUnansweredClaim(t *testing.T) {
 
 var errCut = errors.New("connection cut")
 
-// cutOnce is a hook that cuts the connection in place of the first claim.
+// cutOnce is a hook that cuts the connection instead of sending the first claim.
 type cutOnce struct {
 	testservice.BeforeEach
 	cut func()
@@ -349,7 +351,7 @@ func (c *cutOnce) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// What the server refuses it has not granted; unless the reply to an earlier try was lost.
+// A refused claim was not granted, unless the reply to an earlier try was lost.
 func TestRedisClaimThatIsRefused(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
@@ -375,7 +377,7 @@ func TestRedisClaimThatIsRefused(t *testing.T) {
 	testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 }
 
-// A client may try again by itself, and hear of a failure what an earlier try has done: its claim was granted.
+// A client that retries by itself may report an error although an earlier try was granted the claim.
 func TestRedisClientTriesAgainByItself(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t, "--replica-serve-stale-data", "no")
@@ -390,7 +392,7 @@ func TestRedisClientTriesAgainByItself(t *testing.T) {
 		}
 	})
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-	testservice.MustClaim(t, store, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour)) // there is a connection
+	testservice.MustClaim(t, store, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour)) // opens a connection
 	proxy.Inject(servertest.Rule{Fault: servertest.LoseReply, Pattern: "nx\r\n$3\r\nget\r\n"})
 	_, _, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	require.ErrorContains(t, err, "MASTERDOWN")
@@ -401,7 +403,7 @@ func TestRedisClientTriesAgainByItself(t *testing.T) {
 	testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 }
 
-// A claim that arrives after its key was claimed by somebody else changes nothing.
+// A late claim changes nothing if another attempt has claimed the key before.
 func TestRedisClaimArrivesLate(t *testing.T) {
 	t.Parallel()
 	n := newRedisNetwork(t)
@@ -416,7 +418,7 @@ func TestRedisClaimArrivesLate(t *testing.T) {
 
 	svc := testservice.Setup{Store: store}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Idempotency-Key") == "running" {
-			n.proxies[0].Release() // both claims
+			n.proxies[0].Release() // releases both claims
 		}
 		testservice.AttemptNumber(w, r)
 	})
@@ -428,7 +430,7 @@ func TestRedisClaimArrivesLate(t *testing.T) {
 	require.Equal(t, []idempotency.Outcome{"executed", "executed", "replayed", "replayed"}, svc.Journal.Outcomes())
 }
 
-// A claim that was sent again, and arrives a second time after it was released, does not block the key.
+// A repeated claim that arrives after the release of the first copy does not block the key.
 func TestRedisClaimArrivesTwice(t *testing.T) {
 	t.Parallel()
 	n := newRedisNetwork(t, func(o *redis.Options) { o.ReadTimeout = time.Second })
@@ -442,7 +444,7 @@ func TestRedisClaimArrivesTwice(t *testing.T) {
 	testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 }
 
-// A completion that arrives after a successor took over does not overwrite the record of the successor.
+// A completion that arrives after a takeover does not overwrite the successor's record.
 func TestRedisCompletionArrivesLate(t *testing.T) {
 	t.Parallel()
 	for size, resp := range map[string]idempotency.Response{"small": testservice.BodyOf(1), "large": testservice.Large()} {
@@ -480,7 +482,7 @@ func TestRedisCompletionArrivesLate(t *testing.T) {
 	}
 }
 
-// What Redis forgets while the handler runs is made again when it has ended.
+// If Redis loses the record while the handler runs, the completion writes the record again.
 func TestRedisForgetsARunningOperation(t *testing.T) {
 	t.Parallel()
 	client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
@@ -499,7 +501,7 @@ func TestRedisForgetsARunningOperation(t *testing.T) {
 	}
 }
 
-// A server that is killed and started again while the handler runs costs nobody an answer.
+// Every client gets its answer although the server is killed and restarted while the handler runs.
 func TestRedisRestarts(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -513,10 +515,10 @@ func TestRedisRestarts(t *testing.T) {
 			t.Parallel()
 			server := servertest.Redis(t, test.args...)
 			client := testservice.NewRedisClient(t, server.Addr(), func(o *redis.Options) { o.MinIdleConns = 8 })
-			testservice.Until(t, func() bool { return client.PoolStats().IdleConns >= 8 }) // all of which will be dead
+			testservice.Until(t, func() bool { return client.PoolStats().IdleConns >= 8 }) // the restart breaks all of these connections
 			svc := testservice.Setup{
 				Store: idempotency.NewRedisStore(client, idempotency.RedisOptions{}),
-				Opts:  idempotency.Options{StoreTimeout: 30 * time.Second}, // starting servers may keep the machine busy
+				Opts:  idempotency.Options{StoreTimeout: 30 * time.Second}, // the start of servers may keep the machine busy
 			}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 				require.NoError(t, server.Restart())
 				testservice.Echo(w, r)

@@ -15,7 +15,7 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// sentCommands is a hook that notes the commands of a client.
+// sentCommands is a hook that records the commands of a client.
 type sentCommands struct {
 	mu   sync.Mutex
 	sent [][]any
@@ -29,7 +29,7 @@ func (s *sentCommands) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		s.mu.Lock()
 		args := make([]any, len(cmd.Args()))
-		for i, arg := range cmd.Args() { // which may be in a buffer that is used again
+		for i, arg := range cmd.Args() { // go-redis may reuse the buffer of an argument
 			if args[i] = arg; i > 0 {
 				if text, ok := arg.([]byte); ok {
 					args[i] = slices.Clone(text)
@@ -46,8 +46,8 @@ func (*sentCommands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	return next
 }
 
-// A command that claims was sent twice, because go-redis has tried again. When the first one arrives at last, the handler has
-// run and has freed the key. It claims nothing, because nobody would renew or release that claim.
+// go-redis has sent a claiming command twice. When the first copy arrives, the handler has run and freed the key.
+// The late copy must claim nothing, because no attempt would renew or release the claim.
 func TestLateClaimOfAFreedKey(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		for name, before := range map[string]bool{"new key": false, "key that was freed before": true} {
@@ -72,7 +72,7 @@ func TestLateClaimOfAFreedKey(t *testing.T) {
 				}
 				sent.sent = nil
 				for _, command := range free(request) {
-					_ = client.Do(t.Context(), command...).Err() // a SET that finds something returns nothing
+					_ = client.Do(t.Context(), command...).Err() // a SET that finds a record returns nil
 				}
 				request.TakeOver = false
 				request.Fingerprint[0]++

@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) {
 	const library = "github.com/redis/go-redis/v9."
-	testservice.Main(m, // a client by NewFailoverClusterClient never closes what listens to Sentinel
+	testservice.Main(m, // a client by NewFailoverClusterClient never closes its listener to Sentinel
 		goleak.IgnoreAnyFunction(library+"(*sentinelFailover).listen"),
 		goleak.IgnoreAnyFunction(library+"(*channel).initHealthCheck.func1"),
 		goleak.IgnoreAnyFunction(library+"(*channel).initMsgChan.func1"))

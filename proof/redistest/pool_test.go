@@ -19,13 +19,13 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// smallPool gives a client two connections. A request waits for one of them until its context ends.
+// smallPool limits a client to two connections. A request waits for a connection until the end of its context.
 func smallPool(o *redis.Options) { o.PoolSize, o.PoolTimeout = 2, time.Minute }
 
-// givesUp lets the client give up first.
+// givesUp makes the client's wait for a connection end before the context.
 func givesUp(o *redis.Options) { o.PoolTimeout = 50 * time.Millisecond }
 
-// smallPools are clients of which each has two connections to the server of a key.
+// smallPools are clients with two connections to the server of a key.
 var smallPools = map[string]func(*testing.T) redis.Cmdable{
 	"client that waits": func(t *testing.T) redis.Cmdable {
 		return testservice.NewRedisClient(t, servertest.Redis(t).Addr(), smallPool)
@@ -75,14 +75,14 @@ func smallClusterClient(t *testing.T, masters []*servertest.Server, poolTimeout 
 
 const oneSlot = "{one slot}:"
 
-// occupy takes the connections of a client to the server of that slot, until free is called.
+// occupy takes all connections of a client to the server of the tested slot, until the call of free.
 func occupy(t *testing.T, client redis.Cmdable) (free func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for i := range 2 {
 		wg.Go(func() {
-			// Something else may still have a connection, for which some clients do not wait.
+			// Another user may still have a connection, and some clients do not wait for it.
 			for ctx.Err() == nil && client.BLPop(ctx, 0, fmt.Sprint(oneSlot, "list", i)).Err() != nil {
 				time.Sleep(time.Millisecond)
 			}
@@ -108,7 +108,8 @@ func occupy(t *testing.T, client redis.Cmdable) (free func()) {
 	})
 }
 
-// An empty pool is no reason to run a handler without protection: whoever sends enough requests can empty it.
+// A handler must not run unprotected because the pool is empty: any user who sends enough requests can empty the
+// pool.
 func TestRedisPoolIsEmpty(t *testing.T) {
 	t.Parallel()
 	for name, newClient := range smallPools {
@@ -132,7 +133,7 @@ func TestRedisPoolIsEmpty(t *testing.T) {
 	}
 }
 
-// A claim that was never sent needs no release, which would wait for a connection, too.
+// A claim that was never sent needs no release, because the release would wait for a connection, too.
 func TestRedisPoolIsEmptyBeforeAClaim(t *testing.T) {
 	t.Parallel()
 	for name, newClient := range smallPools {
@@ -145,7 +146,7 @@ func TestRedisPoolIsEmptyBeforeAClaim(t *testing.T) {
 				return claim != nil
 			})
 			defer occupy(t, client)()
-			testservice.Until(t, func() bool { // of a pool that is hidden, a try that the deadline cuts off says nothing
+			testservice.Until(t, func() bool { // with a hidden pool, the store cannot tell why the deadline has cut off a try
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
 				_, _, err := store.Begin(ctx, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
@@ -157,7 +158,7 @@ func TestRedisPoolIsEmptyBeforeAClaim(t *testing.T) {
 	}
 }
 
-// Who empties the pool does not make the process forget an answer that others are to get.
+// A user who empties the pool does not make the process forget the answers of other users.
 func TestRedisPoolIsEmptyAtTheCompletion(t *testing.T) {
 	t.Parallel()
 	const hostile = 1100
@@ -197,7 +198,8 @@ func TestRedisPoolIsEmptyAtTheCompletion(t *testing.T) {
 	}
 }
 
-// faults is a hook that injects a fault into each of the first claims; the last one goes on for all others.
+// faults is a hook that injects one fault into each of the first claims. The last fault applies to all later
+// claims.
 type faults struct {
 	testservice.BeforeEach
 	next *[]func(send func() error) error
@@ -216,15 +218,15 @@ func (f faults) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A claim that may have been sent can be released, whatever the last try found. A server that has let a request down is
-// not merely busy.
+// A claim that may have been sent can be released, whatever the last try has found. A server that has failed a
+// request does not count as merely busy.
 func TestRedisPoolIsEmptyAfterAnotherTry(t *testing.T) {
 	t.Parallel()
 	type fault = func(send func() error) error
 	var (
 		cut  fault = func(func() error) error { return errCut }
 		busy fault = func(func() error) error { return redis.ErrPoolTimeout }
-		lost fault = func(send func() error) error { // the client has tried by itself, and tries again
+		lost fault = func(send func() error) error { // the client has sent the claim, and retries by itself
 			_ = send()
 			return redis.ErrPoolTimeout
 		}
@@ -243,7 +245,7 @@ func TestRedisPoolIsEmptyAfterAnotherTry(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client := testservice.NewRedisClient(t, server.Addr(), testservice.WithContextTimeout)
 			store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: name})
-			testservice.MustClaim(t, store, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour)) // so that there is a connection
+			testservice.MustClaim(t, store, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour)) // opens a connection
 			client.AddHook(faults{func(string) {}, &test.faults})
 			_, _, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 			require.ErrorIs(t, err, test.is)
@@ -253,7 +255,7 @@ func TestRedisPoolIsEmptyAfterAnotherTry(t *testing.T) {
 	}
 }
 
-// A server that cannot be reached is down, however many requests wait for a connection to it.
+// An unreachable server counts as down, however many requests wait for a connection.
 func TestRedisCannotBeReached(t *testing.T) {
 	t.Parallel()
 	const requests = 10
@@ -283,7 +285,7 @@ func TestRedisCannotBeReached(t *testing.T) {
 	}
 }
 
-// A server that hangs is down for those who have a connection to it. Those who wait for one cannot know.
+// A hanging server counts as down for requests with a connection. Requests that wait for a connection cannot know.
 func TestRedisHangs(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
@@ -295,7 +297,7 @@ func TestRedisHangs(t *testing.T) {
 	}
 	patient, hasty := service(10*time.Second), service(500*time.Millisecond)
 	var wg sync.WaitGroup
-	release := occupy(t, client) // so that there are two connections
+	release := occupy(t, client) // opens two connections
 	release()
 	require.NoError(t, server.Pause())
 	defer server.Resume()
@@ -310,7 +312,7 @@ func TestRedisHangs(t *testing.T) {
 	require.EqualValues(t, 2, patient.Runs.Load())
 }
 
-// farAway lets each reply of a server take 5 ms more.
+// farAway delays each reply of a server by 5 ms.
 func farAway(o *redis.Options) {
 	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
@@ -326,8 +328,8 @@ func (c distantConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// When far more requests come than the connections can serve, those that get one have no time left, and the client closes
-// the connections on which they time out. The server is not down even so.
+// With far more requests than the connections can serve, the requests that get a connection have no time left, and
+// the client closes each connection after a timeout. Even so, the server does not count as down.
 func TestRedisPoolIsCrowded(t *testing.T) {
 	t.Parallel()
 	for name, edits := range map[string][]func(*redis.Options){

@@ -19,7 +19,7 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// newReplica starts a replica of a server, and waits until it has what that one has.
+// newReplica starts a replica of master, and waits until the replica has all data of master.
 func newReplica(t *testing.T, master *servertest.Server, args ...string) *servertest.Server {
 	t.Helper()
 	host, port, err := net.SplitHostPort(master.Addr())
@@ -32,15 +32,15 @@ func newReplica(t *testing.T, master *servertest.Server, args ...string) *server
 	return replica
 }
 
-// hurry bounds how long a completion waits for replicas that do not come.
+// hurry bounds how long a completion waits for replicas that never acknowledge.
 const hurry = 500 * time.Millisecond
 
 func inAHurry(o *redis.Options) { o.ReadTimeout = hurry }
 
-// answersWithReplica are those that go to Redis in different ways.
+// answersWithReplica are answers that the store sends to Redis in different ways.
 var answersWithReplica = map[string]idempotency.Response{"small": testservice.BodyOf(1), "large": testservice.Large()}
 
-// An answer counts as stored once the replica has it; until then, it is not sent again for nothing.
+// An answer counts as stored once the replica has the answer. Until then, a repeated Complete fails as well.
 func TestRedisReplicas(t *testing.T) {
 	t.Parallel()
 	master := servertest.Redis(t)
@@ -54,7 +54,7 @@ func TestRedisReplicas(t *testing.T) {
 			claim := testservice.MustClaim(t, store, key, testservice.AttemptFor(time.Hour))
 			require.NoError(t, replica.Pause())
 			defer replica.Resume()
-			for range 2 { // a repetition is no success either, also on a new connection
+			for range 2 { // a repetition fails as well, even on a new connection
 				require.ErrorContains(t, claim.Complete(t.Context(), resp, time.Hour), "too few replicas")
 				require.NoError(t, node.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Err())
 			}
@@ -66,7 +66,7 @@ func TestRedisReplicas(t *testing.T) {
 	}
 }
 
-// The client does not wait for a replica that is gone.
+// The client does not wait for a lost replica.
 func TestRedisReplicaIsGone(t *testing.T) {
 	t.Parallel()
 	master := servertest.Redis(t)
@@ -84,7 +84,7 @@ func TestRedisReplicaIsGone(t *testing.T) {
 	testservice.Until(t, func() bool { return svc.Journal.Last(t).Outcome == idempotency.OutcomeRecorded })
 }
 
-// WAIT goes to the server that has the key, on the connection on which the answer went there.
+// WAIT goes to the server of the key, on the connection that sent the answer.
 func TestRedisReplicasOfACluster(t *testing.T) {
 	t.Parallel()
 	cluster := servertest.RedisClusterWithReplicas(t)
@@ -95,7 +95,7 @@ func TestRedisReplicasOfACluster(t *testing.T) {
 	}
 	client := testservice.NewClusterClient(t, masters)
 	for name, resp := range answersWithReplica {
-		for i := range 20 { // slots
+		for i := range 20 { // i is the slot
 			store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Replicas: 1})
 			key := idempotency.Key{ID: fmt.Sprint(name, i)}
 			claim := testservice.MustClaim(t, store, key, testservice.AttemptFor(time.Hour))
@@ -107,10 +107,10 @@ func TestRedisReplicasOfACluster(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, replicas[owner.Options().Addr].Pause())
 	hasty := testservice.NewClusterClient(t, masters)
-	hasty.Options().ReadTimeout = hurry // for what will not come; what comes may take longer on a slow machine
+	hasty.Options().ReadTimeout = hurry // only for acknowledgements that never come; others may be slow on a slow machine
 	store := idempotency.NewRedisStore(hasty, idempotency.RedisOptions{Prefix: oneSlot, Replicas: 1})
 	for name, resp := range answersWithReplica {
-		for i := range 3 { // any other server has its replica
+		for i := range 3 { // WAIT would succeed on any other server, because the other servers have their replicas
 			claim := testservice.MustClaim(t, store, idempotency.Key{ID: fmt.Sprint(name, i)}, testservice.AttemptFor(time.Hour))
 			require.ErrorContains(t, claim.Complete(t.Context(), resp, time.Hour), "too few replicas")
 		}
@@ -127,7 +127,7 @@ func TestRedisReplicasConform(t *testing.T) {
 	})
 }
 
-// A client that cannot say where WAIT goes is refused.
+// A client that cannot choose the connection of WAIT is refused.
 func TestRedisReplicasOfOtherClients(t *testing.T) {
 	t.Parallel()
 	_, client := testservice.NewMiniredis(t)
@@ -159,7 +159,7 @@ func TestRedisReplicasOfOtherClients(t *testing.T) {
 	}
 }
 
-// Check says what would keep answers from counting as stored.
+// Check reports the settings that would keep answers from counting as stored.
 func TestRedisReplicasAreChecked(t *testing.T) {
 	t.Parallel()
 	safe := []string{"--appendonly", "yes", "--appendfsync", "always"}
@@ -179,7 +179,7 @@ func TestRedisReplicasAreChecked(t *testing.T) {
 	require.Equal(t, []string{"WAIT"}, findings(app, 1))
 }
 
-// While a replica is gone, completions leave the pool to replays.
+// While a replica is lost, completions leave a part of the pool to replays.
 func TestRedisReplicasLeaveConnections(t *testing.T) {
 	t.Parallel()
 	master := servertest.Redis(t)

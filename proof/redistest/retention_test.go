@@ -17,10 +17,11 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// slack is what a PTTL may have lost when it is asked for, however slow the machine is.
+// slack is how much of its time a record may lose before PTTL is read, even on a slow machine.
 const slack = 15 * time.Second
 
-// remainingOf leaves a record, changes its expiry, and returns what the claim to the next attempt says of it.
+// remainingOf makes a record, changes its expiry, and returns the Remaining that the claim of the next attempt
+// reports.
 func remainingOf(
 	t *testing.T, client redis.Cmdable, leave func(*testing.T, idempotency.Store), change func(name string) error,
 ) time.Duration {
@@ -39,26 +40,26 @@ func remainingOf(
 	return next.Remaining
 }
 
-// released leaves a record that is kept for an hour.
-func released(t *testing.T, store idempotency.Store) {
+// makeReleased makes a released record with a TTL of an hour.
+func makeReleased(t *testing.T, store idempotency.Store) {
 	record, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(2*time.Hour))
 	require.NoError(t, err)
 	require.Zero(t, record.Remaining, "nothing is replaced")
 	require.NoError(t, claim.Release(t.Context(), time.Hour))
 }
 
-// lapsed leaves a record that is kept for an hour.
-func lapsed(t *testing.T, store idempotency.Store) {
+// makeLapsed makes a lapsed record with a TTL of an hour.
+func makeLapsed(t *testing.T, store idempotency.Store) {
 	brief := testservice.AttemptFor(time.Hour)
 	brief.Lease = time.Millisecond
 	testservice.MustClaim(t, store, testservice.NumberedKey(1), brief)
 }
 
-// The claim to a further attempt says how long the record would have been kept.
+// The claim of a later attempt reports how long the record would have been kept.
 func TestRedisRemaining(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		asItIs := func(string) error { return nil }
-		for name, leave := range map[string]func(*testing.T, idempotency.Store){"released": released, "lapsed": lapsed} {
+		for name, leave := range map[string]func(*testing.T, idempotency.Store){"released": makeReleased, "lapsed": makeLapsed} {
 			t.Run(name, func(t *testing.T) {
 				left := remainingOf(t, client, leave, asItIs)
 				require.LessOrEqual(t, left, time.Hour)
@@ -67,7 +68,7 @@ func TestRedisRemaining(t *testing.T) {
 		}
 		t.Run("kept for ever", func(t *testing.T) {
 			persist := func(name string) error { return client.Persist(t.Context(), name).Err() }
-			require.Zero(t, remainingOf(t, client, released, persist), "not known")
+			require.Zero(t, remainingOf(t, client, makeReleased, persist), "not known")
 		})
 	})
 }
@@ -78,10 +79,10 @@ func TestRedisRemainingIsLongerThanADuration(t *testing.T) {
 	prolong := func(name string) error {
 		return client.Do(t.Context(), "PEXPIRE", name, "100000000000000000").Err()
 	}
-	require.Greater(t, remainingOf(t, client, released, prolong), 290*365*24*time.Hour)
+	require.Greater(t, remainingOf(t, client, makeReleased, prolong), 290*365*24*time.Hour)
 }
 
-// What a completed record has left is not told of another one that has its key by then.
+// The remaining time of a completed record is not reported for a newer record of the same key.
 func TestRedisRemainingOfACompletedRecord(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		other := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
@@ -113,7 +114,7 @@ func TestRedisRemainingOfACompletedRecord(t *testing.T) {
 	})
 }
 
-// A claim that was granted before its reply got lost is granted again, but has nothing to replace any more.
+// A claim that was granted before its reply was lost is granted again, but no longer replaces a record.
 func TestRedisRemainingAfterALostReply(t *testing.T) {
 	t.Parallel()
 	n := newRedisNetwork(t)
@@ -129,7 +130,7 @@ func TestRedisRemainingAfterALostReply(t *testing.T) {
 	require.Zero(t, record.Remaining)
 }
 
-// Release ends the claim once; a repetition does not prolong or shorten the life of the record.
+// Release ends the claim once. A repetition leaves the expiry of the record unchanged.
 func TestRedisRepeatedRelease(t *testing.T) {
 	t.Parallel()
 	n := newRedisNetwork(t)
@@ -156,7 +157,7 @@ func TestRedisRepeatedRelease(t *testing.T) {
 	}
 }
 
-// A repeated Complete does not prolong the life of the record, not even in its last millisecond.
+// A repeated Complete does not prolong the life of the record, even in its last millisecond.
 func TestRedisRepeatedComplete(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
@@ -172,7 +173,7 @@ func TestRedisRepeatedComplete(t *testing.T) {
 	}
 }
 
-// redisMemory returns how many bytes the server has in use, and how many records.
+// redisMemory returns the server's used memory in bytes, and the number of records.
 func redisMemory(t *testing.T, client redis.Cmdable) (bytes, records int64) {
 	t.Helper()
 	_, rest, _ := strings.Cut(client.Info(t.Context(), "memory").Val(), "used_memory:")
@@ -184,7 +185,7 @@ func redisMemory(t *testing.T, client redis.Cmdable) (bytes, records int64) {
 	return bytes, records
 }
 
-// A request that is turned away costs the server less than a kilobyte for two leases, and nothing afterwards.
+// A refused request costs the server less than a kilobyte for two leases, and nothing afterwards.
 func TestRedisMemoryOfRefusedRequests(t *testing.T) {
 	t.Parallel()
 	const requests = 1000
@@ -197,7 +198,7 @@ func TestRedisMemoryOfRefusedRequests(t *testing.T) {
 			require.Equal(t, http.StatusTooManyRequests, svc.Call(fmt.Sprint(keys, i), "").Status)
 		}
 	}
-	refuse(5*time.Second, "warm") // scripts and buffers
+	refuse(5*time.Second, "warm") // loads scripts, and grows buffers
 	testservice.Until(t, func() bool { _, records := redisMemory(t, client); return records == 0 })
 	before, _ := redisMemory(t, client)
 

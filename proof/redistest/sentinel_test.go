@@ -29,9 +29,9 @@ func newFailoverClient(t testing.TB, sentinel *servertest.Sentinel) *redis.Clien
 	return client
 }
 
-// replicate waits until so many replicas have everything that the master has answered so far.
+// replicate waits until the given number of replicas have everything that the master has acknowledged so far.
 func replicate(ctx context.Context, client *redis.Client, replicas int) error {
-	conn := client.Conn() // WAIT knows the writes of its own connection only, and replicas take all in order
+	conn := client.Conn() // WAIT covers only the writes of its own connection, but replicas receive all writes in order
 	defer conn.Close()
 	if err := conn.Set(ctx, "barrier", "", time.Minute).Err(); err != nil {
 		return err
@@ -43,7 +43,7 @@ func replicate(ctx context.Context, client *redis.Client, replicas int) error {
 	return err
 }
 
-// failover is a way to end the time of a master.
+// failover is a way to replace a master.
 type failover func(t *testing.T, sentinel *servertest.Sentinel, master *servertest.Server)
 
 var failoversBy = map[string]failover{
@@ -53,7 +53,7 @@ var failoversBy = map[string]failover{
 	},
 }
 
-// await has a replica be the master, and waits until the client asks that one.
+// await makes a replica the master, and waits until the client uses the new master.
 func (by failover) await(t *testing.T, sentinel *servertest.Sentinel, client *redis.Client) {
 	t.Helper()
 	old, err := sentinel.Master()
@@ -67,7 +67,7 @@ func (by failover) await(t *testing.T, sentinel *servertest.Sentinel, client *re
 	})
 }
 
-// What the replica has survives a failover: what was done, and what is being done.
+// The replica's records survive a failover: completed operations and running operations.
 func TestRedisSentinelFailsOver(t *testing.T) {
 	t.Parallel()
 	for name, by := range failoversBy {
@@ -99,8 +99,8 @@ func TestRedisSentinelFailsOver(t *testing.T) {
 	}
 }
 
-// A client whose answer cannot be stored, because the master has just crashed, gets it nevertheless. It is stored when
-// there is another master. Until then nobody runs the operation again.
+// A client gets its answer although the master has crashed and the answer cannot be stored. The answer is stored
+// once a new master exists. Until then the operation is not executed again.
 func TestRedisSentinelSettlesLater(t *testing.T) {
 	t.Parallel()
 	for name, body := range map[string]string{"small": "body", "large": testservice.LargeBody} {
@@ -108,7 +108,7 @@ func TestRedisSentinelSettlesLater(t *testing.T) {
 			t.Parallel()
 			sentinel := servertest.RedisSentinel(t, 1)
 			client := newFailoverClient(t, sentinel)
-			require.NoError(t, client.Ping(t.Context()).Err()) // to find the master may take longer than StoreTimeout
+			require.NoError(t, client.Ping(t.Context()).Err()) // the search for the master may take longer than StoreTimeout
 			svc := testservice.Setup{
 				Store: idempotency.NewRedisStore(client, idempotency.RedisOptions{}),
 				Opts:  idempotency.Options{StoreTimeout: time.Second},
@@ -132,7 +132,7 @@ func TestRedisSentinelSettlesLater(t *testing.T) {
 	}
 }
 
-// A client of Sentinel shows, lists and forgets at the master.
+// A client of Sentinel inspects, lists and forgets records on the master.
 func TestRedisInspectsThroughSentinel(t *testing.T) {
 	t.Parallel()
 	client := newFailoverClient(t, servertest.RedisSentinel(t, 1))

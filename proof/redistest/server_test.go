@@ -18,8 +18,8 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// A server that lets nobody write still answers from what it has: one without memory, a replica, one that has lost its
-// replicas.
+// A server that refuses writes still serves its records: a server without memory, a replica, and a server that has
+// lost its replicas.
 func TestRedisThatCannotBeWrittenTo(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
@@ -48,7 +48,7 @@ func TestRedisThatCannotBeWrittenTo(t *testing.T) {
 	}
 }
 
-// A server that has no memory left refuses new claims; those that it has granted can be settled.
+// A server without free memory refuses new claims, but granted claims can be settled.
 func TestRedisWithoutMemory(t *testing.T) {
 	t.Parallel()
 	client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
@@ -57,7 +57,7 @@ func TestRedisWithoutMemory(t *testing.T) {
 	big := testservice.MustClaim(t, store, testservice.NumberedKey(2), testservice.AttemptFor(time.Hour))
 	medium := testservice.MustClaim(t, store, testservice.NumberedKey(5), testservice.AttemptFor(time.Hour))
 	released := testservice.MustClaim(t, store, testservice.NumberedKey(3), testservice.AttemptFor(time.Hour))
-	require.NoError(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err()) // byte
+	require.NoError(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err()) // one byte
 
 	_, _, err := store.Begin(t.Context(), testservice.NumberedKey(4), testservice.AttemptFor(time.Hour))
 	require.Nil(t, testservice.InDoubt(err))
@@ -68,14 +68,14 @@ func TestRedisWithoutMemory(t *testing.T) {
 	require.NoError(t, medium.Complete(t.Context(), testservice.BodyOf(7<<10), time.Hour))
 	require.Len(t, testservice.MustRead(t, store, testservice.NumberedKey(5)).Response.Body, 7<<10)
 	require.NoError(t, released.Release(t.Context(), time.Hour))
-	testservice.MustClaim(t, store, testservice.NumberedKey(3), testservice.AttemptFor(time.Hour)) // in the room of the record that was released
+	testservice.MustClaim(t, store, testservice.NumberedKey(3), testservice.AttemptFor(time.Hour)) // in the released room
 	require.NoError(t, big.Complete(t.Context(), testservice.Large(), time.Hour))
 	require.Equal(t, &idempotency.Response{Status: http.StatusCreated, Omitted: true},
 		testservice.MustRead(t, store, testservice.NumberedKey(2)).Response)
 }
 
-// While a slot moves from one server to another, nothing that concerns its keys fails: claims of first and further attempts,
-// whether they were granted before or are granted then, are renewed and settled.
+// All operations on the keys of a moving slot succeed: claims of first and later attempts are granted, renewed and
+// settled, both before and during the move.
 func TestRedisSlotOnTheMove(t *testing.T) {
 	t.Parallel()
 	client, masters := movable(t)
@@ -118,7 +118,7 @@ func TestRedisSlotOnTheMove(t *testing.T) {
 	})
 }
 
-// movable returns a client of a Cluster, and those of its masters.
+// movable returns a client of a Cluster, and the clients of the Cluster's masters.
 func movable(t *testing.T) (client *redis.ClusterClient, masters []*redis.Client) {
 	t.Helper()
 	servers := servertest.RedisCluster(t)
@@ -128,7 +128,8 @@ func movable(t *testing.T) (client *redis.ClusterClient, masters []*redis.Client
 	return testservice.NewClusterClient(t, servers), masters
 }
 
-// However many requests wait for one key, Redis hears of each of them once, and then from one of them now and then.
+// However many requests wait for one key, Redis gets one command from each request, and later only the polls of a
+// single request.
 func TestRedisIsSparedByWaiters(t *testing.T) {
 	t.Parallel()
 	const waiters = 1000
@@ -167,7 +168,7 @@ func TestRedisIsSparedByWaiters(t *testing.T) {
 	require.Less(t, polls, 10+int(time.Since(began)/(200*time.Millisecond)))
 }
 
-// While a slot moves from one server to another, its records are shown, listed once, and forgotten.
+// The records of a moving slot are shown, are listed once, and can be forgotten.
 func TestRedisInspectsSlotOnTheMove(t *testing.T) {
 	t.Parallel()
 	client, masters := movable(t)
@@ -177,7 +178,7 @@ func TestRedisInspectsSlotOnTheMove(t *testing.T) {
 		testservice.MustComplete(t, store, testservice.NumberedKey(i), testservice.BodyOf(i))
 	}
 	duringMove(t, client, masters, func() {
-		testservice.MustComplete(t, store, testservice.NumberedKey(n), testservice.BodyOf(n)) // where the slot is moving to
+		testservice.MustComplete(t, store, testservice.NumberedKey(n), testservice.BodyOf(n)) // written to the destination of the slot
 		require.Len(t, testservice.MustList(t, store).Entries, n+1)
 		for i := range n + 1 {
 			entry := testservice.MustInspect(t, store, testservice.NumberedKey(i))

@@ -15,7 +15,7 @@ import (
 	"github.com/idempotency-go/idempotency/step"
 )
 
-// When Redis loses everything under the second attempt at an operation, nobody knows what the first one has done.
+// If Redis loses everything under the second attempt of an operation, the effects of the first attempt are unknown.
 func TestStepsUnknownAfterFlush(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		for name, isRenewed := range map[string]bool{"seen by the step": false, "seen by a renewal": true} {
@@ -37,7 +37,7 @@ func TestStepsUnknownAfterFlush(t *testing.T) {
 					_, _, err := runner.Do(t.Context(), testservice.NumberedKey(1), nil,
 						func(ctx context.Context) (idempotency.Response, error) {
 							run(ctx)
-							return idempotency.Response{}, testservice.ErrDown // so that there is a next attempt
+							return idempotency.Response{}, testservice.ErrDown // causes another attempt
 						})
 					assert.Equal(t, testservice.ErrDown, err)
 				}
