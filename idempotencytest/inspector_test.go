@@ -67,24 +67,10 @@ var inspectorBugs = map[string][]string{
 
 // TestInspectorBugs checks that each case finds its seeded bugs, and that each case has a bug.
 func TestInspectorBugs(t *testing.T) {
-	withoutBug := caseNames(inspectorCases())
-	for caughtBy, bugs := range inspectorBugs {
-		delete(withoutBug, caughtBy)
-		for _, bug := range bugs {
-			t.Run(caughtBy+" "+bug, func(t *testing.T) {
-				t.Parallel()
-				newStore := func() idempotency.Store { return newReferenceStore(bug) }
-				violation := findInspectorViolations(t, newStore, caughtBy)[caughtBy]
-				if violation == nil {
-					t.Errorf("the case %q has not found the bug", caughtBy)
-				}
-				t.Log(violation)
-			})
-		}
-	}
-	for name := range withoutBug {
-		t.Errorf("the case %q has no bug to find", name)
-	}
+	checkSeededBugs(t, inspectorCases(), inspectorBugs, func(t *testing.T, bug, caughtBy string) error {
+		newStore := func() idempotency.Store { return newReferenceStore(bug) }
+		return findInspectorViolations(t, newStore, caughtBy)[caughtBy]
+	})
 }
 
 func TestInspectorOfMemoryStore(t *testing.T) {

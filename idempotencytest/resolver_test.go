@@ -44,27 +44,13 @@ var stepBugs = map[string]func() idempotency.Store{
 
 // TestResolverBugs checks that each case finds its seeded bugs, and that each case has a bug.
 func TestResolverBugs(t *testing.T) {
-	withoutBug := caseNames(resolverCases())
-	for caughtBy, bugs := range resolverBugs {
-		delete(withoutBug, caughtBy)
-		for _, bug := range bugs {
-			t.Run(caughtBy+" "+bug, func(t *testing.T) {
-				t.Parallel()
-				newStore := func() idempotency.Store { return newReferenceStore(bug) }
-				if newStepStore, ok := stepBugs[bug]; ok {
-					newStore = newStepStore
-				}
-				violation := findResolverViolations(t, newStore, caughtBy)[caughtBy]
-				if violation == nil {
-					t.Errorf("the case %q has not found the bug", caughtBy)
-				}
-				t.Log(violation)
-			})
+	checkSeededBugs(t, resolverCases(), resolverBugs, func(t *testing.T, bug, caughtBy string) error {
+		newStore := func() idempotency.Store { return newReferenceStore(bug) }
+		if newStepStore, ok := stepBugs[bug]; ok {
+			newStore = newStepStore
 		}
-	}
-	for name := range withoutBug {
-		t.Errorf("the case %q has no bug to find", name)
-	}
+		return findResolverViolations(t, newStore, caughtBy)[caughtBy]
+	})
 }
 
 // TestNoFalseAlarmsOfResolvers checks that correct resolvers pass.

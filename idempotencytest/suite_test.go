@@ -3,6 +3,7 @@ package idempotencytest
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -38,27 +39,38 @@ func newMemoryStore(*testing.T) idempotency.Store {
 
 // TestBugs checks that each case finds its seeded bugs, and that each case has a bug.
 func TestBugs(t *testing.T) {
-	withoutBug := caseNames(storeCases())
-	tryBug := func(bug, caughtBy string, newStore func() idempotency.Store) {
-		delete(withoutBug, caughtBy)
-		t.Run(bug, func(t *testing.T) {
-			t.Parallel()
-			violation := findViolations(t, newStore, caughtBy)[caughtBy]
-			if violation == nil {
-				t.Errorf("the case %q has not found the bug", caughtBy)
-			}
-			t.Log(violation)
-		})
-	}
-	for caughtBy, bugs := range referenceBugs {
-		for _, bug := range bugs {
-			tryBug(bug, caughtBy, func() idempotency.Store { return newReferenceStore(bug) })
-		}
-	}
+	bugs, alterationByName := maps.Clone(referenceBugs), make(map[string]alteration)
 	for _, a := range alterations {
-		tryBug(a.name, a.caughtBy, func() idempotency.Store {
-			return &alteredStore{store: newReferenceStore(""), alteration: a.alteration}
-		})
+		bugs[a.caughtBy] = slices.Concat(bugs[a.caughtBy], []string{a.name})
+		alterationByName[a.name] = a.alteration
+	}
+	checkSeededBugs(t, storeCases(), bugs, func(t *testing.T, bug, caughtBy string) error {
+		newStore := func() idempotency.Store { return newReferenceStore(bug) }
+		if a, ok := alterationByName[bug]; ok {
+			newStore = func() idempotency.Store { return &alteredStore{store: newReferenceStore(""), alteration: a} }
+		}
+		return findViolations(t, newStore, caughtBy)[caughtBy]
+	})
+}
+
+// checkSeededBugs checks that each case finds its bugs, and that each case has a bug. bugs has the names of the bugs by
+// the case that must find them, and runCase returns the violation that this case finds.
+func checkSeededBugs(
+	t *testing.T, cases []testCase, bugs map[string][]string, runCase func(t *testing.T, bug, caughtBy string) error,
+) {
+	withoutBug := caseNames(cases)
+	for caughtBy, names := range bugs {
+		delete(withoutBug, caughtBy)
+		for _, bug := range names {
+			t.Run(caughtBy+" "+bug, func(t *testing.T) {
+				t.Parallel()
+				violation := runCase(t, bug, caughtBy)
+				if violation == nil {
+					t.Errorf("the case %q has not found the bug", caughtBy)
+				}
+				t.Log(violation)
+			})
+		}
 	}
 	for name := range withoutBug {
 		t.Errorf("the case %q has no bug to find", name)

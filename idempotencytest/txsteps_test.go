@@ -64,23 +64,9 @@ var txStepBugs = map[string][]string{
 
 // TestTxStepBugs checks that each case finds its seeded bugs, and that each case has a bug.
 func TestTxStepBugs(t *testing.T) {
-	withoutBug := caseNames(txStepCases)
-	for caughtBy, bugs := range txStepBugs {
-		delete(withoutBug, caughtBy)
-		for _, bug := range bugs {
-			t.Run(bug, func(t *testing.T) {
-				t.Parallel()
-				violation := findTxStepViolations(t, bug, caughtBy)[caughtBy]
-				if violation == nil {
-					t.Errorf("the case %q has not found the bug", caughtBy)
-				}
-				t.Log(violation)
-			})
-		}
-	}
-	for name := range withoutBug {
-		t.Errorf("the case %q has no bug to find", name)
-	}
+	checkSeededBugs(t, txStepCases, txStepBugs, func(t *testing.T, bug, caughtBy string) error {
+		return findTxStepViolations(t, bug, caughtBy)[caughtBy]
+	})
 }
 
 // findTxStepViolations returns the violations of the named cases of RunTxSteps by a store with the given bug, by the
