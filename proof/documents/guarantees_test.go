@@ -16,17 +16,23 @@ func TestGuaranteesAreShown(t *testing.T) {
 	t.Parallel()
 	page := readFile(t, "docs/guarantees.md")
 	require.NotRegexp(t, `\b(Test|Fuzz)[A-Z]`, page)
-	var shown []string
+	require.Equal(t, findFirstCells(page), readShownRows(t, "proof/guarantees/shown.tsv"), "in the same order")
+}
+
+// readShownRows returns the first column of a file that names, in its second column, the tests of each row. All named
+// tests must exist.
+func readShownRows(t *testing.T, file string) (rows []string) {
+	t.Helper()
 	tests := findTests(t)
-	for line := range strings.Lines(readFile(t, "proof/guarantees/shown.tsv")) {
+	for line := range strings.Lines(readFile(t, file)) {
 		row, names, found := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
 		require.True(t, found, line)
-		shown = append(shown, row)
+		rows = append(rows, row)
 		for name := range strings.SplitSeq(names, ", ") {
 			require.True(t, tests[name], "%s: no %q", row, name)
 		}
 	}
-	require.Equal(t, findFirstCells(page), shown, "in the same order")
+	return rows
 }
 
 // The page explains each state of a record.

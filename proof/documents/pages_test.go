@@ -33,19 +33,9 @@ var root string
 // The pages stay short, so new text must replace old text.
 func TestPagesStayShort(t *testing.T) {
 	t.Parallel()
-	words := make(map[string]int)
-	err := filepath.WalkDir(".", func(file string, entry fs.DirEntry, err error) error {
-		if entry != nil && entry.Name() == "node_modules" {
-			return filepath.SkipDir
-		}
-		if err == nil && strings.HasSuffix(file, ".md") {
-			words[file] = len(strings.Fields(readFile(t, file)))
-		}
-		return err
-	})
-	require.NoError(t, err)
 	docs, all := 0, 0
-	for file, n := range words {
+	for _, file := range findPages(t) {
+		n := len(strings.Fields(readFile(t, file)))
 		all += n
 		switch {
 		case strings.HasPrefix(file, "docs/"):
@@ -59,6 +49,23 @@ func TestPagesStayShort(t *testing.T) {
 	require.Greater(t, docs, 10_000)
 	require.LessOrEqual(t, docs, 22_000)
 	require.LessOrEqual(t, all, 40_000)
+}
+
+// findPages returns all Markdown files of the repository.
+func findPages(t *testing.T) (pages []string) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(file string, entry fs.DirEntry, err error) error {
+		if entry != nil && entry.Name() == "node_modules" {
+			return filepath.SkipDir
+		}
+		if err == nil && strings.HasSuffix(file, ".md") {
+			pages = append(pages, file)
+		}
+		return err
+	})
+	require.NoError(t, err)
+	require.NotEmpty(t, pages)
+	return pages
 }
 
 // A page of docs begins with what the reader can do after it, and a table cell has at most 15 words.
@@ -82,20 +89,13 @@ func TestPagesAreReadable(t *testing.T) {
 	}
 }
 
-// Links of the pages lead to existing files and existing headings.
+// Links and pictures of the pages lead to existing files and existing headings.
 func TestPagesLinkToWhatIsThere(t *testing.T) {
 	t.Parallel()
-	pages := []string{"CHANGELOG.md", "CONTRIBUTING.md", ".github/SECURITY.md", ".github/CODE_OF_CONDUCT.md", "README.md"}
-	for _, pattern := range []string{"docs/*.md", "proof/benchmark/results/*.md", "*/README.md", "*/*/README.md"} {
-		more, err := filepath.Glob(pattern)
-		require.NoError(t, err)
-		require.NotEmpty(t, more)
-		pages = append(pages, more...)
-	}
-	for _, page := range pages {
-		links := regexp.MustCompile(`\]\(([^)\s:]*)\)`).FindAllStringSubmatch(removeCode(readFile(t, page)), -1)
-		for _, link := range links {
-			path, heading, _ := strings.Cut(link[1], "#")
+	linkOrPicture := regexp.MustCompile(`\]\(([^)\s:]*)\)|src(?:set)?="([^":]*)"`)
+	for _, page := range findPages(t) {
+		for _, link := range linkOrPicture.FindAllStringSubmatch(removeCode(readFile(t, page)), -1) {
+			path, heading, _ := strings.Cut(link[1]+link[2], "#")
 			file := page
 			if path != "" {
 				file = filepath.Join(filepath.Dir(page), path)
