@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
@@ -63,9 +64,9 @@ func TestServiceStopsInOrder(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- s.run(ctx, listener) }()
+	address := "http://" + listener.Addr().String() + "/orders"
 	send := func() (status int, body string) {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+listener.Addr().String()+"/orders",
-			strings.NewReader("2"))
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address, strings.NewReader("2"))
 		require.NoError(t, err)
 		r.SetBasicAuth("alice", "secret")
 		r.Header.Set("Idempotency-Key", "order-1")
@@ -81,7 +82,7 @@ func TestServiceStopsInOrder(t *testing.T) {
 	go func() {
 		<-come
 		stop()
-		time.Sleep(10 * time.Millisecond) // so that the service has begun to stop
+		assert.Eventually(t, func() bool { return !demo.IsListening(address) }, time.Minute, time.Millisecond) // it has begun to stop
 		release()
 	}()
 	status, body := send()
@@ -93,6 +94,7 @@ func TestServiceStopsInOrder(t *testing.T) {
 	s, err = newService(t.Context(), pool, options) // the next one has the answer
 	require.NoError(t, err)
 	listener = demo.Listen()
+	address = "http://" + listener.Addr().String() + "/orders"
 	ctx, stop = context.WithCancel(t.Context())
 	go func() { ended <- s.run(ctx, listener) }()
 	status, body = send()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
@@ -33,7 +34,7 @@ func TestServiceStopsInOrder(t *testing.T) {
 	go func() {
 		<-come
 		stop()
-		time.Sleep(10 * time.Millisecond) // so that the service has begun to stop
+		assert.Eventually(t, func() bool { return !demo.IsListening(url) }, time.Minute, time.Millisecond) // it has begun to stop
 		release()
 	}()
 	require.Equal(t, "201 paid by charge 1", send(url, "order-1"))

@@ -15,6 +15,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
 // subject is a store that histories are made with.
@@ -182,8 +183,8 @@ func (c *client) begin() {
 	r := c.do(asked, c.fate(), func(ctx context.Context) reply {
 		record, claim, err := c.store.Begin(ctx, c.key(asked.key), request)
 		own.Claim = claim
-		if inDoubt, ok := errors.AsType[*idempotency.ClaimInDoubtError](err); ok {
-			own.Claim = inDoubt.Claim
+		if inDoubt := testservice.InDoubt(err); inDoubt != nil {
+			own.Claim = inDoubt
 		}
 		if err != nil {
 			return reply{unknown: !errors.Is(err, idempotency.ErrRecordInvalid), err: err}

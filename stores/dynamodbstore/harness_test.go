@@ -42,12 +42,11 @@ type service struct {
 	client   *dynamodb.Client
 	emulator http.Handler
 
-	mu             sync.Mutex
-	faults         map[string][]fault // by name of the call; each fault is for one request
-	replies        map[string]any     // fixed replies by name of the call, instead of the emulator
-	returnsOldItem bool               // failed conditions return the stored item
-	dateHeader     func() string      // nil: the Date of the HTTP server, if any
-	calls          []string
+	mu         sync.Mutex
+	faults     map[string][]fault // by name of the call; each fault is for one request
+	replies    map[string]any     // fixed replies by name of the call, instead of the emulator
+	dateHeader func() string      // nil: the Date of the HTTP server, if any
+	calls      []string
 }
 
 // fault answers a request instead of the service, and may call the service first.
@@ -57,7 +56,7 @@ type fault func(w http.ResponseWriter, r *http.Request, service http.Handler)
 func newService(t testing.TB) *service {
 	t.Helper()
 	s := &service{
-		emulator: servertest.DynamoDBHandler(server.NewServer()), returnsOldItem: true, faults: make(map[string][]fault),
+		emulator: servertest.DynamoDBHandler(server.NewServer()), faults: make(map[string][]fault),
 		replies: map[string]any{
 			"UpdateTimeToLive": struct{}{},
 			"DescribeTimeToLive": map[string]any{
@@ -173,15 +172,8 @@ func (s *service) handleRequest(w http.ResponseWriter, r *http.Request) {
 	var body bytes.Buffer
 	_, _ = body.ReadFrom(r.Body)
 	reply := s.callEmulator(name, body.Bytes())
-	replyBody := reply.Body.Bytes()
-	if !s.returnsOldItem && reply.Code != http.StatusOK {
-		var failed map[string]any
-		_ = json.Unmarshal(replyBody, &failed)
-		delete(failed, "Item")
-		replyBody, _ = json.Marshal(failed)
-	}
 	w.WriteHeader(reply.Code)
-	_, _ = w.Write(replyBody)
+	_, _ = w.Write(reply.Body.Bytes())
 }
 
 // callEmulator sends a request to the emulator.

@@ -11,6 +11,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/url"
 	"reflect"
 	"strings"
 	"sync/atomic"
@@ -74,19 +75,27 @@ func Listen() net.Listener {
 	return listener
 }
 
+// IsListening reports whether the server of address, a URL, accepts connections.
+func IsListening(address string) bool {
+	u, err := url.Parse(address)
+	Check(err)
+	conn, err := net.Dial("tcp", u.Host)
+	return err == nil && conn.Close() == nil
+}
+
 // VisitServer sends three requests with the same key to each path, and each path must lead to the shop. The requests are a
 // first request, its retry, and a request that reuses the key with another body. VisitServer ends the program if an answer is
 // wrong.
 func (s *Shop) VisitServer(addr net.Addr, paths ...string) {
 	for _, path := range paths {
-		url := "http://" + addr.String() + path
+		address := "http://" + addr.String() + path
 		key := rand.Text()
 		fmt.Println("POST", path)
-		first := sendRequest(url, key, "4200")
+		first := sendRequest(address, key, "4200")
 		first.printAnswer("first")
-		retry := sendRequest(url, key, "4200")
+		retry := sendRequest(address, key, "4200")
 		retry.printAnswer("retry")
-		reuse := sendRequest(url, key, "9900")
+		reuse := sendRequest(address, key, "9900")
 		reuse.printAnswer("reuse")
 
 		checkPromise(first.status == http.StatusCreated && !first.isReplay, "the first request is executed")
@@ -105,8 +114,8 @@ type answer struct {
 	body     string
 }
 
-func sendRequest(url, key, amount string) answer {
-	req, err := http.NewRequest("POST", url, strings.NewReader(amount))
+func sendRequest(address, key, amount string) answer {
+	req, err := http.NewRequest("POST", address, strings.NewReader(amount))
 	Check(err)
 	req.SetBasicAuth("alice", "secret")
 	req.Header.Set("Idempotency-Key", key)

@@ -343,6 +343,9 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
+// request asks for a claim on a key without a record.
+var request = idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: time.Hour}
+
 // An answer larger than a message is omitted from the record, and its operation does not run again.
 func TestAnswerTooLarge(t *testing.T) {
 	t.Parallel()
@@ -350,7 +353,6 @@ func TestAnswerTooLarge(t *testing.T) {
 	opts.MaxPayload = 64 << 10
 	store := casstore.New(newTable(t, connectClient(t, newServer(t, opts))), localOptions)
 	key := idempotency.Key{User: "user", Endpoint: "POST /", ID: "key"}
-	request := idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: time.Hour}
 	_, claim, err := store.Begin(t.Context(), key, request)
 	require.NoError(t, err)
 	require.NoError(t, claim.Complete(t.Context(), idempotency.Response{Status: 201, Body: make([]byte, 64<<10)}, time.Hour))
@@ -366,7 +368,6 @@ func TestDiskIsFull(t *testing.T) {
 	opts.JetStreamMaxStore = 64 << 10
 	store := casstore.New(newTable(t, connectClient(t, newServer(t, opts))), localOptions)
 	key := idempotency.Key{User: "user", Endpoint: "POST /", ID: "first"}
-	request := idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: time.Hour}
 	_, claim, err := store.Begin(t.Context(), key, request)
 	require.NoError(t, err)
 	answer := idempotency.Response{Status: 201, Body: make([]byte, 64<<10)}
@@ -384,8 +385,7 @@ func TestBucketForgetsTooEarly(t *testing.T) {
 	t.Parallel()
 	table, err := natskv.Open(t.Context(), connectClient(t, newServer(t, serverOptions(t.TempDir()))), "records", 1, time.Hour)
 	require.NoError(t, err)
-	_, claim, err := casstore.New(table, casstore.Options{}).Begin(t.Context(), idempotency.Key{ID: "key"},
-		idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: time.Hour})
+	_, claim, err := casstore.New(table, casstore.Options{}).Begin(t.Context(), idempotency.Key{ID: "key"}, request)
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	require.Nil(t, claim)
 }
