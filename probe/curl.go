@@ -1,0 +1,129 @@
+package probe
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// shownBody limits the bytes of a body that a report shows.
+const shownBody = 2000
+
+// show makes the exchange readable.
+func (e *exchange) show() Exchange {
+	shown := Exchange{Curl: e.curl(e.base), Answer: e.describe()}
+	if e.how != "" {
+		shown.Curl += "   # the probe " + e.how
+	}
+	if e.answer == nil {
+		return shown
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s %s\n", e.answer.protocol, e.describe())
+	for _, name := range sortedNames(e.answer.header) {
+		for _, value := range e.answer.header[name] {
+			if name == "Set-Cookie" {
+				value = "(not shown)"
+			}
+			fmt.Fprintf(&text, "%s: %s\n", name, strings.Trim(strconv.Quote(value), `"`))
+		}
+	}
+	fmt.Fprintf(&text, "\n%s", showBody(e.answer.body))
+	shown.Answer = text.String()
+	return shown
+}
+
+func showBody(body []byte) string {
+	switch {
+	case !utf8.Valid(body) || bytes.ContainsFunc(body, isControl):
+		return fmt.Sprintf("(%d bytes, not a text)", len(body))
+	case len(body) > shownBody:
+		return fmt.Sprintf("%s... (%d bytes)", body[:shownBody], len(body))
+	}
+	return string(bytes.TrimRight(body, "\n"))
+}
+
+// isControl reports whether r could change the state of a terminal.
+func isControl(r rune) bool {
+	return r < ' ' && r != '\n' && r != '\t' && r != '\r' || r >= 0x7f && r < 0xa0
+}
+
+func sortedNames(header http.Header) []string {
+	names := make([]string, 0, len(header))
+	for name := range header {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// secretVariables are the variables of the shell that stand for the values of header fields with credentials.
+var secretVariables = map[string]string{"Authorization": "$AUTHORIZATION", "Cookie": "$COOKIE", "X-Api-Key": "$API_KEY"}
+
+// curl returns the command that sends r to the instance at base.
+func (r *request) curl(base string) string {
+	built, err := r.build(base)
+	if err != nil {
+		return "(" + err.Error() + ")"
+	}
+	words := []string{"curl -i"}
+	body := r.body[:len(r.body)-r.padding]
+	if r.method != http.MethodPost || len(r.body) == 0 {
+		words = append(words, "-X "+quoteShell(r.method))
+	}
+	words = append(words, quoteShell(built.URL.String()))
+	if r.host != "" {
+		words = append(words, "-H "+quoteShell("Host: "+r.host))
+	}
+	for _, name := range sortedNames(r.header) {
+		for _, value := range r.header[name] {
+			words = append(words, curlField(name, value))
+		}
+	}
+	if r.isChunked {
+		words = append(words, "-H 'Transfer-Encoding: chunked'")
+	}
+	if len(r.body) > 0 && r.header.Get("Content-Type") == "" {
+		words = append(words, "-H 'Content-Type:'") // because curl would add its own
+	}
+	switch { // curl takes a body that begins with @ for the name of a file
+	case r.padding > 0:
+		words = append(words, "--data-binary @-")
+		return fmt.Sprintf("{ printf %%s %s; printf '%%%ds' ''; } | %s", quoteShell(string(body)), r.padding, strings.Join(words, " "))
+	case len(body) > 0 && (!utf8.Valid(body) || bytes.IndexByte(body, 0) >= 0 || body[0] == '@'):
+		words = append(words, "--data-binary @-")
+		return fmt.Sprintf("printf %s | %s", quoteOctal(body), strings.Join(words, " "))
+	case len(body) > 0:
+		words = append(words, "--data-binary "+quoteShell(string(body)))
+	}
+	return strings.Join(words, " ")
+}
+
+// curlField returns the option for a header field. An empty value needs a semicolon, because curl removes the field otherwise.
+func curlField(name, value string) string {
+	if variable, ok := secretVariables[http.CanonicalHeaderKey(name)]; ok {
+		return fmt.Sprintf(`-H "%s: %s"`, name, variable)
+	}
+	if value == "" {
+		return "-H " + quoteShell(name+";")
+	}
+	return "-H " + quoteShell(name+": "+value)
+}
+
+// quoteShell quotes text for a POSIX shell.
+func quoteShell(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+
+// quoteOctal quotes bytes for the printf of a POSIX shell.
+func quoteOctal(data []byte) string {
+	var quoted strings.Builder
+	quoted.WriteByte('\'')
+	for _, b := range data {
+		fmt.Fprintf(&quoted, `\%03o`, b)
+	}
+	quoted.WriteByte('\'')
+	return quoted.String()
+}

@@ -1,0 +1,215 @@
+package probe
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"time"
+)
+
+// killedRequest is a request during which the process was killed.
+type killedRequest struct {
+	*exchange
+	acted int // the effects until the process was started again
+}
+
+// checkDeaths kills the process during requests with different keys, and then retries each of them.
+func checkDeaths(t *trial) error {
+	if t.service.Effects == nil {
+		t.addMissing("the effects were not counted, because Service.Effects is nil")
+	}
+	var killed []killedRequest
+	for i := range t.service.Deaths {
+		t.reportStep(i, 2*t.service.Deaths)
+		death, err := t.killDuring(i)
+		if err != nil {
+			return err
+		}
+		killed = append(killed, death)
+	}
+	var longest time.Duration
+	unknown := 0
+	for i, death := range killed {
+		t.reportStep(len(killed)+i, 2*len(killed))
+		retry, err := t.retryAfterDeath(death)
+		if err != nil {
+			return err
+		}
+		longest = max(longest, retry.blocked)
+		if retry.isUnknown {
+			unknown++
+		}
+	}
+	t.note("the process was killed %d times; a key was blocked for at most %s; %d answers were received before the death, %d outcomes are unknown",
+		len(killed), round(longest), countAnswers(killed), unknown)
+	if unknown > 0 {
+		return t.decide("after-death", "unknown")
+	}
+	return t.decide("after-death", "answered")
+}
+
+func countAnswers(killed []killedRequest) int {
+	count := 0
+	for _, death := range killed {
+		if death.answer != nil {
+			count++
+		}
+	}
+	return count
+}
+
+// killDuring sends a new request, kills the process at an instant that depends on i, and starts the process again.
+func (t *trial) killDuring(i int) (killedRequest, error) {
+	r, _, err := t.newRequest(t.service.Slow)
+	if err != nil {
+		return killedRequest{}, err
+	}
+	before, err := t.countEffects()
+	if err != nil {
+		return killedRequest{}, err
+	}
+	latency := t.known.slowLatency
+	ctx, cancel := context.WithCancel(t.ctx)
+	defer cancel()
+	answered := make(chan *exchange, 1)
+	go func() { answered <- t.client.send(ctx, t.client.transport, r, t.instance(0)) }()
+	var death killedRequest
+	switch instant, delay := i%4, time.Duration(rand.Float64()*1.2*float64(latency)); {
+	case instant == 0 && t.service.Effects != nil:
+		death.exchange, err = t.awaitEffect(before, answered)
+	case instant == 1:
+		death.exchange = <-answered
+	default:
+		if err = t.sleep(delay); err == nil {
+			select {
+			case death.exchange = <-answered:
+			default:
+			}
+		}
+	}
+	if err != nil {
+		return killedRequest{}, err
+	}
+	if err := t.service.Kill(t.ctx); err != nil {
+		return killedRequest{}, notMade("Service.Kill: %v", err)
+	}
+	if death.exchange == nil {
+		death.exchange = <-answered
+	}
+	death.how = "killed the process " + describeInstant(death.exchange)
+	if err := t.restart(); err != nil {
+		return killedRequest{}, err
+	}
+	if t.service.Effects != nil {
+		after, err := t.countEffects()
+		if err != nil {
+			return killedRequest{}, err
+		}
+		death.acted = after - before
+	}
+	return death, nil
+}
+
+func describeInstant(made *exchange) string {
+	if made.answer != nil {
+		return "after the answer"
+	}
+	return "during the request"
+}
+
+// awaitEffect waits until the service has acted, or has answered. The instant after the effect is the one at which a
+// process most often dies without a record of the effect.
+func (t *trial) awaitEffect(before int, answered <-chan *exchange) (*exchange, error) {
+	for {
+		select {
+		case made := <-answered:
+			return made, nil
+		default:
+		}
+		count, err := t.countEffects()
+		if err != nil || count > before {
+			return nil, err
+		}
+		if err := t.sleep(200 * time.Microsecond); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// restart starts the process and waits until it accepts connections.
+func (t *trial) restart() error {
+	if err := t.service.Start(t.ctx); err != nil {
+		return notMade("Service.Start: %v", err)
+	}
+	t.client.close()
+	deadline := time.Now().Add(t.service.Timeout)
+	for {
+		ctx, cancel := context.WithTimeout(t.ctx, time.Second)
+		connection, err := t.client.dial(ctx, t.instance(0))
+		cancel()
+		if err == nil {
+			return connection.Close()
+		}
+		if time.Now().After(deadline) {
+			return notMade("the service does not accept connections after Service.Start: %v", err)
+		}
+		if err := t.sleep(10 * time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// retryAfterDeath retries a request during which the process was killed, and judges all that the client has seen.
+func (t *trial) retryAfterDeath(death killedRequest) (retrial, error) {
+	before := 0
+	if t.service.Effects != nil {
+		var err error
+		if before, err = t.countEffects(); err != nil {
+			return retrial{}, err
+		}
+	}
+	retry, err := t.retryUntilAnswered(0, death.request)
+	if err != nil {
+		return retry, withExchange(death.exchange, err)
+	}
+	seen := []*exchange{death.exchange, retry.exchange}
+	switch isAnswered := death.answer != nil && death.answer.isSuccess(); {
+	case isAnswered && retry.isUnknown:
+		return retry, fail(seen, "the client has got an answer, and after the death of the process the service does not know the outcome")
+	case isAnswered:
+		if err := t.requireReplay(death.exchange, retry.exchange); err != nil {
+			return retry, err
+		}
+	}
+	if !retry.isUnknown {
+		again := t.send(death.request)
+		if err := t.requireSameAnswer(retry.exchange, again); err != nil {
+			return retry, withExchange(death.exchange, err)
+		}
+	}
+	added, isKnown, err := t.effectsSince(before)
+	if err != nil || !isKnown {
+		return retry, err
+	}
+	switch acted := death.acted + added; {
+	case acted > 1:
+		return retry, fail(seen, "the service acted %s: %s before the death of the process, and %s after", times(acted), times(death.acted), times(added))
+	case acted == 0 && !retry.isUnknown:
+		return retry, fail(seen, "the service has answered, and never acted")
+	}
+	return retry, nil
+}
+
+// statusText returns the status of an answer as a decision names it.
+func statusText(made *exchange) string {
+	if made.answer == nil {
+		return "no answer"
+	}
+	return fmt.Sprint(made.answer.status)
+}
+
+// isRefusedByClient reports whether the service refused the request as the client's fault.
+func isRefusedByClient(made *exchange) bool {
+	return made.answer != nil && made.answer.status >= http.StatusBadRequest && made.answer.status < http.StatusInternalServerError
+}

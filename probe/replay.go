@@ -1,0 +1,174 @@
+package probe
+
+import (
+	"sync"
+	"time"
+)
+
+// executeCounted executes a new request, and returns the effects before it.
+func (t *trial) executeCounted() (r *request, first *exchange, before int, err error) {
+	if r, _, err = t.newRequest(t.service.Request); err != nil {
+		return nil, nil, 0, err
+	}
+	if before, err = t.countEffects(); err != nil {
+		return nil, nil, 0, err
+	}
+	first, err = t.execute(r)
+	return r, first, before, err
+}
+
+// checkReplayAfter executes a request, calls prepare, and repeats the request twice, beginning at instance i.
+func (t *trial) checkReplayAfter(i int, prepare func() error) error {
+	r, first, before, err := t.executeCounted()
+	if err != nil {
+		return err
+	}
+	if err := prepare(); err != nil {
+		return err
+	}
+	var last *exchange
+	for repetition := range 2 {
+		last = t.sendTo(i+repetition, r)
+		if err := t.requireReplay(first, last); err != nil {
+			return err
+		}
+	}
+	return t.requireEffects(before, 1, first, last)
+}
+
+func checkReplay(t *trial) error {
+	return t.checkReplayAfter(0, func() error { return nil })
+}
+
+func checkReplayLater(t *trial) error {
+	return t.checkReplayAfter(0, func() error { return t.sleep(time.Second) })
+}
+
+func checkReplayElsewhere(t *trial) error {
+	return t.checkReplayAfter(1, func() error { return nil })
+}
+
+func checkReplayAfterRestart(t *trial) error {
+	return t.checkReplayAfter(0, func() error {
+		if err := t.service.Kill(t.ctx); err != nil {
+			return notMade("Service.Kill: %v", err)
+		}
+		return t.restart()
+	})
+}
+
+// checkAtOnce sends count equal requests at the same time, to all instances.
+func checkAtOnce(count int) func(*trial) error {
+	return func(t *trial) error {
+		r, _, err := t.newRequest(t.service.Request)
+		if err != nil {
+			return err
+		}
+		before, err := t.countEffects()
+		if err != nil {
+			return err
+		}
+		exchanges := t.sendAtOnce(r, count)
+		last, err := t.retryUntilAnswered(0, r)
+		if err != nil {
+			return err
+		}
+		if last.isUnknown {
+			return fail([]*exchange{last.exchange}, "nothing has failed, and the service does not know the outcome")
+		}
+		for _, made := range exchanges {
+			if err := t.judgeDuplicate(made, last.exchange); err != nil {
+				return err
+			}
+		}
+		return t.requireEffects(before, 1, exchanges[0], last.exchange)
+	}
+}
+
+// sendAtOnce sends r count times, each time on a connection of its own.
+func (t *trial) sendAtOnce(r *request, count int) []*exchange {
+	exchanges := make([]*exchange, count)
+	start := make(chan struct{})
+	var group sync.WaitGroup
+	for i := range exchanges {
+		group.Go(func() {
+			<-start
+			exchanges[i] = t.sendTo(i, r)
+		})
+	}
+	close(start)
+	group.Wait()
+	return exchanges
+}
+
+// judgeDuplicate returns a failure unless made has the answer of last, or asks to come again.
+func (t *trial) judgeDuplicate(made, last *exchange) error {
+	switch {
+	case made.answer == nil:
+		return t.failOrEnd([]*exchange{made}, "a duplicate got %s", made.describe())
+	case made.answer.isSuccess():
+		return t.requireSameAnswer(made, last)
+	case !made.answer.asksToComeAgain():
+		return fail([]*exchange{made}, "a duplicate of a running request got %s, which does not ask to come again", made.describe())
+	}
+	if t.known.refusals["while-running"] == nil {
+		t.known.refusals["while-running"] = made
+	}
+	return t.decide("while-running", statusText(made), made)
+}
+
+// checkWhileRunning repeats a request again and again while it runs.
+func checkWhileRunning(t *trial) error {
+	r, _, err := t.newRequest(t.service.Slow)
+	if err != nil {
+		return err
+	}
+	before, err := t.countEffects()
+	if err != nil {
+		return err
+	}
+	answered := make(chan *exchange, 1)
+	go func() { answered <- t.send(r) }()
+	first, duplicates := t.sendDuplicates(r, answered)
+	if first.answer == nil || !first.answer.isSuccess() {
+		return t.failOrEnd([]*exchange{first}, "a valid request with a new key was answered with %s", first.describe())
+	}
+	for _, duplicate := range duplicates {
+		if err := t.judgeDuplicate(duplicate, first); err != nil {
+			return err
+		}
+	}
+	if len(duplicates) > 0 && len(t.result.Decisions) == 0 {
+		if err := t.decide("while-running", "waits", duplicates[0]); err != nil {
+			return err
+		}
+	}
+	t.note("%d duplicates were sent in the %s for which the request ran", len(duplicates), round(first.answer.duration))
+	return t.requireEffects(before, 1, first)
+}
+
+// sendDuplicates repeats r until answered has the answer to the first request, and returns this answer and those to the
+// duplicates.
+func (t *trial) sendDuplicates(r *request, answered <-chan *exchange) (first *exchange, duplicates []*exchange) {
+	const most = 200
+	made := make(chan *exchange, most)
+	pause := max(5*time.Millisecond, t.known.latency/10)
+	sent := 0
+	for sent < most && first == nil {
+		select {
+		case first = <-answered:
+		case <-time.After(pause):
+			sent++
+			instance := sent
+			go func() { made <- t.sendTo(instance, r) }()
+			pause = min(pause*11/10, 250*time.Millisecond)
+		}
+	}
+	if first == nil {
+		first = <-answered
+	}
+	for range sent {
+		duplicates = append(duplicates, <-made)
+	}
+	return first, duplicates
+}

@@ -1,0 +1,201 @@
+package probe_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency/probe"
+	"github.com/idempotency-go/idempotency/proof/faulty"
+)
+
+// startInstance starts one instance of the payment service in this process.
+func startInstance(t *testing.T, fault faulty.Fault) probe.Service {
+	t.Helper()
+	directory := t.TempDir()
+	service := describePayments(directory)
+	service.URLs = []string{startServer(t, faulty.New(directory, fault))}
+	return service
+}
+
+func TestServiceFaultsAreReportedTogether(t *testing.T) {
+	_, err := probe.MakeChecks(t.Context(), probe.Service{
+		URLs:    []string{"localhost:8080"},
+		Kill:    func(context.Context) error { return nil },
+		Only:    []string{"replays"},
+		Decided: map[string]string{"colour": "blue"},
+		Bound:   -time.Second,
+	}, nil)
+	for _, fault := range []string{"URLs", "Request is nil", "Kill and Start", `"replays"`, `"colour"`, "negative"} {
+		assert.ErrorContains(t, err, fault)
+	}
+}
+
+func TestServiceMustExecuteAValidRequest(t *testing.T) {
+	service := startInstance(t, faulty.None)
+	service.Request = service.Invalid
+	_, err := probe.MakeChecks(t.Context(), service, nil)
+	assert.ErrorContains(t, err, "400 Bad Request")
+	assert.ErrorContains(t, err, "curl -i")
+}
+
+func TestChecksThatLackAPartAreNotPassed(t *testing.T) {
+	payments := startInstance(t, faulty.None)
+	service := probe.Service{URLs: payments.URLs, Request: payments.Request, Bound: payments.Bound}
+	report, err := probe.MakeChecks(t.Context(), service, nil)
+	require.NoError(t, err)
+	statuses := make(map[probe.Status][]string)
+	for _, result := range report.Results {
+		statuses[result.Status] = append(statuses[result.Status], result.Name)
+		if result.Status != probe.Passed {
+			assert.NotEmpty(t, result.Detail, result.Name)
+		}
+	}
+	assert.ElementsMatch(t, statuses[probe.NotMade], []string{"replay-elsewhere", "replay-after-restart", "other-content",
+		"other-content-at-once", "other-route", "other-user", "invalid-request", "failed-request", "stream", "deaths"})
+	assert.ElementsMatch(t, statuses[probe.Passed], []string{"compressed-answer", "told"}, "without Effects, nothing else is complete")
+	assert.Empty(t, statuses[probe.Failed])
+}
+
+func TestSkippedChecksHaveAReason(t *testing.T) {
+	service := startInstance(t, faulty.LosesStatus)
+	service.Skip = map[string]string{"replay": "ticket 17"}
+	service.Only = []string{"replay", "replay-later"}
+	report, err := probe.MakeChecks(t.Context(), service, nil)
+	require.NoError(t, err)
+	assert.Equal(t, probe.Skipped, report.Results[0].Status)
+	assert.Equal(t, "ticket 17", report.Results[0].Detail)
+	assert.Equal(t, probe.Failed, report.Results[1].Status)
+	assert.True(t, report.HasFailures())
+	assert.Equal(t, len(report.Results)-1, report.Count(probe.Skipped))
+}
+
+func TestAnotherDecisionFails(t *testing.T) {
+	service := startInstance(t, faulty.None)
+	service.Only = []string{"other-content"}
+	service.Decided = map[string]string{"other-content": "422"}
+	report, err := probe.MakeChecks(t.Context(), service, nil)
+	require.NoError(t, err)
+	assert.False(t, report.HasFailures())
+	assert.Contains(t, report.Decisions(), probe.Decision{Name: "other-content", Value: "422"})
+
+	service.Decided = map[string]string{"other-content": "409"}
+	report, err = probe.MakeChecks(t.Context(), service, nil)
+	require.NoError(t, err)
+	assert.True(t, report.HasFailures())
+}
+
+// TestRequestsAreBounded also shows that a check which could not send its requests is not passed.
+func TestRequestsAreBounded(t *testing.T) {
+	service := startInstance(t, faulty.None)
+	handler := faulty.New(t.TempDir(), faulty.None)
+	var received atomic.Int64
+	service.Effects = nil
+	service.URLs = []string{startServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		received.Add(1)
+		handler.ServeHTTP(w, r)
+	}))}
+	service.MaxRequests = 30
+	report, err := probe.MakeChecks(t.Context(), service, nil)
+	require.NoError(t, err)
+	assert.Equal(t, 30, report.Requests)
+	assert.LessOrEqual(t, received.Load(), int64(30))
+	for _, result := range report.Results {
+		if result.Name == "large-body" {
+			assert.Equal(t, probe.NotMade, result.Status)
+			assert.Contains(t, result.Detail, "bound on requests")
+		}
+	}
+	assert.Zero(t, report.Count(probe.Failed))
+}
+
+func TestChecksEndWithTheContext(t *testing.T) {
+	service := startInstance(t, faulty.None)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	report, err := probe.MakeChecks(ctx, service, func(event probe.Event) {
+		if event.Result == nil && event.Check.Name == "at-once-2" {
+			cancel(errors.New("interrupted"))
+		}
+	})
+	require.NoError(t, err)
+	for _, result := range report.Results[4:] {
+		assert.Contains(t, []probe.Status{probe.NotMade, probe.Passed}, result.Status, result.Name)
+		if result.Name != "told" {
+			assert.Equal(t, probe.NotMade, result.Status, result.Explain())
+		}
+	}
+}
+
+// TestCurlCommandsSendTheSameRequest runs the command of a failed check in a shell.
+func TestCurlCommandsSendTheSameRequest(t *testing.T) {
+	tests := []struct {
+		name, check string
+		body        string
+	}{
+		{name: "quotes", check: "replay", body: "{\"amount\": 10, \"memo\": \"it's $HOME `x` \\\\ ü\"}"},
+		{name: "padding", check: "large-body", body: `{"amount": 10}`},
+		{name: "file name", check: "replay", body: "@/etc/passwd"},
+		{name: "binary", check: "compressed-body", body: `{"amount": 10}`},
+		{name: "chunked", check: "chunked-body", body: `{"amount": 10}`},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			received := make(chan receivedRequest, 100)
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				received <- receivedRequest{r.Method, r.URL.String(), r.Header, string(body)}
+				w.WriteHeader(http.StatusCreated)
+				_, _ = io.WriteString(w, time.Now().String()) // no replay has the same body
+			}))
+			t.Cleanup(server.Close)
+			result := requireResult(t, probe.Service{
+				URLs: []string{server.URL},
+				Request: func(string) *http.Request {
+					r, err := http.NewRequest(http.MethodPost, "/payments?a=1&b='2'", strings.NewReader(test.body))
+					require.NoError(t, err)
+					r.Header.Set("Content-Type", "application/json")
+					r.Header.Set("X-Empty", "")
+					r.Header.Set("Authorization", "Bearer secret")
+					return r
+				},
+				Only: []string{test.check},
+			}, test.check)
+			require.Equal(t, probe.Failed, result.Status, result.Explain())
+			assert.NotContains(t, result.Explain(), "secret")
+
+			shown := result.Exchanges[0].Curl
+			command := exec.CommandContext(t.Context(), "sh", "-c", shown)
+			command.Env = append(command.Environ(), "AUTHORIZATION=Bearer secret")
+			output, err := command.CombinedOutput()
+			require.NoError(t, err, "%s\n%s", shown, output)
+			close(received)
+			var fromProbe []receivedRequest
+			for request := range received {
+				for _, name := range []string{"User-Agent", "Accept", "Content-Length", "Accept-Encoding", "Expect"} {
+					request.header.Del(name)
+				}
+				fromProbe = append(fromProbe, request)
+			}
+			fromCurl := fromProbe[len(fromProbe)-1]
+			assert.Contains(t, fromProbe[:len(fromProbe)-1], fromCurl)
+		})
+	}
+}
+
+// receivedRequest is a request as a server received it.
+type receivedRequest struct {
+	method, address string
+	header          http.Header
+	body            string
+}
