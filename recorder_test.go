@@ -35,19 +35,19 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// scenario is something a handler may do to its http.ResponseWriter. It is done three times: bare, as the first
-// answer of a guarded handler, and in its replay.
+// scenario is a handler that uses its http.ResponseWriter in a certain way. The tests compare three answers: the answer
+// of the bare handler, the first answer of the guarded handler, and the replay.
 type scenario struct {
-	name    string
-	handler http.HandlerFunc
-	request func(*http.Request)
-	opts    idempotency.Options
-	outer   func(http.Handler) http.Handler
+	name        string
+	handler     http.HandlerFunc
+	editRequest func(*http.Request)
+	opts        idempotency.Options
+	outer       func(http.Handler) http.Handler // middleware around the guarded handler, and around the bare handler
 
-	unsized  bool // the bare server sends no length although the body is small
-	reframed bool // the first answer has no length either; Stream implies it
-	broken   bool // the bare server cuts the answer off, so that there is nothing to replay
-	unkept   bool // the answer cannot be sent again: a retry is told so
+	lacksLength      bool // the bare server sends no Content-Length, although the body is small
+	firstLacksLength bool // the first answer has no Content-Length either; implied by Stream
+	isCutOff         bool // the bare server cuts the answer off, so nothing is stored
+	isNotReplayable  bool // the answer cannot be sent again, and a retry gets the refusal not-replayable
 }
 
 var scenarios = []scenario{
@@ -56,7 +56,7 @@ var scenarios = []scenario{
 	{name: "status only", handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }},
 	{name: "body only", handler: writeChunks("hello")},
 	{name: "empty write", handler: func(w http.ResponseWriter, r *http.Request) {
-		noteResult(r)(w.Write(nil))
+		logResult(r)(w.Write(nil))
 		w.WriteHeader(http.StatusTeapot)
 	}},
 	{name: "header, status, body", handler: func(w http.ResponseWriter, _ *http.Request) {
@@ -149,7 +149,7 @@ var scenarios = []scenario{
 	{name: "204 with a body", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "4")
 		w.WriteHeader(http.StatusNoContent)
-		noteResult(r)(w.Write([]byte("body")))
+		logResult(r)(w.Write([]byte("body")))
 	}},
 	{name: "205", handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusResetContent) }},
 	{name: "304", handler: func(w http.ResponseWriter, r *http.Request) {
@@ -157,7 +157,7 @@ var scenarios = []scenario{
 		w.Header().Set("Content-Length", "4")
 		w.Header().Set("ETag", `"1"`)
 		w.WriteHeader(http.StatusNotModified)
-		noteResult(r)(w.Write([]byte("body")))
+		logResult(r)(w.Write([]byte("body")))
 	}},
 	{name: "103, 103, 102, 201", handler: func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Link", "</a>; rel=preload")
@@ -188,39 +188,39 @@ var scenarios = []scenario{
 	}},
 	{name: "Content-Length too large", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "5")
-		noteResult(r)(w.Write([]byte("abc")))
-	}, broken: true},
+		logResult(r)(w.Write([]byte("abc")))
+	}, isCutOff: true},
 	{name: "Content-Length of no body", handler: func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "5")
-	}, broken: true},
+	}, isCutOff: true},
 	{name: "Content-Length too small", handler: func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "5")
 		_, _ = w.Write([]byte("abc"))
 		_, _ = w.Write([]byte("def"))
-	}, broken: true},
+	}, isCutOff: true},
 	{name: "Content-Length reached, then exceeded", handler: func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "5")
 		_, _ = w.Write([]byte("abcde"))
 		w.(http.Flusher).Flush()
 		_, _ = w.Write([]byte("f"))
 	}},
-	{name: "Content-Length is not a number", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
+	{name: "Content-Length is not a number", lacksLength: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "three")
 		writeChunks("abc")(w, r)
 	}},
-	{name: "Content-Length negative", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
+	{name: "Content-Length negative", lacksLength: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "-1")
 		writeChunks("abc")(w, r)
 	}},
-	{name: "Content-Length empty", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
+	{name: "Content-Length empty", lacksLength: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "")
 		writeChunks("abc")(w, r)
 	}},
-	{name: "Content-Length empty, then a number", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
+	{name: "Content-Length empty, then a number", lacksLength: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header()["Content-Length"] = []string{"", "5"}
 		writeChunks("abc")(w, r)
 	}},
-	{name: "Content-Length nil", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
+	{name: "Content-Length nil", lacksLength: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header()["Content-Length"] = nil
 		writeChunks("abc")(w, r)
 	}},
@@ -228,7 +228,7 @@ var scenarios = []scenario{
 		w.Header().Set("Content-Length", "003")
 		writeChunks("abc")(w, r)
 	}},
-	{name: "Content-Length with a sign", unkept: true, handler: func(w http.ResponseWriter, r *http.Request) {
+	{name: "Content-Length with a sign", isNotReplayable: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "+3")
 		writeChunks("abc")(w, r)
 	}},
@@ -236,56 +236,57 @@ var scenarios = []scenario{
 		w.Header()["Content-Length"] = []string{"3", "3"}
 		writeChunks("abc")(w, r)
 	}},
-	{name: "two lengths", unkept: true, handler: func(w http.ResponseWriter, r *http.Request) {
+	{name: "two lengths", isNotReplayable: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header()["Content-Length"] = []string{"3", "5"}
 		writeChunks("abc")(w, r)
 	}},
-	{name: "two lengths, streamed", unkept: true, handler: func(w http.ResponseWriter, r *http.Request) {
+	{name: "two lengths, streamed", isNotReplayable: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header()["Content-Length"] = []string{"3", "5"}
 		writeChunks("abc")(w, r)
 	}, opts: idempotency.Options{Stream: true}},
-	{name: "flushed by http.Flusher", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
+	{name: "flushed by http.Flusher", lacksLength: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusCreated)
 		w.(http.Flusher).Flush()
 		w.WriteHeader(http.StatusTeapot)
 		writeChunks("abc", "def")(w, r)
 	}},
-	{name: "flushed by http.ResponseController", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
+	{name: "flushed by http.ResponseController", lacksLength: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		writeChunks("abc")(w, r)
-		noteResult(r)(0, http.NewResponseController(w).Flush())
+		logResult(r)(0, http.NewResponseController(w).Flush())
 		w.Header().Set("X-After", "1")
 		writeChunks("def")(w, r)
 	}},
-	{name: "flushed before it can be sniffed", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
+	{name: "flushed before it can be sniffed", lacksLength: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		writeChunks("<ht")(w, r)
 		w.(http.Flusher).Flush()
 		writeChunks("ml>")(w, r)
 	}},
-	{name: "flushed first", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
-		noteResult(r)(0, http.NewResponseController(w).Flush())
+	{name: "flushed before anything is written", lacksLength: true, handler: func(w http.ResponseWriter, r *http.Request) {
+		logResult(r)(0, http.NewResponseController(w).Flush())
 		w.WriteHeader(http.StatusTeapot)
 	}},
 	{name: "Transfer-Encoding chunked", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Transfer-Encoding", "chunked")
 		writeChunks("<html>")(w, r)
-	}, unsized: true, reframed: true},
-	{name: "Transfer-Encoding identity", unsized: true, reframed: true, handler: func(w http.ResponseWriter, r *http.Request) {
+	}, lacksLength: true, firstLacksLength: true},
+	{name: "Transfer-Encoding identity", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Transfer-Encoding", "identity")
 		writeChunks("<html>")(w, r)
-	}},
-	{name: "copied", handler: func(w http.ResponseWriter, r *http.Request) {
+	}, lacksLength: true, firstLacksLength: true},
+	{name: "body copied with io.Copy", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusCreated)
 		n, err := io.Copy(w, struct{ io.Reader }{strings.NewReader("copied")})
-		noteResult(r)(int(n), err)
+		logResult(r)(int(n), err)
 	}},
-	{name: "HEAD", handler: writeChunks("hello"), request: withMethod(http.MethodHead), opts: guardMethods(http.MethodHead)},
+	{name: "HEAD", handler: writeChunks("hello"), editRequest: withMethod(http.MethodHead), opts: guardMethods(http.MethodHead)},
 	{name: "HEAD, large", handler: func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write(make([]byte, 5000)) // what it returns depends on the protocol
-	}, request: withMethod(http.MethodHead), opts: guardMethods(http.MethodHead)},
-	{name: "HEAD, nothing written", handler: writeChunks(), request: withMethod(http.MethodHead), opts: guardMethods(http.MethodHead)},
+		_, _ = w.Write(make([]byte, 5000)) // the results depend on the protocol, so the log must not contain them
+	}, editRequest: withMethod(http.MethodHead), opts: guardMethods(http.MethodHead)},
+	{name: "HEAD, nothing written", handler: writeChunks(),
+		editRequest: withMethod(http.MethodHead), opts: guardMethods(http.MethodHead)},
 	{name: "HEAD, length only", handler: func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "5000")
-	}, request: withMethod(http.MethodHead), opts: guardMethods(http.MethodHead)},
+	}, editRequest: withMethod(http.MethodHead), opts: guardMethods(http.MethodHead)},
 
 	// Trailers.
 	{name: "trailers", handler: writeDeclaredTrailer(3)},
@@ -296,19 +297,19 @@ var scenarios = []scenario{
 		writeChunks("abc")(w, r)
 		w.Header().Set("X-Other", "2")
 	}},
-	{name: "trailer declared, set before", handler: func(w http.ResponseWriter, r *http.Request) {
+	{name: "trailer declared, and set before the body", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "X-Sum")
 		w.Header().Set("X-Sum", "early")
 		writeChunks("abc")(w, r)
 	}},
-	{name: "trailers set before, and nothing changed behind", handler: func(w http.ResponseWriter, r *http.Request) {
+	{name: "trailers set before the body, and not changed afterwards", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
 		w.Header().Set("Trailer", "X-Sum")
 		w.Header().Set("X-Sum", "early")
 		w.Header().Set(http.TrailerPrefix+"X-Late", "early too")
 		writeChunks("abc")(w, r)
 	}},
-	{name: "trailers behind Content-Length", handler: func(w http.ResponseWriter, r *http.Request) {
+	{name: "trailers of an answer with Content-Length", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "3")
 		writeDeclaredTrailer(3)(w, r)
 	}},
@@ -320,27 +321,27 @@ var scenarios = []scenario{
 	}},
 	{name: "undeclared trailers", handler: writePrefixedTrailer(3)},
 	{name: "undeclared trailers, large", handler: writePrefixedTrailer(10_000)},
-	{name: "undeclared trailers, set before", handler: func(w http.ResponseWriter, r *http.Request) {
+	{name: "undeclared trailers, set before the body", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(http.TrailerPrefix+"X-Sum", "early")
 		writeChunks("abc")(w, r)
 		w.Header().Set(http.TrailerPrefix+"X-Sum", "late")
 	}},
 
-	// Handlers of the standard library, and what is wrapped around a guarded one.
-	{name: "ServeContent", handler: serveContent, opts: guardMethods(http.MethodGet), request: withMethod(http.MethodGet)},
+	// Handlers and middleware of the standard library, and middleware that compresses.
+	{name: "ServeContent", handler: serveContent, opts: guardMethods(http.MethodGet), editRequest: withMethod(http.MethodGet)},
 	{name: "ServeContent, range", handler: serveContent,
-		opts: guardMethods(http.MethodGet), request: withGetField("Range", "bytes=10-19")},
+		opts: guardMethods(http.MethodGet), editRequest: withGetField("Range", "bytes=10-19")},
 	{name: "ServeContent, bad range", handler: serveContent,
-		opts: guardMethods(http.MethodGet), request: withGetField("Range", "bytes=9999999-")},
+		opts: guardMethods(http.MethodGet), editRequest: withGetField("Range", "bytes=9999999-")},
 	{name: "ServeContent, not modified", handler: serveContent,
-		opts: guardMethods(http.MethodGet), request: withGetField("If-None-Match", `"v1"`)},
+		opts: guardMethods(http.MethodGet), editRequest: withGetField("If-None-Match", `"v1"`)},
 	{name: "ServeContent, HEAD", handler: serveContent,
-		opts: guardMethods(http.MethodHead), request: withMethod(http.MethodHead)},
+		opts: guardMethods(http.MethodHead), editRequest: withMethod(http.MethodHead)},
 	{name: "gzip inside", handler: func(w http.ResponseWriter, r *http.Request) {
 		gzipAnswer(writeChunks(strings.Repeat("hello ", 1000))).ServeHTTP(w, r)
-	}, unsized: true},
-	{name: "gzip outside", handler: writeChunks(strings.Repeat("hello ", 1000)), outer: gzipAnswer, unsized: true},
-	{name: "outer field deleted behind WriteHeader", handler: func(w http.ResponseWriter, r *http.Request) {
+	}, lacksLength: true},
+	{name: "gzip outside", handler: writeChunks(strings.Repeat("hello ", 1000)), outer: gzipAnswer, lacksLength: true},
+	{name: "field of outer middleware deleted after WriteHeader", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
 		w.WriteHeader(http.StatusOK)
 		w.Header().Del("X-Outer")
@@ -357,55 +358,57 @@ var scenarios = []scenario{
 	{name: "TimeoutHandler outside", handler: writeChunks("in time"), outer: func(next http.Handler) http.Handler {
 		return http.TimeoutHandler(next, time.Minute, "late")
 	}},
-	{name: "request", handler: func(w http.ResponseWriter, r *http.Request) {
+	{name: "request as the handler sees it", handler: func(w http.ResponseWriter, r *http.Request) {
 		dump, err := httputil.DumpRequest(r, true)
-		noteResult(r)(len(dump), err)
+		logResult(r)(len(dump), err)
 		_, _ = fmt.Fprintf(w, "%s %v %v %s", dump, r.Trailer, r.ContentLength, r.Pattern)
-	}, request: func(r *http.Request) {
+	}, editRequest: func(r *http.Request) {
 		r.ContentLength = -1
 		r.Header.Set("Expect", "100-continue")
 		r.Trailer = http.Header{"X-Sum": {"1"}}
 	}},
 	{name: "deadlines and full duplex", handler: func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)
-		noteResult(r)(0, rc.SetReadDeadline(time.Now().Add(time.Hour)))
-		noteResult(r)(0, rc.SetWriteDeadline(time.Now().Add(time.Hour)))
-		noteResult(r)(0, rc.EnableFullDuplex())
+		logResult(r)(0, rc.SetReadDeadline(time.Now().Add(time.Hour)))
+		logResult(r)(0, rc.SetWriteDeadline(time.Now().Add(time.Hour)))
+		logResult(r)(0, rc.EnableFullDuplex())
 		writeChunks("done")(w, r)
 	}},
 
-	// The same, sent as it is written.
+	// Streamed answers.
 	{name: "streamed", handler: writeChunks("a", "b"), opts: idempotency.Options{Stream: true}},
 	{name: "streamed, large",
 		handler: writeChunks(strings.Repeat("x", 1500), "<html>", strings.Repeat("y", 9000)),
 		opts:    idempotency.Options{Stream: true}},
-	{name: "streamed, nothing", handler: writeChunks(), opts: idempotency.Options{Stream: true}},
-	{name: "trailers set while all is held back", handler: trailersBeforeBody},
-	{name: "trailers set before it goes live", handler: trailersBeforeBody, opts: idempotency.Options{Stream: true}},
+	{name: "streamed, nothing written", handler: writeChunks(), opts: idempotency.Options{Stream: true}},
+	{name: "trailers set while the answer is buffered", handler: writeTrailersBeforeBody},
+	{name: "trailers set before the stream begins", handler: writeTrailersBeforeBody, opts: idempotency.Options{Stream: true}},
 	{name: "streamed trailers", handler: writeDeclaredTrailer(10_000), opts: idempotency.Options{Stream: true}},
 	{name: "streamed, undeclared trailers", handler: writePrefixedTrailer(10_000), opts: idempotency.Options{Stream: true}},
 	{name: "streamed, flushed", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusCreated)
-		noteResult(r)(0, http.NewResponseController(w).Flush())
+		logResult(r)(0, http.NewResponseController(w).Flush())
 		writeChunks("abc")(w, r)
 		w.Header().Set("X-After", "1")
-		noteResult(r)(0, http.NewResponseController(w).Flush())
-	}, opts: idempotency.Options{Stream: true}, unsized: true},
+		logResult(r)(0, http.NewResponseController(w).Flush())
+	}, opts: idempotency.Options{Stream: true}, lacksLength: true},
 	{name: "streamed 204", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
-		noteResult(r)(0, http.NewResponseController(w).Flush())
-		noteResult(r)(w.Write([]byte("body")))
+		logResult(r)(0, http.NewResponseController(w).Flush())
+		logResult(r)(w.Write([]byte("body")))
 	}, opts: idempotency.Options{Stream: true}},
 }
 
+// writeChunks returns a handler that writes the chunks one by one.
 func writeChunks(chunks ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		for _, chunk := range chunks {
-			noteResult(r)(io.WriteString(w, chunk))
+			logResult(r)(io.WriteString(w, chunk))
 		}
 	}
 }
 
+// writeDeclaredTrailer returns a handler that writes size bytes, and sets two of its three declared trailers.
 func writeDeclaredTrailer(size int) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "X-Sum, x-other")
@@ -418,6 +421,7 @@ func writeDeclaredTrailer(size int) http.HandlerFunc {
 	}
 }
 
+// writePrefixedTrailer returns a handler that writes size bytes, and sets a trailer with http.TrailerPrefix.
 func writePrefixedTrailer(size int) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		writeChunks(strings.Repeat("x", size))(w, r)
@@ -446,15 +450,15 @@ func guardMethods(methods ...string) idempotency.Options {
 // gzipAnswer is middleware that compresses the answer of next.
 func gzipAnswer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		z := gzip.NewWriter(w)
-		next.ServeHTTP(&gzipWriter{w, z}, r)
-		_ = z.Close()
+		compressor := gzip.NewWriter(w)
+		next.ServeHTTP(&gzipWriter{w, compressor}, r)
+		_ = compressor.Close()
 	})
 }
 
 type gzipWriter struct {
 	http.ResponseWriter
-	z *gzip.Writer
+	compressor *gzip.Writer
 }
 
 func (w *gzipWriter) WriteHeader(status int) {
@@ -468,149 +472,151 @@ func (w *gzipWriter) Write(p []byte) (int, error) {
 	if w.Header().Get("Content-Encoding") == "" {
 		w.WriteHeader(http.StatusOK)
 	}
-	return w.z.Write(p)
+	return w.compressor.Write(p)
 }
 
-// notes are what a handler sees of its http.ResponseWriter.
-type notes struct {
-	handlers sync.WaitGroup
-	mu       sync.Mutex
-	taken    []string
+// callLog holds the results that an http.ResponseWriter has returned to handlers.
+type callLog struct {
+	runningHandlers sync.WaitGroup
+	mu              sync.Mutex
+	results         []string
 }
 
-// collectNotes returns the notes after all handlers have returned.
-func (n *notes) collectNotes() []string {
-	n.handlers.Wait()
-	return n.taken
+// collectResults returns the results after all handlers have returned.
+func (l *callLog) collectResults() []string {
+	l.runningHandlers.Wait()
+	return l.results
 }
 
-type notesKey struct{}
+type callLogKey struct{}
 
-func (n *notes) recordNotes(next http.Handler) http.Handler {
+// logCalls is middleware that puts l into the context of the request, where logResult finds the log.
+func (l *callLog) logCalls(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n.handlers.Add(1)
-		defer n.handlers.Done()
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), notesKey{}, n)))
+		l.runningHandlers.Add(1)
+		defer l.runningHandlers.Done()
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callLogKey{}, l)))
 	})
 }
 
-// noteResult returns a function that notes the results of a call.
-func noteResult(r *http.Request) func(n int, err error) {
-	notes := r.Context().Value(notesKey{}).(*notes)
+// logResult returns a function that logs the results of a call.
+func logResult(r *http.Request) func(n int, err error) {
+	log := r.Context().Value(callLogKey{}).(*callLog)
 	return func(n int, err error) {
-		notes.mu.Lock()
-		defer notes.mu.Unlock()
-		notes.taken = append(notes.taken, fmt.Sprint(n, err))
+		log.mu.Lock()
+		defer log.mu.Unlock()
+		log.results = append(log.results, fmt.Sprint(n, err))
 	}
 }
 
-// exchange is everything that a client can see of an answer.
-type exchange struct {
-	Informational []testservice.Answer // 1xx
-	Status        int
-	Header        http.Header // but Date and the replay marker
-	Dated         bool
-	Body          string
-	Trailer       http.Header
-	Length        int64
-	Encoding      []string
-	Close         bool
-	Broken        bool
-	Replayed      bool
-	raw           string // the bytes on the wire in HTTP/1.1, but the lines of Date and the replay marker
+// clientView is everything that a client can see of an answer.
+type clientView struct {
+	Informational    []testservice.Answer // 1xx
+	Status           int
+	Header           http.Header // without Date and the mark of a replay
+	HasDate          bool
+	Body             string
+	Trailer          http.Header
+	ContentLength    int64
+	TransferEncoding []string
+	ClosesConnection bool
+	IsCutOff         bool
+	IsReplay         bool
+	wireText         string // the bytes of the connection in HTTP/1.1, without the lines of Date and the mark of a replay
 }
 
-// performScenario sends the request of a scenario on a separate connection.
-func (sc scenario) performScenario(t *testing.T, server *httptest.Server) (x exchange) {
+// sendRequest sends the request of the scenario on a separate connection.
+func (sc scenario) sendRequest(t *testing.T, server *httptest.Server) (view clientView) {
 	t.Helper()
-	var tape tapedConn
+	var recording recordingConn
 	transport := server.Client().Transport.(*http.Transport).Clone()
 	transport.DisableCompression = true
 	transport.ExpectContinueTimeout = time.Minute
 	if !server.EnableHTTP2 {
 		transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-			tape.Conn = conn
-			return &tape, err
+			recording.Conn = conn
+			return &recording, err
 		}
 	}
 	defer transport.CloseIdleConnections()
 
 	r, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
 		Got1xxResponse: func(code int, header textproto.MIMEHeader) error {
-			x.Informational = append(x.Informational, testservice.Answer{Status: code, Header: http.Header(header)})
+			view.Informational = append(view.Informational, testservice.Answer{Status: code, Header: http.Header(header)})
 			return nil
 		},
 	}), http.MethodPost, server.URL+"/page?q=1", strings.NewReader("input"))
 	require.NoError(t, err)
 	r.Host = "service.test"
 	r.Header.Set("Idempotency-Key", "k")
-	if sc.request != nil {
-		sc.request(r)
+	if sc.editRequest != nil {
+		sc.editRequest(r)
 	}
 	resp, err := transport.RoundTrip(r)
 	if err != nil {
-		x.Broken, x.raw = true, tape.tapedText()
-		return x
+		view.IsCutOff, view.wireText = true, recording.receivedText()
+		return view
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	x.Broken = err != nil
-	x.Status, x.Header, x.Trailer = resp.StatusCode, resp.Header, resp.Trailer
-	x.Body, x.Length, x.Encoding, x.Close = string(body), resp.ContentLength, resp.TransferEncoding, resp.Close
-	x.Dated = len(resp.Header["Date"]) == 1
-	x.Replayed = resp.Header.Get("Idempotent-Replayed") == "true"
+	view.Status, view.Header, view.Trailer = resp.StatusCode, resp.Header, resp.Trailer
+	view.Body, view.ContentLength, view.TransferEncoding = string(body), resp.ContentLength, resp.TransferEncoding
+	view.ClosesConnection, view.IsCutOff = resp.Close, err != nil
+	view.HasDate = len(resp.Header["Date"]) == 1
+	view.IsReplay = resp.Header.Get("Idempotent-Replayed") == "true"
 	resp.Header.Del("Date")
 	resp.Header.Del("Idempotent-Replayed")
-	x.raw = tape.tapedText()
-	return x
+	view.wireText = recording.receivedText()
+	return view
 }
 
-// tapedConn keeps what is read from a connection.
-type tapedConn struct {
+// recordingConn keeps the bytes that are read from the connection.
+type recordingConn struct {
 	net.Conn
-	mu   sync.Mutex
-	tape bytes.Buffer
+	mu       sync.Mutex
+	received bytes.Buffer
 }
 
-func (c *tapedConn) Read(p []byte) (int, error) {
+func (c *recordingConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.tape.Write(p[:n])
+	c.received.Write(p[:n])
 	return n, err
 }
 
-func (c *tapedConn) tapedText() string {
+// receivedText returns the received bytes without the lines of Date and the mark of a replay.
+func (c *recordingConn) receivedText() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var kept strings.Builder
-	for line := range strings.Lines(c.tape.String()) {
+	var text strings.Builder
+	for line := range strings.Lines(c.received.String()) {
 		if !strings.HasPrefix(line, "Date: ") && !strings.HasPrefix(line, "Idempotent-Replayed: ") {
-			kept.WriteString(line)
+			text.WriteString(line)
 		}
 	}
-	return kept.String()
+	return text.String()
 }
 
-// withoutChunking returns x as if the body had been sent with its length.
-func (x exchange) withoutChunking() exchange {
-	x.Header = x.Header.Clone()
-	x.Header.Set("Content-Length", strconv.Itoa(len(x.Body)))
-	x.Length, x.Encoding, x.raw = int64(len(x.Body)), nil, ""
-	return x
+// withoutChunking returns v as if the server had sent the body with a Content-Length.
+func (v clientView) withoutChunking() clientView {
+	v.Header = v.Header.Clone()
+	v.Header.Set("Content-Length", strconv.Itoa(len(v.Body)))
+	v.ContentLength, v.TransferEncoding, v.wireText = int64(len(v.Body)), nil, ""
+	return v
 }
 
-// withoutClose returns x as if the connection stayed open.
-func (x exchange) withoutClose() exchange {
-	x.Header = x.Header.Clone()
-	x.Header.Del("Connection")
-	x.Close, x.raw = false, strings.Replace(x.raw, "Connection: close\r\n", "", 1)
-	return x
+// withoutClose returns v as if the connection had stayed open.
+func (v clientView) withoutClose() clientView {
+	v.Header = v.Header.Clone()
+	v.Header.Del("Connection")
+	v.ClosesConnection, v.wireText = false, strings.Replace(v.wireText, "Connection: close\r\n", "", 1)
+	return v
 }
 
-// trailersBeforeBody sets its trailers between the header and the body.
-func trailersBeforeBody(w http.ResponseWriter, r *http.Request) {
+// writeTrailersBeforeBody sets its trailers between the header and the body.
+func writeTrailersBeforeBody(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Trailer", "X-Sum")
 	w.WriteHeader(http.StatusCreated)
 	w.Header().Set("X-Sum", "1")
@@ -618,7 +624,8 @@ func trailersBeforeBody(w http.ResponseWriter, r *http.Request) {
 	writeChunks(strings.Repeat("x", 10_000))(w, r)
 }
 
-// A body that outgrows the limit with its second piece is what its beginning says, and keeps the trailers set before.
+// A body may exceed MaxResponse in its second Write. The Content-Type is still detected from the start of the body, and
+// a trailer that was set before this Write is still sent.
 func TestOutgrownAnswerEqualsThatOfTheBareHandler(t *testing.T) {
 	t.Parallel()
 	handler := func(w http.ResponseWriter, r *http.Request) {
@@ -632,8 +639,8 @@ func TestOutgrownAnswerEqualsThatOfTheBareHandler(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/HTTP2=%t", name, http2), func(t *testing.T) {
 				sc := scenario{handler: handler}
 				svc := testservice.Setup{Opts: opts}.Guard(t, sc.handler)
-				bare := sc.performScenario(t, testservice.Listen(t, sc.handler, http2))
-				guarded := sc.performScenario(t, testservice.Listen(t, svc.Handler, http2))
+				bare := sc.sendRequest(t, testservice.Listen(t, sc.handler, http2))
+				guarded := sc.sendRequest(t, testservice.Listen(t, svc.Handler, http2))
 				require.Equal(t, "text/html; charset=utf-8", bare.Header.Get("Content-Type"))
 				require.Equal(t, bare.Header["Content-Type"], guarded.Header["Content-Type"])
 				require.Equal(t, http.Header{"X-Sum": {"1"}}, bare.Trailer)
@@ -647,52 +654,53 @@ func TestOutgrownAnswerEqualsThatOfTheBareHandler(t *testing.T) {
 func TestAnswersEqualThoseOfTheBareHandler(t *testing.T) {
 	t.Parallel()
 	for _, http2 := range []bool{false, true} {
-		for _, sc := range append(scenarios, serveFile(t), reverseProxy(t)) {
+		for _, sc := range append(scenarios, newServeFileScenario(t), newReverseProxyScenario(t)) {
 			t.Run(fmt.Sprintf("HTTP2=%t/%s", http2, sc.name), func(t *testing.T) { sc.runScenario(t, http2) })
 		}
 	}
 }
 
+// runScenario compares the answers of the bare handler and of the guarded handler.
 func (sc scenario) runScenario(t *testing.T, http2 bool) {
 	if sc.outer == nil {
 		sc.outer = func(next http.Handler) http.Handler { return next }
 	}
-	var bareNotes, guardedNotes notes
+	var bareLog, guardedLog callLog
 	svc := testservice.Setup{Opts: sc.opts}.Guard(t, sc.handler)
-	server := testservice.Listen(t, bareNotes.recordNotes(sc.outer(sc.handler)), http2)
-	guarded := testservice.Listen(t, guardedNotes.recordNotes(sc.outer(svc.Handler)), http2)
+	server := testservice.Listen(t, bareLog.logCalls(sc.outer(sc.handler)), http2)
+	guarded := testservice.Listen(t, guardedLog.logCalls(sc.outer(svc.Handler)), http2)
 
-	bare := sc.performScenario(t, server)
-	first := sc.performScenario(t, guarded)
-	require.False(t, first.Replayed)
-	if sc.broken {
-		require.True(t, bare.Broken)
-		require.True(t, first.Broken)
-		require.True(t, sc.performScenario(t, guarded).Broken)
+	bare := sc.sendRequest(t, server)
+	first := sc.sendRequest(t, guarded)
+	require.False(t, first.IsReplay)
+	if sc.isCutOff {
+		require.True(t, bare.IsCutOff)
+		require.True(t, first.IsCutOff)
+		require.True(t, sc.sendRequest(t, guarded).IsCutOff)
 		require.EqualValues(t, 2, svc.Runs.Load(), "an answer that was cut off is not stored")
 		return
 	}
-	require.Equal(t, bareNotes.collectNotes(), guardedNotes.collectNotes())
-	replay := sc.performScenario(t, guarded)
-	if sc.unkept {
-		bare.raw, first.raw = sortedHead(bare.raw), sortedHead(first.raw)
+	require.Equal(t, bareLog.collectResults(), guardedLog.collectResults())
+	replay := sc.sendRequest(t, guarded)
+	if sc.isNotReplayable {
+		bare.wireText, first.wireText = withSortedHead(bare.wireText), withSortedHead(first.wireText)
 		require.Equal(t, bare, first, "bare handler and first answer")
 		require.Equal(t, http.StatusConflict, replay.Status, replay.Body)
 		require.Contains(t, replay.Body, "#not-replayable")
 		require.EqualValues(t, 1, svc.Runs.Load())
 		return
 	}
-	require.Equal(t, bare.Status != 0, replay.Replayed, "%+v", replay) // a client may refuse what it gets
+	require.Equal(t, bare.Status != 0, replay.IsReplay, "%+v", replay) // 0 if the client has refused the answer
 	require.Equal(t, idempotency.OutcomeReplayed, svc.Journal.Last(t).Outcome)
 	require.EqualValues(t, 1, svc.Runs.Load())
 
-	// A replay has no need of the informational responses, and hop-by-hop fields are those of its own connection.
-	replay.Replayed, replay.Informational = false, first.Informational
-	if first.Close || sc.unsized && bare.Close {
+	// A replay repeats no informational responses, and the hop-by-hop fields depend on the connection.
+	replay.IsReplay, replay.Informational = false, first.Informational
+	if first.ClosesConnection || sc.lacksLength && bare.ClosesConnection {
 		first, bare = first.withoutClose(), bare.withoutClose()
 	}
-	replay.raw, first.raw = finalPart(replay.raw), finalPart(first.raw)
-	if (sc.reframed || sc.opts.Stream) && first.Length < 0 && replay.Length >= 0 {
+	replay.wireText, first.wireText = withoutInformational(replay.wireText), withoutInformational(first.wireText)
+	if (sc.firstLacksLength || sc.opts.Stream) && first.ContentLength < 0 && replay.ContentLength >= 0 {
 		require.Equal(t, first.withoutChunking(), replay.withoutChunking())
 	} else {
 		require.Equal(t, first, replay, "first answer and replay")
@@ -702,15 +710,15 @@ func (sc scenario) runScenario(t *testing.T, http2 bool) {
 	if http2 {
 		threshold = 4096
 	}
-	if bare.Length < 0 && (sc.unsized || len(bare.Body) > threshold) {
+	if bare.ContentLength < 0 && (sc.lacksLength || len(bare.Body) > threshold) {
 		bare, first = bare.withoutChunking(), first.withoutChunking()
 	}
-	bare.raw, first.raw = sortedHead(finalPart(bare.raw)), sortedHead(first.raw)
+	bare.wireText, first.wireText = withSortedHead(withoutInformational(bare.wireText)), withSortedHead(first.wireText)
 	require.Equal(t, bare, first, "bare handler and first answer")
 }
 
-// Whatever a handler writes, its answer is kept as one that this package sends again, or is known not to be kept. A
-// retry never finds a record that cannot be used.
+// Whatever status, header, trailer and body a handler writes, the record is valid: a retry gets the replay, or the refusal
+// not-replayable. The only exception is an answer shorter than its Content-Length, which releases the claim.
 func TestAnyAnswerIsKeptSoThatItCanBeUsed(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(5, 6))
@@ -781,17 +789,18 @@ func TestAnyAnswerIsKeptSoThatItCanBeUsed(t *testing.T) {
 	require.Len(t, seen, 3, "%v", seen)
 }
 
-// finalPart returns raw without its informational responses.
-func finalPart(raw string) string {
-	for strings.HasPrefix(raw, "HTTP/1.1 1") {
-		_, raw, _ = strings.Cut(raw, "\r\n\r\n")
+// withoutInformational returns wireText without its informational responses.
+func withoutInformational(wireText string) string {
+	for strings.HasPrefix(wireText, "HTTP/1.1 1") {
+		_, wireText, _ = strings.Cut(wireText, "\r\n\r\n")
 	}
-	return raw
+	return wireText
 }
 
-// sortedHead returns raw with its fields in the order of their names: net/http puts those that it adds by itself last.
-func sortedHead(raw string) string {
-	head, body, _ := strings.Cut(raw, "\r\n\r\n")
+// withSortedHead returns wireText with its fields in the order of their names, because net/http puts its own fields
+// behind the fields of the handler.
+func withSortedHead(wireText string) string {
+	head, body, _ := strings.Cut(wireText, "\r\n\r\n")
 	lines := strings.Split(head, "\r\n")
 	slices.SortStableFunc(lines[1:], func(a, b string) int {
 		return strings.Compare(a[:strings.Index(a, ":")], b[:strings.Index(b, ":")])
@@ -799,26 +808,27 @@ func sortedHead(raw string) string {
 	return strings.Join(lines, "\r\n") + "\r\n\r\n" + body
 }
 
-// serveFile serves a part of a file.
-func serveFile(t *testing.T) scenario {
+// newServeFileScenario returns a scenario with a handler that serves a part of a file.
+func newServeFileScenario(t *testing.T) scenario {
 	path := filepath.Join(t.TempDir(), "page.html")
 	require.NoError(t, os.WriteFile(path, []byte(strings.Repeat("<p>hello", 10_000)), 0o600))
 	return scenario{
-		name:    "ServeFile, range",
-		handler: func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, path) },
-		opts:    guardMethods(http.MethodGet),
-		request: withGetField("Range", "bytes=100-70000"),
+		name:        "ServeFile, range",
+		handler:     func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, path) },
+		opts:        guardMethods(http.MethodGet),
+		editRequest: withGetField("Range", "bytes=100-70000"),
 	}
 }
 
-// reverseProxy passes on the answer of another server, with everything that one can have.
-func reverseProxy(t *testing.T) scenario {
+// newReverseProxyScenario returns a scenario with a reverse proxy. The answer of the backend has an informational
+// response, repeated fields, a body without Content-Length, and a trailer.
+func newReverseProxyScenario(t *testing.T) scenario {
 	backend := testservice.Listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Link", "</a>; rel=preload")
 		w.WriteHeader(http.StatusEarlyHints)
 		w.Header().Set("Trailer", "X-Sum")
 		w.Header()["Set-Cookie"] = []string{"a=1", "b=2"}
-		body, err := io.ReadAll(r.Body) // now: the proxy may close a connection that has answered before it has sent all
+		body, err := io.ReadAll(r.Body) // first, because the proxy may close a connection whose answer comes before the end of the body
 		assert.NoError(t, err)
 		w.WriteHeader(http.StatusCreated)
 		_, _ = io.WriteString(w, strings.Repeat("x", 5000))
@@ -874,7 +884,8 @@ func TestReplayKeepsCurrentOuterHeaders(t *testing.T) {
 	}, replay.Header)
 }
 
-// They belong to one connection or one moment: the first client gets them, and they are not stored.
+// Hop-by-hop fields belong to one connection, and Date to one moment. The first client gets these fields, but the record
+// does not contain them.
 func TestFieldsOfTheConnectionAreNotStored(t *testing.T) {
 	t.Parallel()
 	svc := testservice.Setup{}.Guard(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -926,7 +937,9 @@ func TestWriterOffersNoWayPastTheRecord(t *testing.T) {
 
 func TestAnswerPassesThroughCompression(t *testing.T) {
 	t.Parallel()
-	svc := testservice.Setup{Outer: compressAnswer}.Serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, strings.Repeat("hello ", 1000)) })
+	svc := testservice.Setup{Outer: compressAnswer}.Serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, strings.Repeat("hello ", 1000))
+	})
 	require.Equal(t, strings.Repeat("hello ", 1000), svc.Post("k", "b").Body)
 	require.Equal(t, strings.Repeat("hello ", 1000), svc.Post("k", "b").Body)
 }
@@ -967,15 +980,15 @@ func TestStreamSendsWhileTheHandlerRuns(t *testing.T) {
 	t.Parallel()
 	for _, http2 := range []bool{false, true} {
 		for name, part := range map[string]struct {
-			text  string
-			flush bool
+			text      string
+			isFlushed bool
 		}{"flushed": {"data: 1\n\n", true}, "buffer full": {strings.Repeat("x", 5000), false}} {
 			t.Run(fmt.Sprintf("HTTP2=%t/%s", http2, name), func(t *testing.T) {
 				received := make(chan struct{})
 				svc := testservice.Setup{Opts: idempotency.Options{Stream: true}}.Guard(t, func(w http.ResponseWriter, _ *http.Request) {
 					w.Header().Set("Content-Type", "text/event-stream")
 					_, _ = io.WriteString(w, part.text)
-					if part.flush {
+					if part.isFlushed {
 						w.(http.Flusher).Flush()
 					}
 					select {
@@ -995,7 +1008,7 @@ func TestStreamSendsWhileTheHandlerRuns(t *testing.T) {
 				start := make([]byte, 9)
 				_, err = io.ReadFull(resp.Body, start)
 				require.NoError(t, err)
-				close(received) // the handler was waiting for this
+				close(received) // lets the handler continue
 				rest, err := io.ReadAll(resp.Body)
 				require.NoError(t, err)
 				require.Equal(t, part.text+"data: 2\n\n", string(start)+string(rest))
@@ -1053,29 +1066,31 @@ func TestTimeoutHandlerOutsideDoesNotLoseTheRecord(t *testing.T) {
 	})
 }
 
-// newHookedStore returns a store that calls f before its first Complete.
-func newHookedStore(f func()) *testservice.SpyStore {
+// newStoreWithHook returns a store that calls beforeComplete before its first Complete.
+func newStoreWithHook(beforeComplete func()) *testservice.SpyStore {
 	store := testservice.NewSpyStore()
 	store.OnComplete = func(_ context.Context, n int64, step func() error) error {
 		if n == 1 {
-			f()
+			beforeComplete()
 		}
 		return step()
 	}
 	return store
 }
 
-// A goroutine that the handler leaves behind sets and reads fields while the answer is stored and sent. That harms
-// nobody, as on a bare server, and reaches nobody.
+// A goroutine that the handler leaves behind may set and read fields while the answer is stored and sent. As on a bare
+// server, the goroutine does no harm, and no client gets these fields.
 func TestHeaderIsTheHandlersOwn(t *testing.T) {
 	t.Parallel()
-	for name, outer := range map[string]http.Header{"bare": nil, "with fields of outer middleware": {"X-Outer": {"1"}, "Vary": {"Origin"}}} {
+	for name, outer := range map[string]http.Header{
+		"bare": nil, "with fields of outer middleware": {"X-Outer": {"1"}, "Vary": {"Origin"}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			completing, stop := make(chan struct{}), make(chan struct{})
 			var left sync.WaitGroup
-			var rounds atomic.Int64 // of the goroutine that is left behind
-			store := newHookedStore(func() {
+			var rounds atomic.Int64 // of the goroutine that the handler leaves behind
+			store := newStoreWithHook(func() {
 				close(completing)
 				assert.Eventually(t, func() bool { return rounds.Load() > 100 }, 10*time.Second, time.Millisecond)
 			})
@@ -1114,7 +1129,8 @@ func TestHeaderIsTheHandlersOwn(t *testing.T) {
 	}
 }
 
-// What outer middleware has set is there for the handler, and stays as it is if the handler fails.
+// The handler sees the fields that outer middleware has set. If the handler panics, its changes to the header are
+// dropped, so the answer to the panic has the fields of outer middleware only.
 func TestHeaderOfOuterMiddlewareIsSafeFromAPanic(t *testing.T) {
 	t.Parallel()
 	svc := testservice.Setup{Outer: func(next http.Handler) http.Handler {
@@ -1134,7 +1150,8 @@ func TestHeaderOfOuterMiddlewareIsSafeFromAPanic(t *testing.T) {
 	require.NotContains(t, got.Header, "X-Inner")
 }
 
-// Fields that are not stored are sent as they were when the handler called WriteHeader, as unguarded.
+// The first client gets also the fields that are not stored, with the values that the fields had when the handler called
+// WriteHeader. A bare server sends the same values.
 func TestUnstoredFieldsAreThoseOfWriteHeader(t *testing.T) {
 	t.Parallel()
 	handler := func(w http.ResponseWriter, _ *http.Request) {
@@ -1159,8 +1176,8 @@ func TestUnstoredFieldsAreThoseOfWriteHeader(t *testing.T) {
 	require.NotContains(t, second.Header, "Keep-Alive")
 }
 
-// Trailers in both forms of net/http, set before and after the body, with and without a flush: first answer and replay
-// have those that a bare server sends.
+// First answer and replay have the trailers that a bare server sends. The trailers are in both forms of net/http, set
+// before and after the body, with and without a flush.
 func TestTrailersAreThoseOfABareServer(t *testing.T) {
 	t.Parallel()
 	prefixed := http.TrailerPrefix + "X-Late"
@@ -1187,7 +1204,7 @@ func TestTrailersAreThoseOfABareServer(t *testing.T) {
 			_, _ = io.WriteString(w, strings.Repeat("x", 2048))
 			w.Header().Set(prefixed, "1")
 		},
-		"undeclared, known before": func(w http.ResponseWriter, _ *http.Request) {
+		"undeclared, set before the body and after it": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set(prefixed, "0")
 			_, _ = io.WriteString(w, "ok")
 			w.Header().Set(prefixed, "1")
@@ -1214,7 +1231,7 @@ func TestTrailersAreThoseOfABareServer(t *testing.T) {
 			_, _ = io.WriteString(w, "ok")
 			w.Header().Set("X-Sum", "1")
 		},
-		"declaration taken back too late": func(w http.ResponseWriter, _ *http.Request) {
+		"declaration deleted too late": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Trailer", "X-Sum")
 			w.WriteHeader(http.StatusOK)
 			w.Header().Del("Trailer")
@@ -1235,12 +1252,12 @@ func TestTrailersAreThoseOfABareServer(t *testing.T) {
 		for _, http2 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, http2=%t", name, http2), func(t *testing.T) {
 				t.Parallel()
-				bare := trailersOf(t, testservice.Listen(t, handler, http2))
+				bare := fetchTrailers(t, testservice.Listen(t, handler, http2))
 				for _, stream := range []bool{false, true} {
 					svc := testservice.Setup{Opts: idempotency.Options{Stream: stream}}.Guard(t, handler)
 					server := testservice.Listen(t, svc.Handler, http2)
-					require.Equal(t, bare, trailersOf(t, server), "first, stream=%t", stream)
-					require.Equal(t, bare, trailersOf(t, server), "replay, stream=%t", stream)
+					require.Equal(t, bare, fetchTrailers(t, server), "first, stream=%t", stream)
+					require.Equal(t, bare, fetchTrailers(t, server), "replay, stream=%t", stream)
 					require.EqualValues(t, 1, svc.Runs.Load())
 				}
 			})
@@ -1248,8 +1265,8 @@ func TestTrailersAreThoseOfABareServer(t *testing.T) {
 	}
 }
 
-// trailersOf returns the trailers that a client gets, by their names.
-func trailersOf(t *testing.T, server *httptest.Server) map[string][]string {
+// fetchTrailers returns the trailers that a client gets, by their names.
+func fetchTrailers(t *testing.T, server *httptest.Server) map[string][]string {
 	r, err := http.NewRequest(http.MethodPost, server.URL, strings.NewReader("b"))
 	require.NoError(t, err)
 	r.Header.Set("Idempotency-Key", "k")
@@ -1260,20 +1277,21 @@ func trailersOf(t *testing.T, server *httptest.Server) map[string][]string {
 	require.NoError(t, err)
 	trailers := map[string][]string{}
 	for name, values := range resp.Trailer {
-		if len(values) > 0 { // else it was only announced
+		if len(values) > 0 { // a declared trailer without a value was never sent
 			trailers[name] = values
 		}
 	}
 	return trailers
 }
 
-// The Content-Type of an answer that outgrows its limit is found in what is held back and what follows it, without
-// writing the one into the other.
+// If an answer exceeds MaxResponse, the Content-Type is detected from the buffered body and the next Write together. The
+// detection must leave both unchanged.
 func TestOutgrownAnswerIsSentAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	a, b := strings.Repeat("a", 900), strings.Repeat("b", 900)
 	for _, stream := range []bool{false, true} {
-		svc := testservice.Setup{Opts: idempotency.Options{MaxResponse: 1000, Stream: stream}}.Serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		opts := idempotency.Options{MaxResponse: 1000, Stream: stream}
+		svc := testservice.Setup{Opts: opts}.Serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, a)
 			_, _ = io.WriteString(w, b)
 		})
@@ -1283,8 +1301,8 @@ func TestOutgrownAnswerIsSentAsItWasWritten(t *testing.T) {
 	}
 }
 
-// A goroutine that a panicked handler leaves behind may go on to write more than can be kept. That must neither settle
-// the claim a second time, nor send an answer.
+// A goroutine that a panicked handler leaves behind may write more than MaxResponse. The claim is settled already, so
+// the goroutine must neither settle the claim again nor send an answer.
 func TestGoroutineOfAPanickedHandlerIsSilenced(t *testing.T) {
 	t.Parallel()
 	store := testservice.NewSpyStore()
@@ -1321,25 +1339,27 @@ func TestRefusalPassesThroughCompression(t *testing.T) {
 	testservice.RequireProblem(t, got, http.StatusBadRequest, "key-missing")
 }
 
-// compressAnswer is middleware that leaves a Content-Length alone, as many compressing middlewares do, because handlers
-// seldom set the field.
+// compressAnswer is middleware that compresses the body and keeps a Content-Length. Many compressing middlewares keep
+// this field, because handlers seldom set the field.
 func compressAnswer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Encoding", "gzip")
-		z := gzip.NewWriter(w)
-		defer z.Close()
-		next.ServeHTTP(plainGzipWriter{w, z}, r)
+		compressor := gzip.NewWriter(w)
+		defer compressor.Close()
+		next.ServeHTTP(plainGzipWriter{w, compressor}, r)
 	})
 }
 
+// plainGzipWriter compresses the body, and leaves the header alone.
 type plainGzipWriter struct {
 	http.ResponseWriter
-	z *gzip.Writer
+	compressor *gzip.Writer
 }
 
-func (w plainGzipWriter) Write(p []byte) (int, error) { return w.z.Write(p) }
+func (w plainGzipWriter) Write(p []byte) (int, error) { return w.compressor.Write(p) }
 
-// Outer middleware may set fields while the handler runs. They are neither the handler's nor deleted by it.
+// Outer middleware may set fields while the handler runs. The first answer has these fields, but the record does not,
+// because the handler has not set them.
 func TestFieldsThatOuterMiddlewareSetsLate(t *testing.T) {
 	t.Parallel()
 	var outer http.Header
@@ -1363,21 +1383,21 @@ func TestFieldsThatOuterMiddlewareSetsLate(t *testing.T) {
 	require.Equal(t, "1", second.Header.Get("X-Early"))
 }
 
-// The mark of a replay is in nothing that a handler sends: neither in an informational response nor in a trailer.
+// The mark of a replay is removed from all parts of a handler's answer, including informational responses and trailers.
 func TestHandlerCannotMarkAPartOfItsAnswerAsAReplay(t *testing.T) {
 	t.Parallel()
 	const mark = "Idempotent-Replayed"
 	for name, sc := range map[string]struct {
-		early, late http.Header // set before an informational response, and after the body
+		earlyHeader, lateHeader http.Header // set before an informational response, and after the body
 	}{
-		"informational":             {early: http.Header{mark: {"true"}}},
-		"informational, lower case": {early: http.Header{"idempotent-replayed": {"true"}}},
-		"declared trailer":          {http.Header{"Trailer": {mark}}, http.Header{mark: {"true"}}},
-		"declared, set before":      {early: http.Header{"Trailer": {"idempotent-replayed"}, mark: {"true"}}},
-		"undeclared trailer":        {late: http.Header{http.TrailerPrefix + mark: {"true"}}},
-		"the same in lower case":    {late: http.Header{http.TrailerPrefix + "idempotent-replayed": {"true"}}},
-		"undeclared, set before":    {early: http.Header{http.TrailerPrefix + mark: {"true"}}},
-		"undeclared, in two spellings": {late: http.Header{
+		"informational":                   {earlyHeader: http.Header{mark: {"true"}}},
+		"informational, lower case":       {earlyHeader: http.Header{"idempotent-replayed": {"true"}}},
+		"declared trailer":                {http.Header{"Trailer": {mark}}, http.Header{mark: {"true"}}},
+		"declared, set before the body":   {earlyHeader: http.Header{"Trailer": {"idempotent-replayed"}, mark: {"true"}}},
+		"undeclared trailer":              {lateHeader: http.Header{http.TrailerPrefix + mark: {"true"}}},
+		"undeclared, lower case":          {lateHeader: http.Header{http.TrailerPrefix + "idempotent-replayed": {"true"}}},
+		"undeclared, set before the body": {earlyHeader: http.Header{http.TrailerPrefix + mark: {"true"}}},
+		"undeclared, in two spellings": {lateHeader: http.Header{
 			http.TrailerPrefix + mark: {"true"}, http.TrailerPrefix + "IDEMPOTENT-REPLAYED": {"true"},
 		}},
 	} {
@@ -1386,17 +1406,17 @@ func TestHandlerCannotMarkAPartOfItsAnswerAsAReplay(t *testing.T) {
 				t.Run(fmt.Sprintf("%s, HTTP2=%t, stream=%t", name, http2, stream), func(t *testing.T) {
 					t.Parallel()
 					svc := testservice.Setup{Opts: idempotency.Options{Stream: stream}}.Guard(t, func(w http.ResponseWriter, _ *http.Request) {
-						maps.Copy(w.Header(), sc.early)
+						maps.Copy(w.Header(), sc.earlyHeader)
 						w.Header().Set("Link", "</a>; rel=preload")
 						w.WriteHeader(http.StatusEarlyHints)
 						_, _ = io.WriteString(w, strings.Repeat("x", 5000))
-						maps.Copy(w.Header(), sc.late)
+						maps.Copy(w.Header(), sc.lateHeader)
 						w.Header().Set(http.TrailerPrefix+"X-Sum", "1")
 					})
-					got := scenario{}.performScenario(t, testservice.Listen(t, svc.Handler, http2))
+					got := scenario{}.sendRequest(t, testservice.Listen(t, svc.Handler, http2))
 					require.Len(t, got.Informational, 1)
 					require.Equal(t, http.Header{"Link": {"</a>; rel=preload"}}, withoutField(got.Informational[0].Header, "Trailer"))
-					require.False(t, got.Replayed)
+					require.False(t, got.IsReplay)
 					require.Equal(t, http.Header{"X-Sum": {"1"}}, withoutField(got.Trailer, ""))
 				})
 			}
@@ -1415,47 +1435,50 @@ func withoutField(h http.Header, name string) http.Header {
 	return others
 }
 
-// lateWriter is a writer of a framework that answers after its handlers have returned.
+// lateWriter is the writer of a framework that answers after its handlers have returned.
 type lateWriter struct {
 	http.ResponseWriter
-	written bool
+	isWritten bool
 }
 
 func (w *lateWriter) Write(p []byte) (int, error) {
-	w.written = true
+	w.isWritten = true
 	return w.ResponseWriter.Write(p)
 }
 
 func (w *lateWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
+// echoLike has the methods by which the middleware recognises the writer of echo.
 type echoLike struct{ *lateWriter }
 
 func (echoLike) Before(func()) {}
 func (echoLike) After(func())  {}
 
+// ginLike has the methods by which the middleware recognises the writer of gin.
 type ginLike struct{ *lateWriter }
 
 func (w ginLike) WriteHeaderNow() {}
-func (w ginLike) Written() bool   { return w.written }
+func (w ginLike) Written() bool   { return w.isWritten }
 
-// wrappedWriter is what a middleware of a framework puts around its writer.
+// wrappedWriter is a wrapper that a middleware of a framework puts around the writer of the framework.
 type wrappedWriter struct{ http.ResponseWriter }
 
 func (w wrappedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// negroniLike has some of the methods of such writers, but its framework does not answer late.
+// negroniLike has some of the methods of these writers, but its framework does not answer after its handlers.
 type negroniLike struct{ http.ResponseWriter }
 
 func (negroniLike) Before(func(http.ResponseWriter)) {}
 func (negroniLike) Written() bool                    { return false }
 
-// answeringLate is a framework that answers 402 after a handler that wrote nothing.
-func answeringLate(writer func(*lateWriter) http.ResponseWriter) func(http.Handler) http.Handler {
+// answerIfUnwritten returns middleware that acts as a framework: after a handler that wrote nothing, the framework
+// answers 402. The handler gets the writer that wrapWriter returns.
+func answerIfUnwritten(wrapWriter func(*lateWriter) http.ResponseWriter) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			late := &lateWriter{ResponseWriter: w}
-			next.ServeHTTP(writer(late), r)
-			if !late.written {
+			next.ServeHTTP(wrapWriter(late), r)
+			if !late.isWritten {
 				w.WriteHeader(http.StatusPaymentRequired)
 				_, _ = w.Write([]byte("declined"))
 			}
@@ -1463,25 +1486,27 @@ func answeringLate(writer func(*lateWriter) http.ResponseWriter) func(http.Handl
 	}
 }
 
-func asEcho(w *lateWriter) http.ResponseWriter { return echoLike{w} }
+func wrapAsEcho(w *lateWriter) http.ResponseWriter { return echoLike{w} }
 
-func asGin(w *lateWriter) http.ResponseWriter { return ginLike{w} }
+func wrapAsGin(w *lateWriter) http.ResponseWriter { return ginLike{w} }
 
-func asWrapped(w *lateWriter) http.ResponseWriter { return wrappedWriter{wrappedWriter{echoLike{w}}} }
+func wrapEchoTwice(w *lateWriter) http.ResponseWriter {
+	return wrappedWriter{wrappedWriter{echoLike{w}}}
+}
 
 // answerNothing sets a field and returns.
 func answerNothing(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Reason", "poor") }
 
 func TestFrameworkAnswersForAHandlerWithoutAnswer(t *testing.T) {
 	t.Parallel()
-	for name, writer := range map[string]func(*lateWriter) http.ResponseWriter{
-		"echo": asEcho, "gin": asGin, "wrapped": asWrapped,
+	for name, wrapWriter := range map[string]func(*lateWriter) http.ResponseWriter{
+		"echo": wrapAsEcho, "gin": wrapAsGin, "wrapped": wrapEchoTwice,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var logged bytes.Buffer
 			svc := testservice.Setup{
-				Outer: answeringLate(writer), Opts: idempotency.Options{Logger: slog.New(slog.NewTextHandler(&logged, nil))},
+				Outer: answerIfUnwritten(wrapWriter), Opts: idempotency.Options{Logger: slog.New(slog.NewTextHandler(&logged, nil))},
 			}.Guard(t, answerNothing)
 			bare := svc.Call("", "")
 			require.Equal(t, http.StatusPaymentRequired, bare.Status)
@@ -1499,15 +1524,15 @@ func TestFrameworkAnswersForAHandlerWithoutAnswer(t *testing.T) {
 	}
 }
 
-// A handler that writes to the writer of the framework writes past the middleware.
+// A handler that writes to the writer of the framework bypasses the middleware, so the answer is not stored.
 func TestAnswerPastTheMiddlewareIsNotStored(t *testing.T) {
 	t.Parallel()
-	for name, writer := range map[string]func(*lateWriter) http.ResponseWriter{"echo": asEcho, "gin": asGin} {
+	for name, wrapWriter := range map[string]func(*lateWriter) http.ResponseWriter{"echo": wrapAsEcho, "gin": wrapAsGin} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var outer http.ResponseWriter
-			svc := testservice.Setup{Outer: answeringLate(func(w *lateWriter) http.ResponseWriter {
-				outer = writer(w)
+			svc := testservice.Setup{Outer: answerIfUnwritten(func(w *lateWriter) http.ResponseWriter {
+				outer = wrapWriter(w)
 				return outer
 			})}.Guard(t, func(_ http.ResponseWriter, r *http.Request) { testservice.Echo(outer, r) })
 			for range 2 {
@@ -1528,21 +1553,21 @@ func TestMissingAnswerIsAnAnswerOutsideOfFrameworks(t *testing.T) {
 	asServerWrapped := func(w *lateWriter) http.ResponseWriter { return wrappedWriter{w.ResponseWriter} }
 	asNegroni := func(w *lateWriter) http.ResponseWriter { return negroniLike{w.ResponseWriter} }
 	for name, row := range map[string]struct {
-		writer  func(*lateWriter) http.ResponseWriter
-		handler http.HandlerFunc
+		wrapWriter func(*lateWriter) http.ResponseWriter
+		handler    http.HandlerFunc
 	}{
 		"net/http":           {asServer, answerNothing},
 		"wrapped":            {asServerWrapped, answerNothing},
 		"another framework":  {asNegroni, answerNothing},
-		"echo, a status":     {asEcho, explicit},
-		"gin, a status":      {asGin, explicit},
-		"gin, an empty body": {asGin, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(nil) }},
+		"echo, a status":     {wrapAsEcho, explicit},
+		"gin, a status":      {wrapAsGin, explicit},
+		"gin, an empty body": {wrapAsGin, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(nil) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			svc := testservice.Setup{Outer: func(next http.Handler) http.Handler {
 				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					next.ServeHTTP(row.writer(&lateWriter{ResponseWriter: w}), r)
+					next.ServeHTTP(row.wrapWriter(&lateWriter{ResponseWriter: w}), r)
 				})
 			}}.Guard(t, row.handler)
 			first := svc.Call("k", "")
@@ -1553,8 +1578,8 @@ func TestMissingAnswerIsAnAnswerOutsideOfFrameworks(t *testing.T) {
 	}
 }
 
-// Echo's WrapMiddleware leaves the writer of the handler in the context, so echo answers by way of it: also after a
-// panic, and after a timeout.
+// Echo's WrapMiddleware leaves the writer of the handler in the context, so echo writes its answer to this writer, even
+// after a panic or a timeout.
 func TestFrameworkAnswersByTheWriterOfTheHandler(t *testing.T) {
 	t.Parallel()
 	for name, handler := range map[string]http.HandlerFunc{
@@ -1597,13 +1622,13 @@ func TestFrameworkAnswersByTheWriterOfTheHandler(t *testing.T) {
 	}
 }
 
-// What a handler has decided holds, although nobody knows its answer.
+// The decision of a handler holds, even if the framework writes the answer and the answer is therefore unknown.
 func TestVerdictOfAHandlerWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		verdict idempotency.Verdict
-		retry   int
-		runs    int64
+		verdict     idempotency.Verdict
+		retryStatus int
+		handlerRuns int64
 	}{
 		"keep":      {idempotency.Keep, http.StatusConflict, 1},
 		"tombstone": {idempotency.Tombstone, http.StatusConflict, 1},
@@ -1612,16 +1637,16 @@ func TestVerdictOfAHandlerWithoutAnswer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			svc := testservice.Setup{Outer: answeringLate(asEcho)}.Guard(t, func(_ http.ResponseWriter, r *http.Request) {
+			svc := testservice.Setup{Outer: answerIfUnwritten(wrapAsEcho)}.Guard(t, func(_ http.ResponseWriter, r *http.Request) {
 				idempotency.Decide(r.Context(), row.verdict)
 			})
 			require.Equal(t, http.StatusPaymentRequired, svc.Call("k", "").Status)
 			retry := svc.Call("k", "")
-			require.Equal(t, row.retry, retry.Status)
-			if row.runs == 1 {
+			require.Equal(t, row.retryStatus, retry.Status)
+			if row.handlerRuns == 1 {
 				testservice.RequireProblem(t, retry, http.StatusConflict, "not-replayable")
 			}
-			require.Equal(t, row.runs, svc.Runs.Load())
+			require.Equal(t, row.handlerRuns, svc.Runs.Load())
 		})
 	}
 }
@@ -1629,7 +1654,7 @@ func TestVerdictOfAHandlerWithoutAnswer(t *testing.T) {
 func TestRefuseAfterAHandlerWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	svc := testservice.Setup{
-		Outer: answeringLate(asEcho), Opts: idempotency.Options{Abandoned: idempotency.Refuse, Lease: 2 * time.Second},
+		Outer: answerIfUnwritten(wrapAsEcho), Opts: idempotency.Options{Abandoned: idempotency.Refuse, Lease: 2 * time.Second},
 	}.Guard(t, answerNothing)
 	require.Equal(t, http.StatusPaymentRequired, svc.Call("k", "").Status)
 	require.Equal(t, idempotency.OutcomeAbandoned, svc.Journal.Last(t).Outcome)
@@ -1637,13 +1662,13 @@ func TestRefuseAfterAHandlerWithoutAnswer(t *testing.T) {
 	require.EqualValues(t, 1, svc.Runs.Load())
 }
 
-// Without a claim, nothing is recorded, and the framework answers.
+// With FailOpen, the handler may run without a claim. Then nothing is recorded, and the framework answers.
 func TestUnguardedHandlerWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	store := testservice.NewSpyStore()
 	store.OnBegin = testservice.Failing(testservice.Always, idempotency.ErrUnavailable)
 	svc := testservice.Setup{
-		Store: store, Outer: answeringLate(asEcho), Opts: idempotency.Options{FailOpen: true},
+		Store: store, Outer: answerIfUnwritten(wrapAsEcho), Opts: idempotency.Options{FailOpen: true},
 	}.Guard(t, answerNothing)
 	require.Equal(t, http.StatusPaymentRequired, svc.Call("k", "").Status)
 }
