@@ -31,7 +31,7 @@ func TestMemoryStoreConforms(t *testing.T) {
 	})
 }
 
-// Keys are found by a hash, and told apart by themselves.
+// The store finds a record by the hash of its key, and compares the whole key, because two keys may have the same hash.
 func TestMemoryStoreConformsThoughHashesCollide(t *testing.T) {
 	t.Parallel()
 	store := idempotency.CollidingMemoryStore()
@@ -52,12 +52,12 @@ func TestMemoryStoreIsResolved(t *testing.T) {
 	require.Equal(t, store.Held(), store.Counted())
 }
 
-// oneUserStore returns a store of which one user may take everything.
+// oneUserStore returns a store without a limit for users, so that one user can fill the store.
 func oneUserStore(limit int64) *idempotency.MemoryStore {
 	return idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: limit, MaxUserBytes: limit})
 }
 
-// fillStore completes records with resp for ttl until the store is full, and returns their number.
+// fillStore stores records with resp for ttl until the store is full, and returns the number of records.
 func fillStore(t testing.TB, store idempotency.Store, resp idempotency.Response, ttl time.Duration) (n int) {
 	t.Helper()
 	for ; ; n++ {
@@ -66,7 +66,7 @@ func fillStore(t testing.TB, store idempotency.Store, resp idempotency.Response,
 			return n
 		}
 		require.NoError(t, err)
-		require.NoError(t, claim.Complete(t.Context(), resp.Clone(), ttl)) // which the store may keep
+		require.NoError(t, claim.Complete(t.Context(), resp.Clone(), ttl)) // a clone, because the store may keep the body
 	}
 }
 
@@ -108,7 +108,7 @@ func TestFullMemoryStoreTakesNewRecordsAsOldOnesExpire(t *testing.T) {
 	})
 }
 
-// Every claim removes expired records, whatever TTL they had, so that a store in use holds few of them.
+// Every claim removes expired records, whatever their TTL, so that a store in use holds few expired records.
 func TestMemoryStoreLetsGoOfExpiredRecords(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -118,10 +118,11 @@ func TestMemoryStoreLetsGoOfExpiredRecords(t *testing.T) {
 		var kept []weak.Pointer[idempotency.Response]
 		for i := range n {
 			ttl := ttlOf(i)
-			require.NoError(t, testservice.MustClaim(t, store, testservice.NumberedKey(i), testservice.AttemptFor(ttl)).Complete(t.Context(), testservice.BodyOf(8), ttl))
+			claim := testservice.MustClaim(t, store, testservice.NumberedKey(i), testservice.AttemptFor(ttl))
+			require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(8), ttl))
 			kept = append(kept, weak.Make(testservice.MustRead(t, store, testservice.NumberedKey(i)).Response))
 		}
-		alive := func() (n int) {
+		countLive := func() (n int) {
 			runtime.GC()
 			for _, p := range kept {
 				if p.Value() != nil {
@@ -130,12 +131,12 @@ func TestMemoryStoreLetsGoOfExpiredRecords(t *testing.T) {
 			}
 			return n
 		}
-		time.Sleep(2 * time.Minute) // the time of half of the records is over
-		require.Equal(t, n, alive(), "nobody has claimed a key since")
+		time.Sleep(2 * time.Minute) // half of the records expire
+		require.Equal(t, n, countLive(), "nobody has claimed a key since")
 		for i := range n {
 			testservice.MustClaim(t, store, testservice.NumberedKey(n+i), testservice.AttemptFor(time.Hour))
 		}
-		require.InDelta(t, n/2, alive(), n/100)
+		require.InDelta(t, n/2, countLive(), n/100)
 		for i := range n {
 			if ttlOf(i) > 2*time.Minute {
 				require.NotNil(t, testservice.MustRead(t, store, testservice.NumberedKey(i)).Response, "forgotten before its time")
@@ -144,8 +145,8 @@ func TestMemoryStoreLetsGoOfExpiredRecords(t *testing.T) {
 	})
 }
 
-// The bytes of what the store keeps, with the least that a record can take beyond them, never exceed the limit, also
-// when many claim and complete at once.
+// The stored bodies, plus the least overhead of each record, never exceed the limit, even with concurrent claims and
+// completions.
 func TestMemoryStoreStaysWithinItsLimit(t *testing.T) {
 	t.Parallel()
 	const limit, keys, workers = 1 << 20, 4000, 8
@@ -191,12 +192,12 @@ func TestMemoryStoreStaysWithinItsLimit(t *testing.T) {
 	require.Greater(t, size, int64(limit*8/10), "there was room for more")
 }
 
-// The limit is one on real memory: what the heap holds for a full store is near to it.
+// The limit bounds real memory: a full store takes about as much of the heap as its limit says.
 func TestMemoryStoreLimitIsNearTheRealSize(t *testing.T) { // not parallel: it measures the heap
 	const header = "Cache-Control: no-store\nContent-Type: application/json\nLocation: /payments/1\nX-Request-Id: 7f3c1a52\n"
 	for name, test := range map[string]struct {
-		limit int64
-		resp  idempotency.Response
+		limit    int64
+		response idempotency.Response
 	}{
 		"no body":      {16 << 20, idempotency.Response{Status: http.StatusNoContent}},
 		"small body":   {16 << 20, idempotency.Response{Status: http.StatusCreated, Header: header, Body: make([]byte, 200)}},
@@ -205,7 +206,7 @@ func TestMemoryStoreLimitIsNearTheRealSize(t *testing.T) { // not parallel: it m
 		t.Run(name, func(t *testing.T) {
 			before := testservice.HeapInUse()
 			store := oneUserStore(test.limit)
-			n := fillStore(t, store, test.resp, time.Hour)
+			n := fillStore(t, store, test.response, time.Hour)
 			ratio := float64(testservice.HeapInUse()-before) / float64(test.limit)
 			t.Logf("%d records of %d bytes each, %.2f times the estimate", n, test.limit/int64(n), ratio)
 			require.InDelta(t, 1, ratio, 0.3)
@@ -235,26 +236,27 @@ func TestFullMemoryStoreThroughTheMiddleware(t *testing.T) {
 	require.ErrorIs(t, svc.Journal.Last(t).Err, idempotency.ErrStoreFull)
 }
 
-// A record that its claim makes again after it has expired, or tries to, is forgotten in its time like any other.
+// A claim whose record has expired may restore the record, or fail. In both cases the store forgets the record at its
+// expiry, like any other record.
 func TestMemoryStoreForgetsARestoredRecord(t *testing.T) {
 	t.Parallel()
-	uses := map[string]func(context.Context, idempotency.Claim) error{
+	claimCalls := map[string]func(context.Context, idempotency.Claim) error{
 		"Extend":  func(ctx context.Context, c idempotency.Claim) error { return c.Extend(ctx, time.Minute) },
 		"Release": func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx, time.Minute) },
 		"Complete": func(ctx context.Context, c idempotency.Claim) error {
 			return c.Complete(ctx, testservice.BodyOf(1), time.Minute)
 		},
 	}
-	for first, settle := range uses {
-		for second, use := range uses {
+	for first, callFirst := range claimCalls {
+		for second, callAgain := range claimCalls {
 			t.Run(first+", "+second, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 					claim := testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Minute))
-					require.NoError(t, settle(t.Context(), claim))
+					require.NoError(t, callFirst(t.Context(), claim))
 					time.Sleep(time.Minute)
-					err := use(t.Context(), claim)
+					err := callAgain(t.Context(), claim)
 					switch {
 					case first == "Complete" && second == "Complete":
 						require.NoError(t, err, "a repetition")
@@ -272,7 +274,7 @@ func TestMemoryStoreForgetsARestoredRecord(t *testing.T) {
 	}
 }
 
-// A handful of keys, many callers: each key is executed once, and everybody else gets what came of it.
+// Many callers share each key. The operation runs once, and the other callers get its answer.
 func TestMemoryStoreUnderContention(t *testing.T) {
 	t.Parallel()
 	const keys, callers = 200, 16
@@ -300,7 +302,8 @@ func TestMemoryStoreUnderContention(t *testing.T) {
 	}
 }
 
-// However small the records are that have expired, a large answer has their room. An answer that was left out takes none.
+// A large answer gets the room of expired records, even if each of these records is small. An answer that the store
+// omits takes no room.
 func TestLargeAnswerTakesTheRoomOfExpiredRecords(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -322,12 +325,13 @@ func TestLargeAnswerTakesTheRoomOfExpiredRecords(t *testing.T) {
 	})
 }
 
-// userKey returns the n-th of many keys of a user.
+// userKey returns the key of user with number n.
 func userKey(user string, n int) idempotency.Key {
 	return idempotency.Key{User: user, Endpoint: "POST /payments", ID: fmt.Sprintf("%036d", n)}
 }
 
-// completeUntilOmitted completes records of a user with resp until one is Omitted, and returns the number of the others.
+// completeUntilOmitted stores records of user with resp until the store omits an answer, and returns the number of stored
+// answers.
 func completeUntilOmitted(t testing.TB, store idempotency.Store, user string, resp idempotency.Response) (n int) {
 	t.Helper()
 	for ; ; n++ {
@@ -338,7 +342,7 @@ func completeUntilOmitted(t testing.TB, store idempotency.Store, user string, re
 	}
 }
 
-// claimUntilRefused claims keys of a user until it is refused, and returns the number of claims and the refusal.
+// claimUntilRefused claims keys of user until the store refuses, and returns the number of claims and the refusal.
 func claimUntilRefused(t testing.TB, store idempotency.Store, user string) (n int, refusal error) {
 	t.Helper()
 	for ; ; n++ {
@@ -350,10 +354,11 @@ func claimUntilRefused(t testing.TB, store idempotency.Store, user string) (n in
 	}
 }
 
-// claimSize is about what a claim of userKey takes.
+// claimSize is approximately the estimated size of a claim with a userKey.
 const claimSize = 400
 
-// How many accounts it takes to leave no room for another user.
+// Two accounts can leave no room for another user, because the default limit of a user is half of the store. With a limit
+// of an eighth, this takes eight accounts.
 func TestAccountsThatFillAMemoryStore(t *testing.T) {
 	t.Parallel()
 	const limit = 1 << 20
@@ -375,8 +380,8 @@ func TestAccountsThatFillAMemoryStore(t *testing.T) {
 func TestAnswersInMemoryLeaveRoomForClaims(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		name        string
-		limit, size int
+		name              string
+		limit, answerSize int
 	}{
 		{"large answers", 16 << 20, 1 << 20},
 		{"small answers", 2 << 20, 200},
@@ -384,8 +389,8 @@ func TestAnswersInMemoryLeaveRoomForClaims(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			store := oneUserStore(int64(test.limit))
-			n := completeUntilOmitted(t, store, "alice", testservice.BodyOf(test.size))
-			require.GreaterOrEqual(t, n*(claimSize+test.size), test.limit*3/4, "there was room for more")
+			n := completeUntilOmitted(t, store, "alice", testservice.BodyOf(test.answerSize))
+			require.GreaterOrEqual(t, n*(claimSize+test.answerSize), test.limit*3/4, "there was room for more")
 
 			testservice.MustComplete(t, store, userKey("bob", 1), idempotency.Response{Status: http.StatusNoContent})
 			require.False(t, testservice.MustRead(t, store, userKey("bob", 1)).Response.Omitted, "there was nothing to omit")
@@ -400,35 +405,35 @@ func TestUserHasAShareOfTheMemoryStore(t *testing.T) {
 	t.Parallel()
 	const limit = 4 << 20
 	for _, test := range []struct {
-		name    string
-		opts    idempotency.MemoryOptions
-		share   int
-		refusal error
+		name        string
+		opts        idempotency.MemoryOptions
+		shareBytes  int
+		wantRefusal error
 	}{
 		{"default", idempotency.MemoryOptions{MaxBytes: limit}, limit / 2, idempotency.ErrUserQuota},
-		{"given", idempotency.MemoryOptions{MaxBytes: limit, MaxUserBytes: limit / 8}, limit / 8, idempotency.ErrUserQuota},
-		{"all", idempotency.MemoryOptions{MaxBytes: limit, MaxUserBytes: limit}, limit, idempotency.ErrStoreFull},
-		{"more", idempotency.MemoryOptions{MaxBytes: limit, MaxUserBytes: math.MaxInt64}, limit, idempotency.ErrStoreFull},
+		{"option is set", idempotency.MemoryOptions{MaxBytes: limit, MaxUserBytes: limit / 8}, limit / 8, idempotency.ErrUserQuota},
+		{"whole store", idempotency.MemoryOptions{MaxBytes: limit, MaxUserBytes: limit}, limit, idempotency.ErrStoreFull},
+		{"more than the store", idempotency.MemoryOptions{MaxBytes: limit, MaxUserBytes: math.MaxInt64}, limit, idempotency.ErrStoreFull},
 	} {
-		for name, answer := range map[string]int{"claims only": 0, "small answers": 200, "large answers": 64 << 10} {
+		for name, answerSize := range map[string]int{"claims only": 0, "small answers": 200, "large answers": 64 << 10} {
 			t.Run(test.name+", "+name, func(t *testing.T) {
 				t.Parallel()
 				store := idempotency.NewMemoryStore(test.opts)
 				running := testservice.MustClaim(t, store, userKey("alice", -1), testservice.AttemptFor(time.Hour))
 				var answers int
-				if answer > 0 {
-					answers = completeUntilOmitted(t, store, "alice", testservice.BodyOf(answer))
+				if answerSize > 0 {
+					answers = completeUntilOmitted(t, store, "alice", testservice.BodyOf(answerSize))
 				}
 				claims, refusal := claimUntilRefused(t, store, "alice")
-				require.ErrorIs(t, refusal, test.refusal)
-				require.InEpsilon(t, test.share, answers*(claimSize+answer)+claims*claimSize, .1)
-				require.Greater(t, claims, test.share/8/claimSize*9/10, "answers took the reserve of the user")
+				require.ErrorIs(t, refusal, test.wantRefusal)
+				require.InEpsilon(t, test.shareBytes, answers*(claimSize+answerSize)+claims*claimSize, .1)
+				require.Greater(t, claims, test.shareBytes/8/claimSize*9/10, "answers took the reserve of the user")
 
 				require.NoError(t, running.Extend(t.Context(), time.Minute), "the share must not end a claim")
 				require.NoError(t, running.Complete(t.Context(), testservice.BodyOf(1), time.Hour))
 				require.True(t, testservice.MustRead(t, store, userKey("alice", -1)).Response.Omitted)
 
-				if test.refusal == idempotency.ErrUserQuota {
+				if test.wantRefusal == idempotency.ErrUserQuota {
 					require.NotErrorIs(t, refusal, idempotency.ErrStoreFull)
 					testservice.MustComplete(t, store, userKey("bob", 1), testservice.BodyOf(1<<10))
 					require.False(t, testservice.MustRead(t, store, userKey("bob", 1)).Response.Omitted)
@@ -438,7 +443,8 @@ func TestUserHasAShareOfTheMemoryStore(t *testing.T) {
 	}
 }
 
-// The expired records of a user make room within the share, wherever they are and whoever's are in front of them.
+// The expired records of a user make room within the share of the user, in any shard, and even if records of other users
+// expire earlier.
 func TestExpiredRecordsLeaveTheShareOfTheirUser(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -462,9 +468,10 @@ func TestExpiredRecordsLeaveTheShareOfTheirUser(t *testing.T) {
 
 func TestUserQuotaThroughTheMiddleware(t *testing.T) {
 	t.Parallel()
-	for _, open := range []bool{false, true} { // the store works: a user who fills it must not get rid of it
+	// FailOpen makes no difference, because the store works: a user who fills the store must not be able to bypass it.
+	for _, failOpen := range []bool{false, true} {
 		store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 8 << 10})
-		svc := testservice.Setup{Store: store, Opts: idempotency.Options{FailOpen: open}}.Guard(t, testservice.Echo)
+		svc := testservice.Setup{Store: store, Opts: idempotency.Options{FailOpen: failOpen}}.Guard(t, testservice.Echo)
 		accepted := 0
 		refusal := svc.Call("0", "")
 		for ; refusal.Status == http.StatusCreated && accepted < 100; refusal = svc.Call(fmt.Sprint(accepted), "") {
@@ -476,21 +483,21 @@ func TestUserQuotaThroughTheMiddleware(t *testing.T) {
 	}
 }
 
-// An operator can end an operation in a full store if that takes no more room, or as little as a claim.
+// In a full store an operator can resolve an operation if the record does not grow, or takes no more room than a claim.
 func TestFullMemoryStoreIsResolved(t *testing.T) {
 	t.Parallel()
-	answer := testservice.BodyOf(300)
+	answer, tombstone := testservice.BodyOf(300), idempotency.Response{Status: 201, Omitted: true}
 	for name, c := range map[string]struct {
-		step       int   // bytes of a checkpoint; 0: there is none
-		used       int64 // bytes of all records
-		resolution idempotency.Resolution
-		want       error
+		checkpointBytes int   // 0 for an operation without a checkpoint
+		usedBytes       int64 // by all records
+		resolution      idempotency.Resolution
+		wantErr         error
 	}{
-		"tombstone that is smaller than the steps": {500, 3800, idempotency.Resolution{Response: &idempotency.Response{Status: 201, Omitted: true}}, nil},
+		"tombstone that is smaller than the steps": {500, 3800, idempotency.Resolution{Response: &tombstone}, nil},
 		"answer that is smaller than the steps":    {500, 3800, idempotency.Resolution{Response: &answer}, nil},
 		"answer in the reserve for claims":         {0, 3800, idempotency.Resolution{Response: &answer}, idempotency.ErrStoreFull},
 		"not happened, in the reserve for claims":  {0, 3800, idempotency.Resolution{}, nil},
-		"tombstone in the reserve for claims":      {0, 3800, idempotency.Resolution{Response: &idempotency.Response{Status: 201, Omitted: true}}, nil},
+		"tombstone in the reserve for claims":      {0, 3800, idempotency.Resolution{Response: &tombstone}, nil},
 		"not happened, without any room":           {0, 3990, idempotency.Resolution{}, idempotency.ErrStoreFull},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -498,17 +505,17 @@ func TestFullMemoryStoreIsResolved(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := oneUserStore(4000)
 				claim := testservice.MustClaim(t, store, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour))
-				if c.step > 0 {
-					_, err := claim.(idempotency.Checkpointer).Checkpoint(t.Context(), "charge", make([]byte, c.step))
+				if c.checkpointBytes > 0 {
+					_, err := claim.(idempotency.Checkpointer).Checkpoint(t.Context(), "charge", make([]byte, c.checkpointBytes))
 					require.NoError(t, err)
 				}
-				rest := c.used - store.Counted().Total - 320
+				rest := c.usedBytes - store.Counted().Total - 320
 				testservice.MustClaim(t, store, idempotency.Key{ID: strings.Repeat("x", int(rest))}, testservice.AttemptFor(time.Hour))
-				require.Equal(t, c.used, store.Counted().Total)
+				require.Equal(t, c.usedBytes, store.Counted().Total)
 				time.Sleep(time.Minute)
 				c.resolution.TTL = time.Hour
 				err := store.Resolve(t.Context(), testservice.MustInspect(t, store, testservice.NumberedKey(0)), c.resolution)
-				require.Equal(t, c.want, err)
+				require.Equal(t, c.wantErr, err)
 				require.Equal(t, store.Held(), store.Counted())
 			})
 		})
@@ -518,15 +525,16 @@ func TestFullMemoryStoreIsResolved(t *testing.T) {
 func TestMemoryStoreReportsFaultsOfItsOptions(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		opts   idempotency.MemoryOptions
-		faults []string
+		opts       idempotency.MemoryOptions
+		wantFaults []string
 	}{
 		{idempotency.MemoryOptions{MaxBytes: -1}, []string{"idempotency: MaxBytes -1 is negative"}},
 		{idempotency.MemoryOptions{MaxUserBytes: -2}, []string{"idempotency: MaxUserBytes -2 is negative"}},
 		{idempotency.MemoryOptions{MaxBytes: -1, MaxUserBytes: -2}, []string{"MaxBytes -1", "MaxUserBytes -2"}},
 	} {
-		record, claim, err := idempotency.NewMemoryStore(test.opts).Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
-		for _, fault := range test.faults {
+		store := idempotency.NewMemoryStore(test.opts)
+		record, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+		for _, fault := range test.wantFaults {
 			require.ErrorContains(t, err, fault)
 		}
 		require.NotErrorIs(t, err, idempotency.ErrStoreFull)
@@ -535,8 +543,8 @@ func TestMemoryStoreReportsFaultsOfItsOptions(t *testing.T) {
 	}
 }
 
-// What the store counts for each user is what there is, whatever becomes of the records; nothing is left of those that
-// have expired.
+// The store counts the bytes of each user exactly, during any sequence of calls. After the records have expired, the
+// counts are zero.
 func TestMemoryStoreCountsExactly(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(8) {
@@ -547,6 +555,7 @@ func TestMemoryStoreCountsExactly(t *testing.T) {
 	}
 }
 
+// checkByteCounts makes 3000 random calls, and compares the counted bytes with the records after each call.
 func checkByteCounts(t *testing.T, random *rand.Rand) {
 	const limit, share, users = 32 << 10, 10 << 10, 5
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: limit, MaxUserBytes: share})
@@ -570,7 +579,7 @@ func checkByteCounts(t *testing.T, random *rand.Rand) {
 				seen["omitted"]++
 			}
 		} else {
-			claim := claims[random.IntN(len(claims))] // perhaps settled, or forgotten
+			claim := claims[random.IntN(len(claims))] // possibly settled, or with an expired record
 			switch step {
 			case 4:
 				time.Sleep(span / 8)
@@ -619,7 +628,8 @@ func checkByteCounts(t *testing.T, random *rand.Rand) {
 	requireNothingCounted(t, store, limit)
 }
 
-// requireNothingCounted lets a store remove its records, which have expired, for a claim that it has no room for.
+// requireNothingCounted requires that all counts are zero after the records have expired. A claim that is larger than
+// limit makes the store remove all expired records.
 func requireNothingCounted(t *testing.T, store *idempotency.MemoryStore, limit int) {
 	t.Helper()
 	_, _, err := store.Begin(t.Context(), idempotency.Key{ID: strings.Repeat("x", limit)}, testservice.AttemptFor(time.Hour))
@@ -662,7 +672,8 @@ func TestMemoryStoreCountsExactlyUnderContention(t *testing.T) {
 	})
 }
 
-// A Complete that is repeated after its record has expired has taken effect: it succeeds and changes nothing.
+// A Complete may be repeated after the completed record has expired. The repetition succeeds and changes nothing, because
+// the first Complete has taken effect.
 func TestMemoryStoreRepeatedCompleteAfterExpiry(t *testing.T) {
 	t.Parallel()
 	t.Run("key is free", func(t *testing.T) {
@@ -692,7 +703,7 @@ func TestMemoryStoreRepeatedCompleteAfterExpiry(t *testing.T) {
 	})
 }
 
-// An Extend that comes after its claim was settled changes nothing, neither before the record has expired nor after it.
+// An Extend after the end of its claim changes nothing, before and after the expiry of the record.
 func TestMemoryStoreExtendAfterTheEndOfItsClaim(t *testing.T) {
 	t.Parallel()
 	for name, settle := range map[string]func(context.Context, idempotency.Claim) error{
@@ -722,7 +733,7 @@ func TestMemoryStoreExtendAfterTheEndOfItsClaim(t *testing.T) {
 	}
 }
 
-// An Extend may be under way while its claim is settled. Whichever comes first, the end of the claim stands.
+// An Extend may run while its claim is settled. The end of the claim holds in either order.
 func TestMemoryStoreExtendAtTheEndOfItsClaim(t *testing.T) {
 	t.Parallel()
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
@@ -752,8 +763,8 @@ func TestMemoryStoreExtendAtTheEndOfItsClaim(t *testing.T) {
 	}
 }
 
-// A record that is made again, because it expired while its owner was suspended, must not be the one that goes when its
-// response needs room.
+// A record may expire while its owner is suspended. If Complete restores the record and the response does not fit, the
+// store omits the response and keeps the record.
 func TestRecordRestoredInAFullMemoryStoreIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -768,13 +779,13 @@ func TestRecordRestoredInAFullMemoryStoreIsKept(t *testing.T) {
 	})
 }
 
-// The first records of a listing are the same ones, however many it leaves out.
+// A listing with a Limit begins with the same records as the whole listing.
 func TestMemoryListOfMany(t *testing.T) {
 	t.Parallel()
 	const n = 3000
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	for i := range n {
-		testservice.MustComplete(t, store, testservice.NumberedKey(i), testservice.BodyOf(i*7919%n)) // each size once
+		testservice.MustComplete(t, store, testservice.NumberedKey(i), testservice.BodyOf(i*7919%n)) // all sizes differ
 	}
 	for _, largest := range []bool{false, true} {
 		all, err := store.List(t.Context(), idempotency.ListRequest{Largest: largest, Limit: n})
@@ -792,7 +803,7 @@ func TestMemoryListOfMany(t *testing.T) {
 	}
 }
 
-// What is forgotten makes room.
+// A record that Forget removes makes room for the next record.
 func TestMemoryForgetMakesRoom(t *testing.T) {
 	t.Parallel()
 	store := oneUserStore(10_000)
