@@ -32,7 +32,7 @@ import (
 
 func TestRedisStoreConforms(t *testing.T) {
 	t.Parallel()
-	conforms := func(name string, newClient func(*testing.T) redis.Cmdable) {
+	runSuite := func(name string, newClient func(*testing.T) redis.Cmdable) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			client := newClient(t)
@@ -43,68 +43,69 @@ func TestRedisStoreConforms(t *testing.T) {
 			idempotencytest.RunSteps(t, newStore)
 		})
 	}
-	conforms("miniredis", func(t *testing.T) redis.Cmdable {
+	runSuite("miniredis", func(t *testing.T) redis.Cmdable {
 		_, client := testservice.NewMiniredis(t)
 		return client
 	})
-	conforms("server", func(t *testing.T) redis.Cmdable {
+	runSuite("server", func(t *testing.T) redis.Cmdable {
 		return testservice.NewRedisClient(t, servertest.Redis(t).Addr())
 	})
-	conforms("server with automatic pipelining", func(t *testing.T) redis.Cmdable {
+	runSuite("server with automatic pipelining", func(t *testing.T) redis.Cmdable {
 		pipeliner, err := testservice.NewRedisClient(t, servertest.Redis(t).Addr()).AutoPipeline()
 		require.NoError(t, err)
 		return pipeliner
 	})
-	conforms("server with automatic pipelining that does not wait", func(t *testing.T) redis.Cmdable {
+	runSuite("server with automatic pipelining that does not wait", func(t *testing.T) redis.Cmdable {
 		pipeliner, err := testservice.NewRedisClient(t, servertest.Redis(t).Addr()).AsyncAutoPipeline()
 		require.NoError(t, err)
 		return pipeliner
 	})
-	conforms("server with the typed commands alone", func(t *testing.T) redis.Cmdable {
+	runSuite("server with the typed commands alone", func(t *testing.T) redis.Cmdable {
 		return struct{ redis.Cmdable }{testservice.NewRedisClient(t, servertest.Redis(t).Addr())}
 	})
-	conforms("cluster", func(t *testing.T) redis.Cmdable {
+	runSuite("cluster", func(t *testing.T) redis.Cmdable {
 		return testservice.NewClusterClient(t, servertest.RedisCluster(t))
 	})
-	conforms("server before Redis 7.0", func(t *testing.T) redis.Cmdable {
+	runSuite("server before Redis 7.0", func(t *testing.T) redis.Cmdable {
 		client := testservice.NewRedisClient(t, servertest.Redis(t).Addr(), testservice.WithContextTimeout)
-		client.AddHook(oldServer{BeforeEach: func(string) {}})
+		client.AddHook(oldServerHook{BeforeEach: func(string) {}})
 		return client
 	})
-	conforms("server that forgets the scripts before each command", func(t *testing.T) redis.Cmdable {
+	runSuite("server that forgets the scripts before each command", func(t *testing.T) redis.Cmdable {
 		server := servertest.Redis(t)
-		client, other := testservice.NewRedisClient(t, server.Addr(), testservice.WithContextTimeout), testservice.NewRedisClient(t, server.Addr())
+		client := testservice.NewRedisClient(t, server.Addr(), testservice.WithContextTimeout)
+		other := testservice.NewRedisClient(t, server.Addr())
 		client.AddHook(testservice.BeforeEach(func(string) { other.ScriptFlush(t.Context()) }))
 		return client
 	})
 }
 
-// oldServer is a hook that answers as a server that knows no SET with both NX and GET.
-type oldServer struct {
+// oldServerHook is a hook that answers like a server before Redis 7.0, which refuses SET with both NX and GET.
+type oldServerHook struct {
 	testservice.BeforeEach
-	refused *atomic.Int64
+	refusedCommands *atomic.Int64
 }
 
-func (o oldServer) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (h oldServerHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		raw, claims := cmd.(*redis.RawCmd)
-		if !claims {
+		raw, isClaim := cmd.(*redis.RawCmd)
+		if !isClaim {
 			return next(ctx, cmd)
 		}
-		if o.refused != nil {
-			o.refused.Add(1)
+		if h.refusedCommands != nil {
+			h.refusedCommands.Add(1)
 		}
 		raw.SetVal([]byte("-ERR syntax error\r\n"))
 		return nil
 	}
 }
 
-// A server that does not know SET with both NX and GET leaves all to the script.
+// On a server that refuses SET with both NX and GET, the script does all the work.
 func TestRedisServerBefore70(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		var refused atomic.Int64
 		old := testservice.NewRedisClient(t, client.Options().Addr, testservice.WithContextTimeout)
-		old.AddHook(oldServer{func(string) {}, &refused})
+		old.AddHook(oldServerHook{func(string) {}, &refused})
 		svc := testservice.Setup{Store: idempotency.NewRedisStore(old, idempotency.RedisOptions{})}.Guard(t, testservice.EchoOrFail)
 		for _, body := range []string{"small", testservice.LargeBody} {
 			first := svc.Call(body[:5], body)
@@ -118,7 +119,7 @@ func TestRedisServerBefore70(t *testing.T) {
 	})
 }
 
-// The steps of a record that Redis has lost are not those of the next operation with the key.
+// Redis may lose a record and keep its steps. The next operation with the same key does not get these steps.
 func TestRedisStepsOfALostRecord(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
@@ -142,32 +143,33 @@ func TestRedisStepsOfALostRecord(t *testing.T) {
 	})
 }
 
-// Redis has lost a record, and not what is beside it. The next operation with the key gets none of that, however it ends.
+// Redis may lose a record and keep the steps and the resolution beside the record. The next operation with the same key
+// gets neither, in whatever state the next operation ends.
 func TestRedisResolutionOfALostRecord(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 		ctx, key, request := t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour)
-		verdict := func(operator string) idempotency.Resolution {
+		newResolution := func(operator string) idempotency.Resolution {
 			return idempotency.Resolution{Operator: operator, Reason: "no charge", TTL: time.Hour}
 		}
 		old := testservice.MustClaim(t, store, key, request).(idempotency.Checkpointer)
 		record := testservice.RedisKeys(t, client, "")[0]
 		_, err := old.Checkpoint(ctx, "charge", []byte("old"))
 		require.NoError(t, err)
-		lapse := func() idempotency.Entry {
+		lapseLease := func() idempotency.Entry {
 			require.NoError(t, client.PExpire(ctx, record, 59*time.Minute).Err())
 			return testservice.MustInspect(t, store, key)
 		}
-		require.NoError(t, store.Resolve(ctx, lapse(), verdict("bob")))
+		require.NoError(t, store.Resolve(ctx, lapseLease(), newResolution("bob")))
 		require.Equal(t, "bob", testservice.MustInspect(t, store, key).Resolved.Operator)
 		require.NoError(t, client.Del(ctx, record).Err())
 
 		request.Fingerprint[0]++
 		testservice.MustClaim(t, store, key, request)
-		entry := lapse()
+		entry := lapseLease()
 		require.Equal(t, idempotency.StateAbandoned, entry.State)
 		require.Nil(t, entry.Resolved)
-		require.NoError(t, store.Resolve(ctx, entry, verdict("carol")))
+		require.NoError(t, store.Resolve(ctx, entry, newResolution("carol")))
 		entry = testservice.MustInspect(t, store, key)
 		require.Equal(t, "carol", entry.Resolved.Operator)
 		require.Empty(t, entry.Steps)
@@ -180,7 +182,7 @@ func TestRedisResolutionOfALostRecord(t *testing.T) {
 	})
 }
 
-// A damaged resolution is told as damage. The operation goes on: no request reads who has resolved it.
+// Inspect reports a damaged resolution. Requests continue as usual, because no request reads the resolution.
 func TestRedisDamagedResolution(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
@@ -201,49 +203,49 @@ func TestRedisDamagedResolution(t *testing.T) {
 	})
 }
 
-// The expiry of a running record tells the age of its lease.
+// The store computes the age of a lease from the expiry of the running record.
 func TestRedisLeaseIsToldByTheExpiry(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 		request := testservice.AttemptFor(time.Hour)
 		claim := testservice.MustClaim(t, store, testservice.NumberedKey(1), request)
 		name := testservice.RedisKeys(t, client, "")[0]
-		look := request
-		look.TakeOver = false
-		left := func() time.Duration {
-			record, other, err := store.Begin(t.Context(), testservice.NumberedKey(1), look)
+		readOnly := request
+		readOnly.TakeOver = false
+		readLeaseLeft := func() time.Duration {
+			record, other, err := store.Begin(t.Context(), testservice.NumberedKey(1), readOnly)
 			require.NoError(t, err)
 			require.Nil(t, other)
 			return record.LeaseLeft
 		}
-		expires := func(ttl time.Duration) { require.NoError(t, client.PExpire(t.Context(), name, ttl).Err()) }
-		near := func(want, got time.Duration) {
+		setExpiry := func(ttl time.Duration) { require.NoError(t, client.PExpire(t.Context(), name, ttl).Err()) }
+		requireNear := func(want, got time.Duration) {
 			t.Helper()
-			const slack = 15 * time.Second // lost when it is asked for, however slow the machine is
+			const slack = 15 * time.Second // for the time that passes on a slow machine before the answer
 			require.LessOrEqual(t, got, want)
 			require.Greater(t, got, want-slack)
 		}
-		near(request.Lease, left())
+		requireNear(request.Lease, readLeaseLeft())
 		record := client.Get(t.Context(), name).Val()
-		expires(request.TTL - 30*time.Second)
-		near(request.Lease-30*time.Second, left())
-		expires(request.TTL - request.Lease)
-		require.Zero(t, left(), "it has lapsed")
+		setExpiry(request.TTL - 30*time.Second)
+		requireNear(request.Lease-30*time.Second, readLeaseLeft())
+		setExpiry(request.TTL - request.Lease)
+		require.Zero(t, readLeaseLeft(), "it has lapsed")
 		require.NoError(t, claim.Extend(t.Context(), request.Lease))
-		near(request.Lease, left())
+		requireNear(request.Lease, readLeaseLeft())
 		require.NoError(t, claim.Extend(t.Context(), 3*request.Lease))
-		near(3*request.Lease, left())
+		requireNear(3*request.Lease, readLeaseLeft())
 		require.NoError(t, claim.Extend(t.Context(), request.Lease))
-		near(3*request.Lease, left())
+		requireNear(3*request.Lease, readLeaseLeft())
 
 		require.NoError(t, client.Persist(t.Context(), name).Err())
-		near(request.Lease, left()) // counted from now
-		near(request.TTL, client.PTTL(t.Context(), name).Val())
+		requireNear(request.Lease, readLeaseLeft()) // without an expiry, the lease begins now
+		requireNear(request.TTL, client.PTTL(t.Context(), name).Val())
 		require.Equal(t, record, client.Get(t.Context(), name).Val(), "a record changed while its claim lasted")
 	})
 }
 
-// What a request costs, counted where it is paid: on the wire.
+// The proxy counts the round trips of each request on the connection.
 func TestRedisRoundTrips(t *testing.T) {
 	t.Parallel()
 	proxy := servertest.NewProxy(t, servertest.Redis(t).Addr())
@@ -252,10 +254,10 @@ func TestRedisRoundTrips(t *testing.T) {
 		return func(svc *testservice.Service, key string) { svc.Call(key, body) }
 	}
 	for i, test := range []struct {
-		name   string
-		before func(*testservice.Service, string)
-		do     func(*testservice.Service, string)
-		trips  int
+		name           string
+		prepare        func(*testservice.Service, string)
+		sendRequests   func(*testservice.Service, string)
+		wantRoundTrips int
 	}{
 		{"first execution", nil, post("a"), 2},
 		{"first execution, 64 KiB", nil, post(testservice.LargeBody), 2},
@@ -266,9 +268,9 @@ func TestRedisRoundTrips(t *testing.T) {
 		{"replay, 1 MiB", post(strings.Repeat(testservice.LargeBody, 16)), post(strings.Repeat(testservice.LargeBody, 16)), 1},
 		{"key reused", post("a"), post("b"), 1},
 		{"key reused, 64 KiB", post("a"), post("b"), 1},
-		{"claim, in progress, completion", nil, post("again"), 4}, // in progress: 2
+		{"claim, in progress, completion", nil, post("again"), 4}, // the refusal in-progress takes 2
 		{"claim, release", nil, post("fail"), 2},
-		{"claim of what was released, release", post("fail"), post("fail"), 3},
+		{"claim of a released key, release", post("fail"), post("fail"), 3},
 		{"claim, extension", nil, func(_ *testservice.Service, key string) {
 			claim := testservice.MustClaim(t, store, idempotency.Key{ID: key}, testservice.AttemptFor(time.Hour))
 			require.NoError(t, claim.Extend(t.Context(), time.Minute))
@@ -286,30 +288,33 @@ func TestRedisRoundTrips(t *testing.T) {
 					_, _ = w.Write(body)
 				}
 			})
-			var trips int
-			for _, key := range []string{fmt.Sprint("warm", i), fmt.Sprint(i)} { // the first loads the scripts
-				if test.before != nil {
-					test.before(svc, key)
+			var roundTrips int
+			for _, key := range []string{fmt.Sprint("warm", i), fmt.Sprint(i)} { // the first key loads the scripts
+				if test.prepare != nil {
+					test.prepare(svc, key)
 				}
 				flights := proxy.Flights()
-				test.do(svc, key)
-				trips = proxy.Flights() - flights
+				test.sendRequests(svc, key)
+				roundTrips = proxy.Flights() - flights
 			}
-			require.Equal(t, test.trips, trips)
+			require.Equal(t, test.wantRoundTrips, roundTrips)
 		})
 	}
 }
 
-// goldenHead is the first line of a record, without the parts that are random.
+// goldenHead is the first line of a record, with placeholders for the parts that are different in each run.
 const goldenHead = "idempotency/1 %s token=<token> lease=60000 ttl=3600000 attempt=%d " +
-	"key=9853a3ffbc2ac8c07fab59709bc93dde fingerprint=0100000000000000000000000000000000000000000000000000000000000000 created=<created>\n"
+	"key=9853a3ffbc2ac8c07fab59709bc93dde " +
+	"fingerprint=0100000000000000000000000000000000000000000000000000000000000000 created=<created>\n"
 
 const goldenResponse = "response/1 crc=a8844b8b 201 header=63 trailer=24 body=8\n" +
 	"Content-Type: application/json\nSet-Cookie: a=1\nSet-Cookie: b=2\nTrailer\\x3aChecksum: ok\n\n" + `{"id":1}`
 
+// goldenRandom matches the parts of a record that are different in each run.
 var goldenRandom = regexp.MustCompile(`token=[0-9a-f]{32} |created=\d{13}\n`)
 
-// What an operator sees in redis-cli GET, and other releases of this package have to read.
+// The format of a record is fixed, because operators read records with GET in redis-cli, and other releases of this
+// package have to read the records too.
 func TestRedisRecordIsReadable(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
@@ -317,7 +322,7 @@ func TestRedisRecordIsReadable(t *testing.T) {
 	server.SetTime(time.UnixMilli(1763712000000))
 	client := testservice.NewRedisClient(t, server.Addr())
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-	holds := func(format string, args ...any) {
+	requireRecord := func(format string, args ...any) {
 		t.Helper()
 		require.Len(t, server.Keys(), 1)
 		value, err := client.Get(t.Context(), server.Keys()[0]).Result()
@@ -329,13 +334,13 @@ func TestRedisRecordIsReadable(t *testing.T) {
 		require.Equal(t, fmt.Sprintf(format, args...), value)
 	}
 	claim := testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
-	holds(goldenHead, "running", 1)
+	requireRecord(goldenHead, "running", 1)
 	require.NoError(t, claim.Extend(t.Context(), 2*time.Minute))
-	holds(goldenHead, "running", 1)
+	requireRecord(goldenHead, "running", 1)
 	require.NoError(t, claim.Release(t.Context(), time.Hour))
-	holds(goldenHead, "released", 1)
+	requireRecord(goldenHead, "released", 1)
 	claim = testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
-	holds(goldenHead, "running", 2)
+	requireRecord(goldenHead, "running", 2)
 	resp := idempotency.Response{
 		Status:  http.StatusCreated,
 		Header:  idempotency.NewFields(http.Header{"Content-Type": {"application/json"}, "Set-Cookie": {"a=1", "b=2"}}),
@@ -343,12 +348,12 @@ func TestRedisRecordIsReadable(t *testing.T) {
 		Body:    []byte(`{"id":1}`),
 	}
 	require.NoError(t, claim.Complete(t.Context(), resp, time.Hour))
-	holds(goldenHead+goldenResponse, "done", 2)
+	requireRecord(goldenHead+goldenResponse, "done", 2)
 	require.Equal(t, &resp, testservice.MustRead(t, store, testservice.NumberedKey(1)).Response)
 }
 
-// redisContent returns all that lies under a key, of whatever type.
-func redisContent(t testing.TB, client redis.Cmdable, name string) string {
+// readRedisValue returns type and content of the value with the given name, and whether the value expires.
+func readRedisValue(t testing.TB, client redis.Cmdable, name string) string {
 	t.Helper()
 	kind := client.Type(t.Context(), name).Val()
 	value := map[string]func() any{
@@ -360,8 +365,8 @@ func redisContent(t testing.TB, client redis.Cmdable, name string) string {
 	return fmt.Sprint(kind, value(), client.PTTL(t.Context(), name).Val() > 0)
 }
 
-// foreign is what has no business under the key of a record.
-var foreign = map[string]any{
+// foreignValues are values that are no records, and that another program may have stored under the name of a record.
+var foreignValues = map[string]any{
 	"text":            "hello",
 	"empty text":      "",
 	"much text":       testservice.LargeBody,
@@ -372,7 +377,8 @@ var foreign = map[string]any{
 	"list":            []any{"idempotency/1"},
 }
 
-func putForeign(t testing.TB, client redis.Cmdable, name string, value any) {
+// replaceRedisValue stores a string, hash or list under name.
+func replaceRedisValue(t testing.TB, client redis.Cmdable, name string, value any) {
 	t.Helper()
 	require.NoError(t, client.Del(t.Context(), name).Err())
 	switch value := value.(type) {
@@ -385,7 +391,7 @@ func putForeign(t testing.TB, client redis.Cmdable, name string, value any) {
 	}
 }
 
-// damages are what may become of a record. Each is told from the record.
+// damages are changes that damage a completed record. The store detects each of them.
 var damages = map[string]func(string) string{
 	"cut in its head":     func(record string) string { return record[:100] },
 	"without a response":  func(record string) string { return record[:strings.Index(record, "\n")+1] },
@@ -401,10 +407,10 @@ var damages = map[string]func(string) string{
 	"with later response": func(record string) string { return strings.Replace(record, "response/1", "response/2", 1) },
 }
 
-// A record that cannot be read is no reason to run the handler, not even with FailOpen, nor to write over it.
+// If the record of a key cannot be read, the store refuses the request, even with FailOpen, and keeps the value as it is.
 func TestRedisRecordThatCannotBeRead(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
-		refused := func(name, body string, spoil func(*testing.T, string)) {
+		requireRefusal := func(name, body string, damageRecord func(*testing.T, string)) {
 			t.Run(name, func(t *testing.T) {
 				prefix := fmt.Sprintf("%x:", name)
 				store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix})
@@ -412,26 +418,26 @@ func TestRedisRecordThatCannotBeRead(t *testing.T) {
 				require.Equal(t, http.StatusCreated, svc.Call("key", body).Status)
 				keys := testservice.RedisKeys(t, client, prefix)
 				require.Len(t, keys, 1)
-				spoil(t, keys[0])
-				before := redisContent(t, client, keys[0])
+				damageRecord(t, keys[0])
+				before := readRedisValue(t, client, keys[0])
 
 				testservice.RequireProblem(t, svc.Call("key", body), http.StatusServiceUnavailable, "store-unavailable")
 				require.EqualValues(t, 1, svc.Runs.Load())
 				require.ErrorIs(t, svc.Journal.Last(t).Err, idempotency.ErrRecordInvalid)
-				require.Equal(t, before, redisContent(t, client, keys[0]))
+				require.Equal(t, before, readRedisValue(t, client, keys[0]))
 			})
 		}
-		for name, value := range foreign {
-			refused(name, "body", func(t *testing.T, key string) { putForeign(t, client, key, value) })
+		for name, value := range foreignValues {
+			requireRefusal(name, "body", func(t *testing.T, key string) { replaceRedisValue(t, client, key, value) })
 		}
-		refused("running record with a line more", "body", func(t *testing.T, key string) {
+		requireRefusal("running record with another line", "body", func(t *testing.T, key string) {
 			head, _, _ := strings.Cut(client.Get(t.Context(), key).Val(), "\n")
 			head = strings.Replace(head, " done lease=0 ", " running lease=9999999999999 ", 1)
 			require.NoError(t, client.Set(t.Context(), key, head+"\nline", redis.KeepTTL).Err())
 		})
 		for name, damage := range damages {
 			for size, body := range map[string]string{"small": "body", "large": testservice.LargeBody} {
-				refused(size+" record "+name, body, func(t *testing.T, key string) {
+				requireRefusal(size+" record "+name, body, func(t *testing.T, key string) {
 					record := client.Get(t.Context(), key).Val()
 					require.NoError(t, client.Set(t.Context(), key, damage(record), redis.KeepTTL).Err())
 				})
@@ -440,10 +446,10 @@ func TestRedisRecordThatCannotBeRead(t *testing.T) {
 	})
 }
 
-// Nor does the owner of a claim write over what is not a record.
+// The owner of a claim does not overwrite a value that is not a record.
 func TestRedisClaimFindsForeignValue(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
-		steps := map[string]func(context.Context, idempotency.Claim) error{
+		claimCalls := map[string]func(context.Context, idempotency.Claim) error{
 			"Extend":  func(ctx context.Context, c idempotency.Claim) error { return c.Extend(ctx, time.Minute) },
 			"Release": func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx, time.Hour) },
 			"Complete": func(ctx context.Context, c idempotency.Claim) error {
@@ -453,28 +459,29 @@ func TestRedisClaimFindsForeignValue(t *testing.T) {
 				return c.Complete(ctx, testservice.Large(), time.Hour)
 			},
 		}
-		for kind, value := range foreign {
-			for name, step := range steps {
+		for kind, value := range foreignValues {
+			for name, call := range claimCalls {
 				t.Run(name+" finds "+kind, func(t *testing.T) {
 					prefix := fmt.Sprintf("%x:", t.Name())
 					store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix})
 					claim := testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 					key := testservice.RedisKeys(t, client, prefix)[0]
-					putForeign(t, client, key, value)
-					before := redisContent(t, client, key)
+					replaceRedisValue(t, client, key, value)
+					before := readRedisValue(t, client, key)
 					digest := fmt.Sprintf("%x", testservice.NumberedKey(1).Digest())
 					require.Contains(t, key, digest)
-					err := step(t.Context(), claim)
+					err := call(t.Context(), claim)
 					require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
 					require.NotContains(t, err.Error(), digest, "by which a reader of a log could confirm a guess")
-					require.Equal(t, before, redisContent(t, client, key))
+					require.Equal(t, before, readRedisValue(t, client, key))
 				})
 			}
 		}
 	})
 }
 
-// No byte of a client gets into a key: it could choose the slot in a cluster, or meet a key of somebody else.
+// The names of records contain a digest of the key, and no byte that a client has chosen. Such bytes could select the slot
+// in a cluster, or collide with the record of another client.
 func TestRedisKeys(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		hostile := []idempotency.Key{
@@ -495,16 +502,17 @@ func TestRedisKeys(t *testing.T) {
 	})
 }
 
-// A large record is staged in the slot of its key, and what is staged does not stay.
+// A large record is staged under a second name in the slot of its key. Complete removes the staged record. If the owner
+// disappears before that, the staged record expires after a minute.
 func TestRedisStaging(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		client.Options().ContextTimeoutEnabled = true // so that the store uses this client, with its hooks
 		client.AddHook(withoutIFEQHook{func(string) {}})
 		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-		brief := testservice.AttemptFor(time.Hour)
-		brief.Lease = time.Millisecond
+		shortLease := testservice.AttemptFor(time.Hour)
+		shortLease.Lease = time.Millisecond
 
-		overtaken := testservice.MustClaim(t, store, testservice.NumberedKey(1), brief)
+		overtaken := testservice.MustClaim(t, store, testservice.NumberedKey(1), shortLease)
 		var owner idempotency.Claim
 		require.Eventually(t, func() (ok bool) {
 			_, owner, _ = store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
@@ -523,7 +531,7 @@ func TestRedisStaging(t *testing.T) {
 		require.Equal(t, name, testservice.RedisKeys(t, client, ""), "of a repetition")
 		require.Equal(t, testservice.LargeBody, string(testservice.MustRead(t, store, testservice.NumberedKey(1)).Response.Body))
 
-		// The owner disappears behind the first of the two commands.
+		// The connection of the owner breaks after the first of the two commands.
 		cut := testservice.NewRedisClient(t, client.Options().Addr, testservice.WithContextTimeout)
 		cut.AddHook(withoutIFEQHook{func(string) {}})
 		cut.AddHook(firstCommandHook{func(string) {}})
@@ -541,12 +549,13 @@ func TestRedisStaging(t *testing.T) {
 	})
 }
 
-// What is running or released is looked at a second time. In between, its owner may come to an end, or the record may expire.
+// Begin reads a running or released record a second time, in a script. Between both commands, the owner may complete or
+// release the record, or the record may disappear.
 func TestRedisRecordChangesBetweenTheSteps(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		for name, test := range map[string]struct {
-			meanwhile func(t *testing.T, owner idempotency.Claim)
-			attempt   int // that is claimed, or 0 if there is an answer
+			changeRecord func(t *testing.T, owner idempotency.Claim)
+			wantAttempt  int // 0 if Begin returns the answer instead of a claim
 		}{
 			"completed": {func(t *testing.T, owner idempotency.Claim) {
 				require.NoError(t, owner.Complete(t.Context(), testservice.Large(), time.Hour))
@@ -560,23 +569,24 @@ func TestRedisRecordChangesBetweenTheSteps(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				require.NoError(t, client.FlushAll(t.Context()).Err())
-				owner := testservice.MustClaim(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{}), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+				ownerStore := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+				owner := testservice.MustClaim(t, ownerStore, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 				slow := testservice.NewRedisClient(t, client.Options().Addr, testservice.WithContextTimeout)
 				var once sync.Once
 				slow.AddHook(testservice.BeforeEach(func(command string) {
 					if command == "evalsha" {
-						once.Do(func() { test.meanwhile(t, owner) })
+						once.Do(func() { test.changeRecord(t, owner) })
 					}
 				}))
 				store := idempotency.NewRedisStore(slow, idempotency.RedisOptions{})
 				record, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 				require.NoError(t, err)
-				if test.attempt == 0 {
+				if test.wantAttempt == 0 {
 					require.Equal(t, testservice.LargeBody, string(record.Response.Body))
 					return
 				}
 				require.NotNil(t, claim)
-				require.Equal(t, test.attempt, record.Attempt)
+				require.Equal(t, test.wantAttempt, record.Attempt)
 				require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), time.Hour))
 				require.Len(t, testservice.MustRead(t, store, testservice.NumberedKey(1)).Response.Body, 1)
 			})
@@ -591,7 +601,7 @@ type firstCommandHook struct{ testservice.BeforeEach }
 
 func (firstCommandHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if cmds[0].Name() != "set" { // go-redis opens connections by other pipelines
+		if cmds[0].Name() != "set" { // go-redis opens connections with other pipelines
 			return next(ctx, cmds)
 		}
 		return errors.Join(next(ctx, cmds[:1]), errCut)
@@ -603,7 +613,7 @@ type withoutIFEQHook struct{ testservice.BeforeEach }
 
 func (withoutIFEQHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if isSwap(cmd) {
+		if isCompareAndSet(cmd) {
 			cmd.SetErr(redisError("ERR syntax error"))
 			return cmd.Err()
 		}
@@ -611,72 +621,75 @@ func (withoutIFEQHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-func isSwap(cmd redis.Cmder) bool { return cmd.Name() == "set" && cmd.Args()[3] == "ifeq" }
+// isCompareAndSet reports whether cmd is a SET with IFEQ.
+func isCompareAndSet(cmd redis.Cmder) bool { return cmd.Name() == "set" && cmd.Args()[3] == "ifeq" }
 
-// redisError is an error of a server.
+// redisError is an error that a server replies.
 type redisError string
 
 func (e redisError) Error() string { return string(e) }
 func (redisError) RedisError()     {}
 
-// abortingHook is a hook that aborts the first large completion, and keeps the arguments of this completion.
+// abortingHook is a hook that aborts the first large completion, and keeps the record of this completion.
 type abortingHook struct {
 	testservice.BeforeEach
-	ifeq     bool // the server has it
-	kept, as []byte
+	supportsIFEQ bool   // as the server does
+	record       []byte // in the arguments of the aborted command
+	recordCopy   []byte // at the time of the abort
 }
 
-func (g *abortingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (h *abortingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if !isSwap(cmd) || !g.ifeq {
+		if !isCompareAndSet(cmd) || !h.supportsIFEQ {
 			return withoutIFEQHook{}.ProcessHook(next)(ctx, cmd)
 		}
-		if g.giveUp(cmd) {
+		if h.abortFirst(cmd) {
 			return errCut
 		}
 		return next(ctx, cmd)
 	}
 }
 
-func (g *abortingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (h *abortingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if cmds[0].Name() == "set" && g.giveUp(cmds[0]) { // not what go-redis sends to open a connection
+		if cmds[0].Name() == "set" && h.abortFirst(cmds[0]) { // go-redis opens connections with other pipelines
 			return errCut
 		}
 		return next(ctx, cmds)
 	}
 }
 
-// giveUp reports whether cmd is the first completion, and keeps the record in cmd.
-func (g *abortingHook) giveUp(cmd redis.Cmder) bool {
-	if g.kept != nil {
+// abortFirst reports whether cmd is the first large completion, and keeps the record of this completion.
+func (h *abortingHook) abortFirst(cmd redis.Cmder) bool {
+	if h.record != nil {
 		return false
 	}
-	g.kept = cmd.Args()[2].([]byte)
-	g.as = bytes.Clone(g.kept)
+	h.record = cmd.Args()[2].([]byte)
+	h.recordCopy = bytes.Clone(h.record)
 	return true
 }
 
-// A hook may give up a command that another goroutine is still about to send. So its record stays as it is, although
-// others are put together in buffers that are used again.
+// A hook may abort a command while another goroutine is about to send the command. The record of an aborted completion
+// must therefore not change, although the store reuses buffers for later records.
 func TestRedisRecordOfACompletionThatWasGivenUp(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
-		for _, ifeq := range []bool{false, true} {
+		for _, supportsIFEQ := range []bool{false, true} {
 			hooked := testservice.NewRedisClient(t, client.Options().Addr, testservice.WithContextTimeout)
-			hook := &abortingHook{BeforeEach: func(string) {}, ifeq: ifeq}
+			hook := &abortingHook{BeforeEach: func(string) {}, supportsIFEQ: supportsIFEQ}
 			hooked.AddHook(hook)
-			store := idempotency.NewRedisStore(hooked, idempotency.RedisOptions{Prefix: fmt.Sprint(ifeq)})
+			store := idempotency.NewRedisStore(hooked, idempotency.RedisOptions{Prefix: fmt.Sprint(supportsIFEQ)})
 			testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.Large())
 			for i := range 10 {
 				testservice.MustComplete(t, store, testservice.NumberedKey(i+1), testservice.Large())
 			}
-			require.NotEmpty(t, hook.as)
-			require.Equal(t, hook.as, hook.kept)
+			require.NotEmpty(t, hook.recordCopy)
+			require.Equal(t, hook.recordCopy, hook.record)
 		}
 	})
 }
 
-// With a prefix that keeps apart what one script works on, no large answer could be stored in a Cluster.
+// A script in a Cluster needs all of its names in one slot. The store refuses a prefix that would put the names of a large
+// answer into different slots.
 func TestRedisPrefix(t *testing.T) {
 	t.Parallel()
 	client := testservice.NewClusterClient(t, servertest.RedisCluster(t))
@@ -687,7 +700,7 @@ func TestRedisPrefix(t *testing.T) {
 		t.Run(prefix, func(t *testing.T) {
 			store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix})
 			if valid {
-				for i := range 20 { // slots
+				for i := range 20 { // in several slots
 					testservice.MustComplete(t, store, testservice.NumberedKey(i), testservice.Large())
 				}
 				return
@@ -703,17 +716,18 @@ func TestRedisPrefix(t *testing.T) {
 // recordStates has functions that turn a completed record into a record in the given state.
 var recordStates = map[string]func(record string) string{
 	"done":     func(record string) string { return record },
-	"running":  func(record string) string { return headInState(record, " running ") },
-	"lapsed":   func(record string) string { return replaceWord("lease", "lease=1")(headInState(record, " running ")) },
-	"released": func(record string) string { return headInState(record, " released ") },
+	"running":  func(record string) string { return headWithState(record, " running ") },
+	"lapsed":   func(record string) string { return replaceWord("lease", "lease=1")(headWithState(record, " running ")) },
+	"released": func(record string) string { return headWithState(record, " released ") },
 }
 
-func headInState(record, state string) string {
+// headWithState returns the head of a completed record, changed to the given state.
+func headWithState(record, state string) string {
 	head, _, _ := strings.Cut(record, "\n")
 	return strings.Replace(head, " done ", state, 1) + "\n"
 }
 
-// executeOnce executes an operation, and returns the name of its record and the record.
+// executeOnce executes an operation, and returns its record and the name of the record.
 func executeOnce(t *testing.T, client redis.Cmdable, svc *testservice.Service, prefix, key, body string) (name, record string) {
 	t.Helper()
 	before := testservice.RedisKeys(t, client, prefix)
@@ -727,33 +741,34 @@ func executeOnce(t *testing.T, client redis.Cmdable, svc *testservice.Service, p
 	return "", ""
 }
 
-// requireLeftAlone sends a request whose key holds an invalid record: the handler does not run, and the record stays.
-func requireLeftAlone(t *testing.T, client redis.Cmdable, svc *testservice.Service, name, key, body string) {
+// requireRecordUntouched sends requests whose key holds an invalid record. The store refuses the requests, the handler
+// does not run, and the record stays as it is.
+func requireRecordUntouched(t *testing.T, client redis.Cmdable, svc *testservice.Service, name, key, body string) {
 	t.Helper()
-	runs, before := svc.Runs.Load(), redisContent(t, client, name)
+	runs, before := svc.Runs.Load(), readRedisValue(t, client, name)
 	for range 2 {
 		testservice.RequireProblem(t, svc.Call(key, body), http.StatusServiceUnavailable, "store-unavailable")
 		require.ErrorIs(t, svc.Journal.Last(t).Err, idempotency.ErrRecordInvalid)
 	}
 	require.Equal(t, runs, svc.Runs.Load())
-	require.Equal(t, before, redisContent(t, client, name))
+	require.Equal(t, before, readRedisValue(t, client, name))
 }
 
 // A record under the name of another record is neither replayed nor claimed.
 func TestRedisRecordOfAnotherKey(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		for size, body := range map[string]string{"small": "body", "large": testservice.LargeBody} {
-			for state, as := range recordStates {
+			for state, changeState := range recordStates {
 				t.Run(size+" "+state, func(t *testing.T) {
 					prefix := fmt.Sprintf("%x:", t.Name())
 					store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix})
 					svc := testservice.Setup{Store: store, Opts: idempotency.Options{FailOpen: true}}.Guard(t, testservice.Echo)
 					theirs, record := executeOnce(t, client, svc, prefix, "theirs", body)
 					own, _ := executeOnce(t, client, svc, prefix, "own", body)
-					require.NoError(t, client.Set(t.Context(), theirs, as(record), redis.KeepTTL).Err())
+					require.NoError(t, client.Set(t.Context(), theirs, changeState(record), redis.KeepTTL).Err())
 					require.EqualValues(t, 1, client.Copy(t.Context(), theirs, own, 0, true).Val())
 
-					requireLeftAlone(t, client, svc, own, "own", body)
+					requireRecordUntouched(t, client, svc, own, "own", body)
 				})
 			}
 		}
@@ -763,7 +778,7 @@ func TestRedisRecordOfAnotherKey(t *testing.T) {
 // The owner of a claim does not overwrite the record of another key.
 func TestRedisClaimFindsRecordOfAnotherKey(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
-		for state, as := range recordStates {
+		for state, changeState := range recordStates {
 			t.Run(state, func(t *testing.T) {
 				prefix := fmt.Sprintf("%x:", t.Name())
 				store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix})
@@ -773,14 +788,14 @@ func TestRedisClaimFindsRecordOfAnotherKey(t *testing.T) {
 				require.NoError(t, client.Del(t.Context(), theirs).Err())
 				claim := testservice.MustClaim(t, store, testservice.NumberedKey(2), testservice.AttemptFor(time.Hour))
 				own := testservice.RedisKeys(t, client, prefix)[0]
-				require.NoError(t, client.Set(t.Context(), own, as(record), time.Hour).Err())
-				before := redisContent(t, client, own)
+				require.NoError(t, client.Set(t.Context(), own, changeState(record), time.Hour).Err())
+				before := readRedisValue(t, client, own)
 
 				require.ErrorIs(t, claim.Extend(t.Context(), time.Minute), idempotency.ErrClaimLost)
 				require.ErrorIs(t, claim.Complete(t.Context(), testservice.BodyOf(2), time.Hour), idempotency.ErrClaimLost)
 				require.ErrorIs(t, claim.Complete(t.Context(), testservice.Large(), time.Hour), idempotency.ErrClaimLost)
 				require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
-				require.Equal(t, before, redisContent(t, client, own))
+				require.Equal(t, before, readRedisValue(t, client, own))
 				require.Equal(t, []string{own}, testservice.RedisKeys(t, client, prefix))
 			})
 		}
@@ -816,14 +831,14 @@ var malformed = map[string]func(record string) string{
 	"ttl of 25 digits":           replaceWord("ttl", "ttl="+many9s),
 	"ttl -1":                     replaceWord("ttl", "ttl=-1"),
 	"ttl 1e3":                    replaceWord("ttl", "ttl=1e3"),
-	"no ttl":                     replaceWord("ttl", "ttl="),
+	"empty ttl":                  replaceWord("ttl", "ttl="),
 	"created at zeros and 1":     replaceWord("created", "created=00000000000001"),
 	"attempt -1":                 replaceWord("attempt", "attempt=-1"),
 	"attempt +1":                 replaceWord("attempt", "attempt=+1"),
 	"attempt 1.5":                replaceWord("attempt", "attempt=1.5"),
 	"attempt 1e3":                replaceWord("attempt", "attempt=1e3"),
 	"attempt 0x1":                replaceWord("attempt", "attempt=0x1"),
-	"no attempt":                 replaceWord("attempt", "attempt="),
+	"empty attempt":              replaceWord("attempt", "attempt="),
 	"attempt beyond 2^31":        replaceWord("attempt", "attempt=2147483648"),
 	"attempt beyond 2^32":        replaceWord("attempt", "attempt=4294967297"),
 	"attempt beyond 2^53":        replaceWord("attempt", "attempt=9007199254740993"),
@@ -835,60 +850,63 @@ var malformed = map[string]func(record string) string{
 	"lease -1":                   replaceWord("lease", "lease=-1"),
 	"lease +1":                   replaceWord("lease", "lease=+1"),
 	"lease 1e3":                  replaceWord("lease", "lease=1e3"),
-	"no lease":                   replaceWord("lease", "lease="),
+	"empty lease":                replaceWord("lease", "lease="),
 	"created at 14 digits":       replaceWord("created", "created=10000000000000"),
 	"created at 25 digits":       replaceWord("created", "created="+many9s),
 	"created at -1":              replaceWord("created", "created=-1"),
 	"created at 1e3":             replaceWord("created", "created=1e3"),
-	"created never":              replaceWord("created", "created="),
+	"created empty":              replaceWord("created", "created="),
 	"created now":                replaceWord("created", "created=now"),
 	"token too short":            replaceWord("token", "token=0"),
 	"token too long":             replaceWord("token", "token="+digits),
 	"token a pattern":            replaceWord("token", "token=%x+"),
 	"token in upper case":        replaceWord("token", "token="+strings.ToUpper(digits[:32])),
-	"no key":                     func(record string) string { return replaceWord("key", "")(strings.Replace(record, " key", "key", 1)) },
-	"key too short":              replaceWord("key", "key=0"),
-	"key too long":               replaceWord("key", "key="+digits),
-	"key of nobody":              replaceWord("key", "key="+digits[:32]),
-	"fingerprint too short":      replaceWord("fingerprint", "fingerprint=0"),
-	"another word":               appendToHead(" more=1"),
-	"a space at the end":         appendToHead(" "),
-	"CR LF":                      appendToHead("\r"),
-	"a zero byte":                appendToHead("\x00"),
-	"magic in upper case":        func(record string) string { return strings.Replace(record, "idempotency", "Idempotency", 1) },
+	"no key": func(record string) string {
+		return replaceWord("key", "")(strings.Replace(record, " key", "key", 1))
+	},
+	"key too short":         replaceWord("key", "key=0"),
+	"key too long":          replaceWord("key", "key="+digits),
+	"another key":           replaceWord("key", "key="+digits[:32]),
+	"fingerprint too short": replaceWord("fingerprint", "fingerprint=0"),
+	"another word":          appendToHead(" more=1"),
+	"a space at the end":    appendToHead(" "),
+	"CR LF":                 appendToHead("\r"),
+	"a zero byte":           appendToHead("\x00"),
+	"magic in upper case":   func(record string) string { return strings.Replace(record, "idempotency", "Idempotency", 1) },
 }
 
-// behindHead is what may follow the head of a completed record only.
-var behindHead = map[string]string{"a digit": "0", "digits": "1763712000000", "a line": "line\n", "a response": goldenResponse}
+// headSuffixes are texts after a head. Only the head of a completed record may be followed by text.
+var headSuffixes = map[string]string{"a digit": "0", "digits": "1763712000000", "a line": "line\n", "a response": goldenResponse}
 
-// A head that no script has written is no reason to run the handler, and no script makes it worse.
+// If no script can have written the head of a record, the store refuses requests with the key, and keeps the record as it
+// is.
 func TestRedisMalformedHead(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 		svc := testservice.Setup{Store: store, Opts: idempotency.Options{FailOpen: true}}.Guard(t, testservice.Echo)
 		name, record := executeOnce(t, client, svc, "", "key", "body")
-		refused := func(t *testing.T, value string) {
+		requireRefusal := func(t *testing.T, value string) {
 			require.NotEqual(t, record, value)
 			require.NoError(t, client.Set(t.Context(), name, value, time.Hour).Err())
-			requireLeftAlone(t, client, svc, name, "key", "body")
+			requireRecordUntouched(t, client, svc, name, "key", "body")
 		}
-		for state, as := range recordStates {
-			if state != "released" { // and what is released with this attempt is free
-				t.Run(state+", attempt 0", func(t *testing.T) { refused(t, replaceWord("attempt", "attempt=0")(as(record))) })
+		for state, changeState := range recordStates {
+			if state != "released" { // a released record with attempt 0 is valid, and its key is free
+				t.Run(state+", attempt 0", func(t *testing.T) { requireRefusal(t, replaceWord("attempt", "attempt=0")(changeState(record))) })
 			}
 			for fault, damage := range malformed {
-				t.Run(state+", "+fault, func(t *testing.T) { refused(t, damage(as(record))) })
+				t.Run(state+", "+fault, func(t *testing.T) { requireRefusal(t, damage(changeState(record))) })
 			}
-			for what, rest := range behindHead {
+			for suffixName, suffix := range headSuffixes {
 				if state != "done" {
-					t.Run(state+", "+what+" behind it", func(t *testing.T) { refused(t, as(record)+rest) })
+					t.Run(state+", "+suffixName+" after the head", func(t *testing.T) { requireRefusal(t, changeState(record)+suffix) })
 				}
 			}
 		}
 	})
 }
 
-// The number of the last attempt is as good as any other, but has no successor.
+// The attempt with the highest number runs like any other attempt, but no further attempt can follow.
 func TestRedisLastAttempt(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
@@ -909,7 +927,7 @@ func TestRedisLastAttempt(t *testing.T) {
 
 func TestRedisInspectorConforms(t *testing.T) {
 	t.Parallel()
-	conforms := func(name string, newClient func(*testing.T) redis.Cmdable) {
+	runSuite := func(name string, newClient func(*testing.T) redis.Cmdable) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			client := newClient(t)
@@ -918,33 +936,34 @@ func TestRedisInspectorConforms(t *testing.T) {
 			idempotencytest.RunResolver(t, newStore)
 		})
 	}
-	conforms("miniredis", func(t *testing.T) redis.Cmdable {
+	runSuite("miniredis", func(t *testing.T) redis.Cmdable {
 		_, client := testservice.NewMiniredis(t)
 		return client
 	})
-	conforms("server", func(t *testing.T) redis.Cmdable {
+	runSuite("server", func(t *testing.T) redis.Cmdable {
 		return testservice.NewRedisClient(t, servertest.Redis(t).Addr())
 	})
-	conforms("server with automatic pipelining that does not wait", func(t *testing.T) redis.Cmdable {
+	runSuite("server with automatic pipelining that does not wait", func(t *testing.T) redis.Cmdable {
 		pipeliner, err := testservice.NewRedisClient(t, servertest.Redis(t).Addr()).AsyncAutoPipeline()
 		require.NoError(t, err)
 		return pipeliner
 	})
-	conforms("server with the typed commands alone", func(t *testing.T) redis.Cmdable {
+	runSuite("server with the typed commands alone", func(t *testing.T) redis.Cmdable {
 		return struct{ redis.Cmdable }{testservice.NewRedisClient(t, servertest.Redis(t).Addr())}
 	})
-	conforms("cluster", func(t *testing.T) redis.Cmdable {
+	runSuite("cluster", func(t *testing.T) redis.Cmdable {
 		return testservice.NewClusterClient(t, servertest.RedisCluster(t))
 	})
-	conforms("server that forgets the scripts before each command", func(t *testing.T) redis.Cmdable {
+	runSuite("server that forgets the scripts before each command", func(t *testing.T) redis.Cmdable {
 		server := servertest.Redis(t)
-		client, other := testservice.NewRedisClient(t, server.Addr(), testservice.WithContextTimeout), testservice.NewRedisClient(t, server.Addr())
+		client := testservice.NewRedisClient(t, server.Addr(), testservice.WithContextTimeout)
+		other := testservice.NewRedisClient(t, server.Addr())
 		client.AddHook(testservice.BeforeEach(func(string) { other.ScriptFlush(t.Context()) }))
 		return client
 	})
 }
 
-// newScopedStore returns a store with a prefix of its own, all of whose characters stand for themselves.
+// newScopedStore returns a store with its own prefix. Special characters in the prefix must not act as wildcards in SCAN.
 func newScopedStore(client redis.Cmdable) *idempotency.RedisStore {
 	return idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: `*?[a]\` + uuid.NewString() + ":"})
 }
@@ -957,7 +976,8 @@ func listedDigests(listing idempotency.Listing) (all [][sha256.Size]byte) {
 	return all
 }
 
-// What somebody else has put under the name of a record is neither shown nor forgotten, and hides no other record.
+// Another program may have stored a value under the name of a record. Inspect and List do not show such a value, and
+// Forget does not remove the value. List still shows the other records.
 func TestRedisInspectsForeignValues(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		store := newScopedStore(client)
@@ -969,7 +989,7 @@ func TestRedisInspectsForeignValues(t *testing.T) {
 		damaged := otherRecordName(t, client, name)
 
 		values := map[string]any{"record of another key": record}
-		for what, value := range foreign {
+		for what, value := range foreignValues {
 			values[what] = value
 		}
 		for what, damage := range damages {
@@ -977,8 +997,8 @@ func TestRedisInspectsForeignValues(t *testing.T) {
 		}
 		for what, value := range values {
 			t.Run(what, func(t *testing.T) {
-				putForeign(t, client, damaged, value)
-				before := redisContent(t, client, damaged)
+				replaceRedisValue(t, client, damaged, value)
+				before := readRedisValue(t, client, damaged)
 
 				entry, err := store.Inspect(t.Context(), testservice.NumberedKey(1))
 				require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
@@ -994,10 +1014,10 @@ func TestRedisInspectsForeignValues(t *testing.T) {
 						require.Error(t, store.Forget(t.Context(), entry))
 					}
 				}
-				require.Equal(t, before, redisContent(t, client, damaged))
+				require.Equal(t, before, readRedisValue(t, client, damaged))
 
 				listing := testservice.MustList(t, store)
-				if what == "with another byte" { // which is in the body
+				if what == "with another byte" { // in the body, which List does not read
 					require.Len(t, listing.Entries, 2)
 					require.Zero(t, listing.Unreadable)
 					return
@@ -1012,11 +1032,11 @@ func TestRedisInspectsForeignValues(t *testing.T) {
 	})
 }
 
-// otherRecordName returns the name of the only record besides than.
-func otherRecordName(t testing.TB, client redis.Cmdable, than string) string {
+// otherRecordName returns the name of the only record whose name differs from known.
+func otherRecordName(t testing.TB, client redis.Cmdable, known string) string {
 	t.Helper()
 	for _, name := range testservice.RedisKeys(t, client, "") {
-		if name != than {
+		if name != known {
 			return name
 		}
 	}
@@ -1030,7 +1050,7 @@ func TestRedisForgetsDamagedAnswer(t *testing.T) {
 		store := newScopedStore(client)
 		testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.BodyOf(10))
 		name := testservice.RedisKeys(t, client, "")[0]
-		putForeign(t, client, name, damages["cut in its response"](client.Get(t.Context(), name).Val()))
+		replaceRedisValue(t, client, name, damages["cut in its response"](client.Get(t.Context(), name).Val()))
 
 		entry, err := store.Inspect(t.Context(), testservice.NumberedKey(0))
 		require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
@@ -1056,7 +1076,8 @@ func TestRedisListsItsOwnRecords(t *testing.T) {
 			require.NoError(t, client.Set(t.Context(), other, record, 0).Err())
 		}
 		for _, prefix := range []string{"*:", "?:", "[a-z]:", "a:{b}"} {
-			testservice.MustComplete(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix}), testservice.NumberedKey(1), testservice.BodyOf(1))
+			otherStore := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix})
+			testservice.MustComplete(t, otherStore, testservice.NumberedKey(1), testservice.BodyOf(1))
 		}
 		for _, prefix := range []string{"a:", "*:", "?:", "[a-z]:", "a:{b}"} {
 			listing := testservice.MustList(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix}))
@@ -1068,8 +1089,8 @@ func TestRedisListsItsOwnRecords(t *testing.T) {
 
 // commandCounter is a hook that counts commands by name, and answers each SCAN with every name twice, as a server may.
 type commandCounter struct {
-	mu   *sync.Mutex
-	sent map[string]int
+	mu           *sync.Mutex
+	countsByName map[string]int
 }
 
 func (c commandCounter) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -1098,45 +1119,46 @@ func (c commandCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redi
 func (c commandCounter) countCommand(cmd redis.Cmder) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.sent[cmd.Name()]++
+	c.countsByName[cmd.Name()]++
 }
 
-// List reads the starts of as many records as it is asked to, and no whole record. A name that SCAN shows twice counts once.
+// List reads at most Scan records, and of each record only the start. A name that SCAN returns twice counts once.
 func TestRedisListIsBounded(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		const n = 250
 		watched := testservice.NewRedisClient(t, client.Options().Addr, testservice.WithContextTimeout)
-		sent := commandCounter{new(sync.Mutex), make(map[string]int)}
-		watched.AddHook(sent)
+		counter := commandCounter{new(sync.Mutex), make(map[string]int)}
+		watched.AddHook(counter)
 		store := idempotency.NewRedisStore(watched, idempotency.RedisOptions{})
 		for i := range n {
 			testservice.MustComplete(t, store, testservice.NumberedKey(i), testservice.Large())
 		}
-		for scan, partial := range map[int]bool{1: true, n - 1: true, n: false, n + 1: false, 0: false} {
-			clear(sent.sent)
+		for scan, isPartial := range map[int]bool{1: true, n - 1: true, n: false, n + 1: false, 0: false} {
+			clear(counter.countsByName)
 			listing, err := store.List(t.Context(), idempotency.ListRequest{Scan: scan, Limit: 7})
 			require.NoError(t, err)
 			want := n
-			if partial {
+			if isPartial {
 				want = scan
 			}
-			require.Equal(t, partial, listing.Partial, scan)
+			require.Equal(t, isPartial, listing.Partial, scan)
 			require.Equal(t, want, listing.Totals[idempotency.StateCompleted].Records, scan)
 			require.Len(t, listing.Entries, min(want, 7))
-			require.Zero(t, sent.sent["get"])
-			require.Equal(t, want, sent.sent["getrange"], scan)
+			require.Zero(t, counter.countsByName["get"])
+			require.Equal(t, want, counter.countsByName["getrange"], scan)
 		}
 	})
 }
 
-// A record without an expiry counts from now, as for Begin. To inspect it leaves it as it is.
+// Inspect and List treat a record without an expiry as Begin does: the lease begins now. Neither changes the record.
 func TestRedisInspectsRecordWithoutExpiry(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		store := newScopedStore(client)
 		testservice.MustClaim(t, store, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour))
 		name := testservice.RedisKeys(t, client, "")[0]
 		require.NoError(t, client.Persist(t.Context(), name).Err())
-		for _, entry := range []idempotency.Entry{testservice.MustInspect(t, store, testservice.NumberedKey(0)), testservice.MustList(t, store).Entries[0]} {
+		inspected, listed := testservice.MustInspect(t, store, testservice.NumberedKey(0)), testservice.MustList(t, store).Entries[0]
+		for _, entry := range []idempotency.Entry{inspected, listed} {
 			require.Equal(t, idempotency.StateRunning, entry.State)
 			require.Equal(t, time.Minute, entry.LeaseLeft)
 			require.Zero(t, entry.Remaining)
@@ -1146,20 +1168,20 @@ func TestRedisInspectsRecordWithoutExpiry(t *testing.T) {
 	})
 }
 
-// A Forget whose reply was lost has removed the record: to repeat it is no failure.
+// If the reply to Forget is lost, the record may be removed already, so the repeated Forget succeeds.
 func TestRedisForgetsThoughTheReplyIsLost(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		cut := testservice.NewRedisClient(t, client.Options().Addr, testservice.WithContextTimeout)
 		store := idempotency.NewRedisStore(cut, idempotency.RedisOptions{})
 		testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.BodyOf(1))
 		entry := testservice.MustInspect(t, store, testservice.NumberedKey(0))
-		require.NoError(t, store.Forget(t.Context(), entry)) // the server knows the script now
+		require.NoError(t, store.Forget(t.Context(), entry)) // loads the script
 		testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.BodyOf(1))
 		entry = testservice.MustInspect(t, store, testservice.NumberedKey(0))
-		lost := &droppedReplyHook{}
-		cut.AddHook(lost)
+		hook := &droppedReplyHook{}
+		cut.AddHook(hook)
 		require.NoError(t, store.Forget(t.Context(), entry))
-		require.Equal(t, int64(2), lost.sent.Load())
+		require.Equal(t, int64(2), hook.scriptCalls.Load())
 		require.ErrorIs(t, store.Forget(t.Context(), entry), idempotency.ErrNoRecord)
 	})
 }
@@ -1167,13 +1189,13 @@ func TestRedisForgetsThoughTheReplyIsLost(t *testing.T) {
 // droppedReplyHook is a hook that drops the reply to the first script.
 type droppedReplyHook struct {
 	testservice.BeforeEach
-	sent atomic.Int64
+	scriptCalls atomic.Int64
 }
 
-func (l *droppedReplyHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (h *droppedReplyHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		if cmd.Name() == "evalsha" && l.sent.Add(1) == 1 {
+		if cmd.Name() == "evalsha" && h.scriptCalls.Add(1) == 1 {
 			cmd.SetErr(errCut)
 			return errCut
 		}
@@ -1181,7 +1203,7 @@ func (l *droppedReplyHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook
 	}
 }
 
-func (l *droppedReplyHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (h *droppedReplyHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
@@ -1211,65 +1233,66 @@ func TestRedisListUnsupported(t *testing.T) {
 	require.NoError(t, store.Forget(t.Context(), entry))
 }
 
-// No step of an inspector outlasts its context, and each says what is wrong with the options of the store.
+// Inspect, List and Forget end with their context, and report faults in the options of the store.
 func TestRedisInspectorFails(t *testing.T) {
 	t.Parallel()
 	_, client := testservice.NewMiniredis(t)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	for name, tested := range map[string]struct {
-		store *idempotency.RedisStore
-		ctx   context.Context
-		says  string
+	for name, test := range map[string]struct {
+		store     *idempotency.RedisStore
+		ctx       context.Context
+		wantError string
 	}{
 		"options": {idempotency.NewRedisStore(client, idempotency.RedisOptions{Replicas: -1}), t.Context(), "Replicas"},
 		"context": {idempotency.NewRedisStore(client, idempotency.RedisOptions{}), ended, "canceled"},
-		"context, and a client that does not heed it": {idempotency.NewRedisStore(
+		"context, and a client that ignores it": {idempotency.NewRedisStore(
 			struct{ redis.Cmdable }{client}, idempotency.RedisOptions{}), ended, "canceled"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := tested.store.Inspect(tested.ctx, testservice.NumberedKey(0))
-			require.ErrorContains(t, err, tested.says)
-			_, err = tested.store.List(tested.ctx, idempotency.ListRequest{})
-			require.ErrorContains(t, err, tested.says)
-			err = tested.store.Forget(tested.ctx, idempotency.Entry{State: idempotency.StateCompleted})
-			require.ErrorContains(t, err, tested.says)
+			_, err := test.store.Inspect(test.ctx, testservice.NumberedKey(0))
+			require.ErrorContains(t, err, test.wantError)
+			_, err = test.store.List(test.ctx, idempotency.ListRequest{})
+			require.ErrorContains(t, err, test.wantError)
+			err = test.store.Forget(test.ctx, idempotency.Entry{State: idempotency.StateCompleted})
+			require.ErrorContains(t, err, test.wantError)
 		})
 	}
 }
 
-// redisForm is the head of a record in Redis as record.lua describes it.
+// redisForm matches the head of a record in Redis, by the description in record.lua.
 var redisForm = regexp.MustCompile(`^idempotency/1 (running|released|done) token=([^ \n]{32}) lease=([0-9]{1,13}) ` +
 	`ttl=([0-9]{1,13}) attempt=([0-9]{1,10}) key=([^ \n]+) ` +
 	`fingerprint=([0-9a-f]{64}) created=([0-9]{1,13})\n`)
 
+// hexToken matches the token of a running or released record.
 var hexToken = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
-// redisEntry is a record in Redis that was read in another way than the package does.
+// redisEntry is a record in Redis, parsed independently of the package.
 type redisEntry struct {
-	state      string
-	isFree     bool // it is what is left of a record whose key was freed
-	lease, ttl time.Duration
-	record     idempotency.Record
+	state                  string
+	isFree                 bool // the remainder of a record whose key was freed
+	leaseMillis, ttlMillis int64
+	record                 idempotency.Record
 }
 
-// redisEntryOf reads the record of a key. It reports false for what no script writes.
+// redisEntryOf parses the record of a key. The result ok is false for a value that no script writes.
 func redisEntryOf(value, key string) (e redisEntry, ok bool) {
 	m := redisForm.FindStringSubmatch(value)
 	if m == nil || m[6] != key || strings.ContainsAny(m[0], "ABCDEFGHIJKLMNOPQRSTUVWXYZ") {
 		return e, false
 	}
-	number := func(text string) int64 {
+	parseNumber := func(text string) int64 {
 		n, _ := strconv.ParseInt(text, 10, 64)
 		return n
 	}
-	rest, attempt := value[len(m[0]):], number(m[5])
+	rest, attempt := value[len(m[0]):], parseNumber(m[5])
 	isFree := m[1] == "released" && m[5] == "0"
 	if attempt < 1 && !isFree || attempt > math.MaxInt32 {
 		return e, false
 	}
-	e = redisEntry{state: m[1], isFree: isFree, lease: time.Duration(number(m[3])), ttl: time.Duration(number(m[4]))}
-	e.record.Attempt, e.record.Created = int(attempt), time.UnixMilli(number(m[8]))
+	e = redisEntry{state: m[1], isFree: isFree, leaseMillis: parseNumber(m[3]), ttlMillis: parseNumber(m[4])}
+	e.record.Attempt, e.record.Created = int(attempt), time.UnixMilli(parseNumber(m[8]))
 	_, _ = hex.Decode(e.record.Fingerprint[:], []byte(m[7]))
 	if e.state != "done" {
 		return e, rest == "" && hexToken.MatchString(m[2])
@@ -1279,19 +1302,19 @@ func redisEntryOf(value, key string) (e redisEntry, ok bool) {
 	return e, ok
 }
 
-// after returns the record as the store shows it when its expiry is so many milliseconds away.
+// after returns the record that the store must show if the record expires in expiry milliseconds.
 func (e redisEntry) after(expiry int64) idempotency.Record {
 	if e.state == "running" {
-		left := max(0, e.lease-(e.ttl-time.Duration(expiry)))
-		e.record.LeaseLeft = left * time.Millisecond
+		age := e.ttlMillis - expiry
+		e.record.LeaseLeft = time.Duration(max(0, e.leaseMillis-age)) * time.Millisecond
 	}
 	return e.record
 }
 
-// FuzzRedisRecord puts anything under the name of a record, and asks the store for it. The store shows what another reader
-// sees there, claims what may be claimed, and leaves the rest as it is.
+// FuzzRedisRecord stores any value under the name of a record, and calls Begin. The store must return the record that the
+// independent parser finds, claim the key if the record permits a claim, and leave every other value as it is.
 func FuzzRedisRecord(f *testing.F) {
-	server := miniredis.RunT(f) // its clock stands still
+	server := miniredis.RunT(f) // whose clock stands still
 	server.RequireAuth(servertest.RedisPassword())
 	client := testservice.NewRedisClient(f, server.Addr(), testservice.WithContextTimeout)
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
@@ -1300,16 +1323,16 @@ func FuzzRedisRecord(f *testing.F) {
 	key := strings.TrimPrefix(name, "idempotency:{")[:32]
 	done := client.Get(f.Context(), name).Val()
 	const expiry = 3_600_000
-	for _, as := range recordStates {
+	for _, changeState := range recordStates {
 		for _, left := range []uint32{expiry, expiry - 59_999, expiry - 60_000, 1} {
-			f.Add(as(done), left, true)
-			f.Add(as(done), left, false)
+			f.Add(changeState(done), left, true)
+			f.Add(changeState(done), left, false)
 		}
-		f.Add(replaceWord("fingerprint", "fingerprint="+strings.Repeat("0", 64))(as(done)), uint32(1), true)
-		f.Add(replaceWord("attempt", "attempt=2147483647")(as(done)), uint32(1), true)
-		f.Add(replaceWord("attempt", "attempt=0")(as(done)), uint32(1), true)
+		f.Add(replaceWord("fingerprint", "fingerprint="+strings.Repeat("0", 64))(changeState(done)), uint32(1), true)
+		f.Add(replaceWord("attempt", "attempt=2147483647")(changeState(done)), uint32(1), true)
+		f.Add(replaceWord("attempt", "attempt=0")(changeState(done)), uint32(1), true)
 		for _, damage := range malformed {
-			f.Add(damage(as(done)), uint32(1), true)
+			f.Add(damage(changeState(done)), uint32(1), true)
 		}
 	}
 	f.Fuzz(func(t *testing.T, value string, expiry uint32, takeOver bool) {
