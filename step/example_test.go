@@ -16,13 +16,13 @@ import (
 	"github.com/idempotency-go/idempotency/step"
 )
 
-// The card is charged, and then the carrier is down. The retry finds the charge, and ships.
+// The first attempt charges the card, and fails because the carrier is down. The retry finds the charge and ships.
 func ExampleDo() {
 	carrierIsDown := true
 	order := func(w http.ResponseWriter, r *http.Request) {
 		charge, err := step.Do(r.Context(), "charge", func(ctx context.Context) (string, error) {
 			op, _ := idempotency.FromContext(ctx)
-			_ = op.DownstreamKey("charge") // the provider gets it: then it charges once, whatever is lost
+			_ = op.DownstreamKey("charge") // with this key, the provider charges once, even if its answer is lost
 			fmt.Println("charging the card")
 			return "ch_1", nil
 		})
@@ -37,7 +37,7 @@ func ExampleDo() {
 			return "parcel 7", nil
 		})
 		if err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable) // not stored: the order may be tried again
+			http.Error(w, err.Error(), http.StatusServiceUnavailable) // an answer that is not stored, so the client can retry
 			return
 		}
 		fmt.Fprint(w, "paid by ", charge, ", sent as ", parcel)
@@ -65,8 +65,8 @@ func ExampleDo() {
 	// 200 paid by ch_1, sent as parcel 7
 }
 
-// A bank that takes no key is not asked twice. If nobody knows what has become of the transfer, its list of transfers
-// says it.
+// A bank that supports no keys must get the transfer at most once. If the outcome of the transfer is unknown, find looks
+// for the transfer in the list of the bank.
 func ExampleAtMostOnce() {
 	var listed []string
 	transfer := func(context.Context) (string, error) {
@@ -151,5 +151,5 @@ func ExampleTracer() {
 			next.ServeHTTP(w, r.WithContext(step.WithTracer(r.Context(), tracer)))
 		})
 	}
-	_ = traced // goes around the handler, or around the middleware
+	_ = traced // wraps the handler or the middleware
 }

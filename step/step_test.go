@@ -30,13 +30,14 @@ var (
 	errLater = errors.New("a later step has failed")
 )
 
-// harness runs attempts at an operation.
+// harness runs attempts at one operation.
 type harness struct {
 	*testing.T
-	runner *idempotency.Runner
-	effect atomic.Int32 // how often a step has had its effect
+	runner      *idempotency.Runner
+	effectCount atomic.Int32 // of all steps
 }
 
+// newHarness returns a harness whose runner uses store and the edited options.
 func newHarness(t *testing.T, store idempotency.Store, edits ...func(*idempotency.RunnerOptions)) *harness {
 	opts := idempotency.RunnerOptions{Logger: slog.New(slog.DiscardHandler), StoreTimeout: 2 * time.Second}
 	for _, edit := range edits {
@@ -65,12 +66,12 @@ func (h *harness) runAttempt(handler func(ctx context.Context)) {
 	require.True(h, ran, "no attempt: %v", err)
 }
 
-// countCharge is the work of a step. It returns how often it has run.
-func (h *harness) countCharge(context.Context) (int32, error) { return h.effect.Add(1), nil }
+// countCharge is the function of a step. The result is the new count of effects.
+func (h *harness) countCharge(context.Context) (int32, error) { return h.effectCount.Add(1), nil }
 
-// failCharge is countCharge with the error errDown.
+// failCharge has the effect of countCharge, and returns errDown.
 func (h *harness) failCharge(context.Context) (int32, error) {
-	h.effect.Add(1)
+	h.effectCount.Add(1)
 	return 0, errDown
 }
 
@@ -92,28 +93,28 @@ func TestStepRunsOnce(t *testing.T) {
 					assert.EqualValues(h, 1, n)
 				})
 			}
-			require.EqualValues(t, 1, h.effect.Load())
+			require.EqualValues(t, 1, h.effectCount.Load())
 		})
 	}
 }
 
-// A handler behind a real server continues where the attempt before has stopped, even after a panic.
+// A handler behind a real server continues where the previous attempt stopped, even after a panic.
 func TestStepsOfAHandler(t *testing.T) {
 	t.Parallel()
-	var reserved, charged, failed atomic.Int32
+	var reserved, charged, runs atomic.Int32
 	service := testservice.Setup{Store: newMemoryStore()}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		id, err := step.Do(r.Context(), "reserve", func(context.Context) (string, error) {
 			return fmt.Sprint("r", reserved.Add(1)), nil
 		})
 		assert.NoError(t, err)
-		if failed.Add(1) == 1 {
+		if runs.Add(1) == 1 {
 			panic(http.ErrAbortHandler)
 		}
 		receipt, err := step.Do(r.Context(), "charge", func(context.Context) (map[string]string, error) {
 			return map[string]string{"of": id, "n": fmt.Sprint(charged.Add(1))}, nil
 		})
 		assert.NoError(t, err)
-		if failed.Load() == 2 {
+		if runs.Load() == 2 {
 			http.Error(w, "later", http.StatusServiceUnavailable)
 			return
 		}
@@ -175,50 +176,50 @@ func TestAtMostOnce(t *testing.T) {
 		assert.NoError(h, err)
 		assert.EqualValues(h, 42, n, "what was found out is the result")
 	})
-	require.EqualValues(t, 1, h.effect.Load())
+	require.EqualValues(t, 1, h.effectCount.Load())
 }
 
 // Errors of the program are reported as ErrMisuse, and the step does not run.
 func TestMisuse(t *testing.T) {
 	t.Parallel()
-	misused := func(h *harness, ctx context.Context, name, why string) {
+	requireMisuse := func(h *harness, ctx context.Context, name, reason string) {
 		h.Helper()
 		_, err := step.Do(ctx, name, h.countCharge)
 		assert.ErrorIs(h, err, step.ErrMisuse)
-		assert.ErrorContains(h, err, why)
+		assert.ErrorContains(h, err, reason)
 	}
 	h := newHarness(t, newMemoryStore())
-	misused(h, context.Background(), "charge", "belongs to no operation")
+	requireMisuse(h, context.Background(), "charge", "belongs to no operation")
 
 	var left context.Context
 	h.runAttempt(func(ctx context.Context) {
 		left = context.WithoutCancel(ctx)
 		for _, name := range []string{"", "two words", "mark?", "ä", "\n", strings.Repeat("n", step.MaxName+1)} {
-			misused(h, ctx, name, "name is invalid")
+			requireMisuse(h, ctx, name, "name is invalid")
 		}
 		_, err := step.Do(ctx, "outer", func(ctx context.Context) (int, error) {
-			misused(h, ctx, "inner", "within another step")
-			misused(h, ctx, "outer", "within another step")
+			requireMisuse(h, ctx, "inner", "within another step")
+			requireMisuse(h, ctx, "outer", "within another step")
 			return 1, nil
 		})
 		assert.NoError(h, err)
-		misused(h, ctx, "outer", "begun a step of this name before")
+		requireMisuse(h, ctx, "outer", "begun a step of this name before")
 		for i := 1; i < step.MaxSteps; i++ {
 			_, err := step.Do(ctx, fmt.Sprint("n", i), func(context.Context) (int, error) { return i, nil })
 			assert.NoError(h, err)
 		}
-		misused(h, ctx, "one-more", "too many steps")
+		requireMisuse(h, ctx, "one-more", "too many steps")
 	})
-	misused(h, left, "charge", "attempt has ended")
+	requireMisuse(h, left, "charge", "attempt has ended")
 	h.runAttempt(func(ctx context.Context) {
-		misused(h, ctx, "one-more", "too many steps")
+		requireMisuse(h, ctx, "one-more", "too many steps")
 		n, err := step.Do(ctx, "n7", func(context.Context) (int, error) { return 0, errDown })
 		assert.NoError(h, err)
 		assert.Equal(h, 7, n)
 	})
 	h.runAttempt(func(ctx context.Context) { left = context.WithoutCancel(ctx) }) // without a step
-	misused(h, left, "charge", "attempt has ended")
-	require.Zero(t, h.effect.Load())
+	requireMisuse(h, left, "charge", "attempt has ended")
+	require.Zero(t, h.effectCount.Load())
 }
 
 // Two steps of the same name do not run at the same time. Steps of different names do.
@@ -238,7 +239,7 @@ func TestConcurrentSteps(t *testing.T) {
 					running.Go(func() {
 						n, err := step.Do(ctx, fmt.Sprint("step-", i), func(context.Context) (int, error) {
 							ready.Done()
-							ready.Wait() // all of them run
+							ready.Wait() // until all steps run
 							return i, nil
 						})
 						if errors.Is(err, step.ErrMisuse) {
@@ -259,32 +260,32 @@ func TestConcurrentSteps(t *testing.T) {
 // If the result of a step cannot be stored or decoded, the step does not run again.
 func TestResultThatCannotBeHad(t *testing.T) {
 	t.Parallel()
-	big := strings.Repeat("x", step.MaxResult-2) // with its quotes, as much as there may be
+	big := strings.Repeat("x", step.MaxResult-2) // with its quotes, as large as a result may be
 	for name, c := range map[string]struct {
-		value any
-		why   string
+		result    any
+		wantError string
 	}{
-		"no JSON":   {math.NaN(), "unsupported value"},
+		"not JSON":  {math.NaN(), "unsupported value"},
 		"too large": {big + "x", "the result has 65537 bytes, and may have 65536"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, newMemoryStore())
-			run := func(why string) func(ctx context.Context) {
+			requireError := func(wantError string) func(ctx context.Context) {
 				return func(ctx context.Context) {
 					_, err := step.Do(ctx, "charge", func(context.Context) (any, error) {
-						h.effect.Add(1)
-						return c.value, nil
+						h.effectCount.Add(1)
+						return c.result, nil
 					})
 					assert.ErrorIs(h, err, step.ErrResult)
-					assert.ErrorContains(h, err, why)
+					assert.ErrorContains(h, err, wantError)
 				}
 			}
-			h.runAttempt(run(c.why))
-			h.runAttempt(run("could not be kept"))
-			require.EqualValues(t, 1, h.effect.Load())
+			h.runAttempt(requireError(c.wantError))
+			h.runAttempt(requireError("could not be kept"))
+			require.EqualValues(t, 1, h.effectCount.Load())
 		})
 	}
-	t.Run("too large together", func(t *testing.T) {
+	t.Run("results too large together", func(t *testing.T) {
 		h := newHarness(t, newMemoryStore())
 		h.runAttempt(func(ctx context.Context) {
 			for i := range step.MaxTotal/step.MaxResult - 1 {
@@ -302,18 +303,18 @@ func TestResultThatCannotBeHad(t *testing.T) {
 			assert.ErrorIs(h, err, step.ErrResult)
 		})
 	})
-	t.Run("of another type", func(t *testing.T) {
+	t.Run("result of another type", func(t *testing.T) {
 		h := newHarness(t, newMemoryStore())
 		h.runAttempt(func(ctx context.Context) {
 			_, err := step.Do(ctx, "charge", func(context.Context) (string, error) { return "ch_1", nil })
 			assert.NoError(h, err)
 		})
-		h.runAttempt(func(ctx context.Context) { // of the next version of the service
+		h.runAttempt(func(ctx context.Context) { // by the next version of the service
 			_, err := step.Do(ctx, "charge", h.countCharge)
 			assert.ErrorIs(h, err, step.ErrResult)
 			assert.ErrorContains(h, err, "cannot unmarshal string")
 		})
-		require.Zero(t, h.effect.Load())
+		require.Zero(t, h.effectCount.Load())
 	})
 }
 
@@ -338,59 +339,59 @@ func TestLostClaim(t *testing.T) {
 		_, err = step.Do(lost, "mail", h.countCharge)
 		assert.Equal(h, idempotency.ErrClaimLost, err)
 	})
-	require.EqualValues(t, 1, h.effect.Load())
+	require.EqualValues(t, 1, h.effectCount.Load())
 }
 
-// An attempt that loses its claim during a call of the store does not run the step. Otherwise the next attempt may find
-// the mark, hear from ask that nothing has happened, and have the effect a second time.
+// An attempt that loses its claim during a call of the store does not run the step. Otherwise the effect could happen
+// twice: the next attempt may find the mark, learn from ask that nothing has happened, and have the effect itself.
 func TestClaimLostBeforeTheEffect(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		run  func(ctx context.Context, send, ask func(context.Context) (int32, error)) (int32, error)
-		slow func(*stepStore) *atomic.Int64
+		runStep     func(ctx context.Context, send, ask func(context.Context) (int32, error)) (int32, error)
+		chooseDelay func(*stepStore) *atomic.Int64
 	}{
 		"AtMostOnce, while the mark is stored": {
 			func(ctx context.Context, send, ask func(context.Context) (int32, error)) (int32, error) {
 				return step.AtMostOnce(ctx, "mail", send, ask)
 			},
-			func(s *stepStore) *atomic.Int64 { return &s.writeTakes },
+			func(s *stepStore) *atomic.Int64 { return &s.writeDelay },
 		},
 		"Do, while the results are read": {
 			func(ctx context.Context, send, _ func(context.Context) (int32, error)) (int32, error) {
 				return step.Do(ctx, "mail", send)
 			},
-			func(s *stepStore) *atomic.Int64 { return &s.readTakes },
+			func(s *stepStore) *atomic.Int64 { return &s.readDelay },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := &stepStore{Store: newMemoryStore()}
 				h := newHarness(t, store, func(o *idempotency.RunnerOptions) { o.StoreTimeout = 20 * time.Second })
-				h.runAttempt(func(context.Context) {}) // so that the next one reads
-				c.slow(store).Store(int64(15 * time.Second))
-				store.extendInstead.Store(new(func() error { return errDown }))
+				h.runAttempt(func(context.Context) {}) // so that the next attempt reads the results
+				c.chooseDelay(store).Store(int64(15 * time.Second))
+				store.extendOverride.Store(new(func() error { return errDown }))
 				send := func(ctx context.Context) (int32, error) {
 					op, _ := idempotency.FromContext(ctx)
 					assert.Equal(h, 3, op.Attempt, "this attempt may send")
-					return h.effect.Add(1), nil
+					return h.effectCount.Add(1), nil
 				}
-				ask := func(ctx context.Context) (int32, error) { return send(ctx) } // nothing was sent
+				ask := func(ctx context.Context) (int32, error) { return send(ctx) } // finds that no mail was sent, and sends the mail
 				var both sync.WaitGroup
 				both.Go(func() {
 					h.runAttempt(func(ctx context.Context) {
-						time.Sleep(25 * time.Second) // its lease is renewed no more
-						_, err := c.run(ctx, send, ask)
+						time.Sleep(25 * time.Second) // in which every renewal of the lease fails
+						_, err := c.runStep(ctx, send, ask)
 						assert.ErrorIs(h, err, idempotency.ErrClaimLost)
 					})
 				})
 				time.Sleep(31 * time.Second)
-				c.slow(store).Store(0)
+				c.chooseDelay(store).Store(0)
 				h.runAttempt(func(ctx context.Context) {
-					_, err := c.run(ctx, send, ask)
+					_, err := c.runStep(ctx, send, ask)
 					assert.NoError(h, err)
 				})
 				both.Wait()
-				require.EqualValues(t, 1, h.effect.Load())
+				require.EqualValues(t, 1, h.effectCount.Load())
 			})
 		})
 	}
@@ -400,30 +401,30 @@ func TestClaimLostBeforeTheEffect(t *testing.T) {
 // result is unknown. An attempt that has read the marks before the loss still knows them.
 func TestLostRecordIsUnknown(t *testing.T) {
 	t.Parallel()
-	const renewed = 30 * time.Second // the lease is renewed in this time
-	const lost = 2 * time.Minute     // the record, if nothing renews it in this time
+	const renewed = 30 * time.Second // in this time the lease is renewed
+	const lost = 2 * time.Minute     // in this time the record expires if no renewal reaches the store
 	for name, c := range map[string]struct {
-		first, second func(h *lossyHarness, ctx context.Context)
-		unknown       bool
+		firstAttempt, secondAttempt func(h *lossyHarness, ctx context.Context)
+		isUnknown                   bool
 	}{
-		"lost by the second attempt, and seen by the step": {
-			first:   func(h *lossyHarness, ctx context.Context) { h.sendMail(ctx) },
-			second:  func(h *lossyHarness, _ context.Context) { h.loseRecord(lost) },
-			unknown: true,
+		"lost during the second attempt, and detected by the step": {
+			firstAttempt:  func(h *lossyHarness, ctx context.Context) { h.sendMail(ctx) },
+			secondAttempt: func(h *lossyHarness, _ context.Context) { h.loseRecord(lost) },
+			isUnknown:     true,
 		},
-		"lost by the second attempt, and seen by a renewal": {
-			first:   func(h *lossyHarness, ctx context.Context) { h.sendMail(ctx) },
-			second:  func(h *lossyHarness, _ context.Context) { h.loseRecord(lost); time.Sleep(renewed) },
-			unknown: true,
+		"lost during the second attempt, and detected by a renewal": {
+			firstAttempt:  func(h *lossyHarness, ctx context.Context) { h.sendMail(ctx) },
+			secondAttempt: func(h *lossyHarness, _ context.Context) { h.loseRecord(lost); time.Sleep(renewed) },
+			isUnknown:     true,
 		},
-		"lost by the first attempt": {
-			first:   func(h *lossyHarness, ctx context.Context) { h.sendMail(ctx); h.loseRecord(lost); time.Sleep(renewed) },
-			second:  func(*lossyHarness, context.Context) {},
-			unknown: true,
+		"lost during the first attempt": {
+			firstAttempt:  func(h *lossyHarness, ctx context.Context) { h.sendMail(ctx); h.loseRecord(lost); time.Sleep(renewed) },
+			secondAttempt: func(*lossyHarness, context.Context) {},
+			isUnknown:     true,
 		},
-		"lost when the second attempt had read its steps": {
-			first: func(*lossyHarness, context.Context) {},
-			second: func(h *lossyHarness, ctx context.Context) {
+		"lost after the second attempt has read its steps": {
+			firstAttempt: func(*lossyHarness, context.Context) {},
+			secondAttempt: func(h *lossyHarness, ctx context.Context) {
 				_, err := step.Do(ctx, "reserve", h.countCharge)
 				assert.NoError(h, err)
 				h.loseRecord(lost)
@@ -437,19 +438,19 @@ func TestLostRecordIsUnknown(t *testing.T) {
 				h := &lossyHarness{harness: newHarness(t, store, func(o *idempotency.RunnerOptions) {
 					o.Lease, o.TTL = time.Minute, time.Minute
 				}), store: store}
-				h.runAttempt(func(ctx context.Context) { c.first(h, ctx) })
-				if !c.unknown {
+				h.runAttempt(func(ctx context.Context) { c.firstAttempt(h, ctx) })
+				if !c.isUnknown {
 					h.runAttempt(func(ctx context.Context) {
-						c.second(h, ctx)
+						c.secondAttempt(h, ctx)
 						assert.NoError(h, h.sendMail(ctx))
 						_, err := step.Do(ctx, "charge", h.countCharge)
 						assert.NoError(h, err)
 					})
 					return
 				}
-				before := h.sentMails
+				sentBefore := h.sentMails
 				h.runAttempt(func(ctx context.Context) {
-					c.second(h, ctx)
+					c.secondAttempt(h, ctx)
 					assert.ErrorIs(h, h.sendMail(ctx), step.ErrUnknown)
 					n, err := step.Do(ctx, "charge", h.countCharge)
 					assert.NoError(h, err)
@@ -461,20 +462,20 @@ func TestLostRecordIsUnknown(t *testing.T) {
 					assert.NoError(h, err)
 					assert.EqualValues(h, 42, n, "whoever is asked knows")
 				})
-				require.Equal(t, before, h.sentMails)
+				require.Equal(t, sentBefore, h.sentMails)
 			})
 		})
 	}
 }
 
-// lossyHarness is a harness on a store that loses its record.
+// lossyHarness is a harness whose store can lose the record of the operation.
 type lossyHarness struct {
 	*harness
 	store     *stepStore
 	sentMails int
 }
 
-// sendMail sends a mail at most once.
+// sendMail sends a mail in a step of AtMostOnce.
 func (h *lossyHarness) sendMail(ctx context.Context) error {
 	_, err := step.AtMostOnce(ctx, "mail", func(context.Context) (int, error) {
 		h.sentMails++
@@ -483,11 +484,11 @@ func (h *lossyHarness) sendMail(ctx context.Context) error {
 	return err
 }
 
-// loseRecord lets the record expire: for the given time, renewals do not reach the store.
+// loseRecord lets the record expire. Until after has passed, renewals of the lease succeed without reaching the store.
 func (h *lossyHarness) loseRecord(after time.Duration) {
-	h.store.extendInstead.Store(new(func() error { return nil }))
+	h.store.extendOverride.Store(new(func() error { return nil }))
 	time.Sleep(after)
-	h.store.extendInstead.Store(nil)
+	h.store.extendOverride.Store(nil)
 }
 
 // A goroutine that outlives its handler does not run a step that has begun before the end of the attempt.
@@ -496,8 +497,8 @@ func TestAttemptThatEndsBeforeTheEffect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &stepStore{Store: newMemoryStore()}
 		h := newHarness(t, store)
-		h.runAttempt(func(context.Context) {}) // so that the next one reads
-		store.readTakes.Store(int64(time.Second))
+		h.runAttempt(func(context.Context) {}) // so that the next attempt reads the results
+		store.readDelay.Store(int64(time.Second))
 		var left sync.WaitGroup
 		h.runAttempt(func(ctx context.Context) {
 			ctx = context.WithoutCancel(ctx)
@@ -509,7 +510,7 @@ func TestAttemptThatEndsBeforeTheEffect(t *testing.T) {
 			synctest.Wait()
 		})
 		left.Wait()
-		require.Zero(t, h.effect.Load())
+		require.Zero(t, h.effectCount.Load())
 	})
 }
 
@@ -535,8 +536,8 @@ func TestEndedContextKeepsTheResult(t *testing.T) {
 	})
 }
 
-// If the store fails, the step asks again until StoreTimeout. Then a step of Do may run again, and a step of AtMostOnce
-// has not run.
+// If the store fails, the step repeats the call until StoreTimeout. If all calls fail, a step of Do may run again in the
+// next attempt, and a step of AtMostOnce has not run.
 func TestStoreThatFails(t *testing.T) {
 	t.Parallel()
 	store := &stepStore{Store: newMemoryStore()}
@@ -552,7 +553,7 @@ func TestStoreThatFails(t *testing.T) {
 		assert.ErrorIs(h, err, errDown)
 		_, err = step.AtMostOnce(ctx, "mail", h.countCharge, nil)
 		assert.ErrorIs(h, err, errDown)
-		assert.EqualValues(h, 2, h.effect.Load(), "a step that must run at most once has not run")
+		assert.EqualValues(h, 2, h.effectCount.Load(), "a step that must run at most once has not run")
 		store.remainingFailures.Store(0)
 	})
 	h.runAttempt(func(ctx context.Context) {
@@ -580,8 +581,8 @@ func TestQuotaOfAUser(t *testing.T) {
 	})
 }
 
-// Without a place for the result, a step does not run. Do with FailOpen is the exception, because FailOpen is there to
-// run handlers.
+// If no store keeps the result, a step does not run. Do with FailOpen is the exception, because FailOpen exists to run
+// handlers without a store.
 func TestStepsWithoutAPlace(t *testing.T) {
 	t.Parallel()
 	bare := &stepStore{Store: newMemoryStore(), keepsNoSteps: true}
@@ -590,7 +591,7 @@ func TestStepsWithoutAPlace(t *testing.T) {
 		_, err := step.Do(ctx, "charge", h.countCharge)
 		assert.ErrorIs(h, err, errors.ErrUnsupported)
 	})
-	require.Zero(t, h.effect.Load())
+	require.Zero(t, h.effectCount.Load())
 
 	failOpen := func(o *idempotency.RunnerOptions) { o.FailOpen = true }
 	h = newHarness(t, &stepStore{Store: newMemoryStore(), grantsNoClaims: true}, failOpen)
@@ -623,16 +624,16 @@ func TestStepsAreEffects(t *testing.T) {
 	require.InDelta(t, 24*time.Hour, entry.Remaining, float64(10*time.Second))
 }
 
-// The tracer gets each step that begins, with wasFound and the error of the step. The context of the step is that of the
-// tracer.
+// The tracer gets each step that begins, with wasFound and the error of the step. The step runs with the context that the
+// tracer returns.
 func TestTracer(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t, newMemoryStore())
 	type span struct{}
-	var told []string
+	var traced []string
 	tracer := func(ctx context.Context, name string) (context.Context, func(bool, error)) {
 		return context.WithValue(ctx, span{}, name), func(found bool, err error) {
-			told = append(told, fmt.Sprint(name, " ", found, " ", err))
+			traced = append(traced, fmt.Sprint(name, " ", found, " ", err))
 		}
 	}
 	for range 2 {
@@ -651,14 +652,14 @@ func TestTracer(t *testing.T) {
 	require.Equal(t, []string{
 		"charge false <nil>", "ship false provider is down", "mail false idempotency: step panicked or exited",
 		"charge true <nil>", "ship false provider is down", "mail false idempotency: step panicked or exited",
-	}, told)
+	}, traced)
 
-	told = nil
+	traced = nil
 	h.runAttempt(func(ctx context.Context) {
 		_, _ = step.Do(step.WithTracer(ctx, tracer), "charge", func(context.Context) (string, error) { return "", nil })
 	})
-	require.Len(t, told, 1)
-	require.Contains(t, told[0], "charge true idempotency: the step has run", "it does not fit into a string")
+	require.Len(t, traced, 1)
+	require.Contains(t, traced[0], "charge true idempotency: the step has run", "it does not fit into a string")
 }
 
 // If another writer has stored a result first, Do returns that result.
@@ -693,14 +694,14 @@ func TestResultIsDecoded(t *testing.T) {
 // stepStore is a store whose claims may fail in calls about steps.
 type stepStore struct {
 	idempotency.Store
-	keepsNoSteps      bool         // its claims do not implement Checkpointer
-	grantsNoClaims    bool         // Begin fails
-	earlierResult     []byte       // stored by another writer before each checkpoint
-	remainingFailures atomic.Int32 // how many calls about steps still fail with errDown
-	permanentError    atomic.Pointer[error]
-	extendInstead     atomic.Pointer[func() error] // replaces Extend of the claim
+	keepsNoSteps      bool                         // its claims do not implement Checkpointer
+	grantsNoClaims    bool                         // Begin fails
+	earlierResult     []byte                       // stored by another writer before each checkpoint
+	remainingFailures atomic.Int32                 // how many calls about steps still fail with errDown
+	permanentError    atomic.Pointer[error]        // of all calls about steps
+	extendOverride    atomic.Pointer[func() error] // called instead of Extend
 
-	readTakes, writeTakes atomic.Int64 // nanoseconds between the effect of a call about steps and its return
+	readDelay, writeDelay atomic.Int64 // nanoseconds between the effect of a call about steps and its return
 }
 
 func (s *stepStore) Begin(
@@ -724,6 +725,7 @@ type stepClaim struct {
 	store *stepStore
 }
 
+// nextError returns the error of the next call about steps.
 func (c stepClaim) nextError() error {
 	if err := c.store.permanentError.Load(); err != nil {
 		return *err
@@ -735,7 +737,7 @@ func (c stepClaim) nextError() error {
 }
 
 func (c stepClaim) Extend(ctx context.Context, lease time.Duration) error {
-	if extend := c.store.extendInstead.Load(); extend != nil {
+	if extend := c.store.extendOverride.Load(); extend != nil {
 		return (*extend)()
 	}
 	return c.Checkpointer.Extend(ctx, lease)
@@ -745,7 +747,7 @@ func (c stepClaim) Checkpoint(ctx context.Context, name string, data []byte) ([]
 	if err := c.nextError(); err != nil {
 		return nil, err
 	}
-	defer func() { time.Sleep(time.Duration(c.store.writeTakes.Load())) }()
+	defer func() { time.Sleep(time.Duration(c.store.writeDelay.Load())) }()
 	if c.store.earlierResult != nil {
 		_, _ = c.Checkpointer.Checkpoint(ctx, name, c.store.earlierResult)
 	}
@@ -756,12 +758,13 @@ func (c stepClaim) Checkpoints(ctx context.Context) (map[string][]byte, error) {
 	if err := c.nextError(); err != nil {
 		return nil, err
 	}
-	defer func() { time.Sleep(time.Duration(c.store.readTakes.Load())) }()
+	defer func() { time.Sleep(time.Duration(c.store.readDelay.Load())) }()
 	found, err := c.Checkpointer.Checkpoints(ctx)
 	return maps.Clone(found), err
 }
 
-// A step after the end of an attempt without steps is ErrMisuse, not the error of a store without steps.
+// A step after the end of an attempt returns ErrMisuse. If the attempt had no steps, the error must still differ from the
+// error of a store that keeps no steps.
 func TestAtMostOnceAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t, newMemoryStore())
@@ -772,7 +775,7 @@ func TestAtMostOnceAfterTheEnd(t *testing.T) {
 	require.ErrorContains(t, err, "attempt has ended")
 }
 
-// A step of AtMostOnce does not begin if there is no room for its result.
+// A step of AtMostOnce begins only if the operation has room for both the mark and the result.
 func TestMarkAtTheBound(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t, newMemoryStore())
@@ -785,10 +788,10 @@ func TestMarkAtTheBound(t *testing.T) {
 		assert.ErrorIs(h, err, step.ErrMisuse)
 		assert.ErrorContains(h, err, "too many steps")
 	})
-	require.Zero(t, h.effect.Load())
+	require.Zero(t, h.effectCount.Load())
 }
 
-// Every step of AtMostOnce that has begun has room for the result of ask.
+// Every step of AtMostOnce that has begun has room for the result of ask, even if many steps begin at the same time.
 func TestManyMarks(t *testing.T) {
 	t.Parallel()
 	store := newMemoryStore()
@@ -803,7 +806,7 @@ func TestManyMarks(t *testing.T) {
 	entry, err := store.Inspect(t.Context(), testservice.NumberedKey(1))
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(entry.Steps), step.MaxSteps/2)
-	h.runAttempt(func(ctx context.Context) { // each one that was begun may be asked about
+	h.runAttempt(func(ctx context.Context) { // ask runs for each step that has begun
 		for _, s := range entry.Steps {
 			_, err := step.AtMostOnce(ctx, s.Name[:len(s.Name)-1], h.failCharge, h.countCharge)
 			assert.NoError(h, err)
@@ -824,7 +827,7 @@ func TestErrorLikeThatOfAStep(t *testing.T) {
 	})
 }
 
-// hangingKeeper is a Keeper that never replies.
+// hangingKeeper is a Keeper that replies only when the context ends.
 type hangingKeeper struct{}
 
 func (hangingKeeper) CheckLease() error { return nil }
@@ -844,7 +847,7 @@ type fixedAttempt struct{ steps *checkpoint.Steps }
 
 func (f fixedAttempt) Steps() *checkpoint.Steps { return f.steps }
 
-// Concurrent steps wait for a silent store at the same time, not one after the other.
+// Concurrent steps wait for a silent store in parallel, so eight steps end after one Timeout.
 func TestHangingStore(t *testing.T) {
 	t.Parallel()
 	steps := &checkpoint.Steps{Keeper: hangingKeeper{}, HasClaim: true, MustLoad: true, Timeout: 300 * time.Millisecond}
@@ -872,5 +875,5 @@ func TestStepBehindALargeAnswer(t *testing.T) {
 			assert.ErrorIs(t, err, step.ErrMisuse)
 		})
 	require.Equal(t, 200, service.Post("k", "body").Status)
-	require.Zero(t, h.effect.Load())
+	require.Zero(t, h.effectCount.Load())
 }

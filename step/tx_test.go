@@ -18,59 +18,61 @@ import (
 	"github.com/idempotency-go/idempotency/step"
 )
 
-// booking is a harness whose steps write rows.
-type booking struct {
+// txHarness is a harness whose steps write rows in transactions.
+type txHarness struct {
 	*harness
 	rows  *testservice.Rows
-	store *troubledStore
+	store *faultyTxStore
 }
 
-func newBooking(t *testing.T, edits ...func(*idempotency.RunnerOptions)) *booking {
+// newTxHarness returns a harness whose runner uses a new row store and the edited options.
+func newTxHarness(t *testing.T, edits ...func(*idempotency.RunnerOptions)) *txHarness {
 	rows := testservice.NewRows()
-	store := &troubledStore{Store: testservice.NewRowStore(rows, "")}
-	return &booking{newHarness(t, store, edits...), rows, store}
+	store := &faultyTxStore{Store: testservice.NewRowStore(rows, "")}
+	return &txHarness{newHarness(t, store, edits...), rows, store}
 }
 
-// bookRow writes a row in a step of DoTx, and returns how often such a step has run.
-func (b *booking) bookRow(ctx context.Context, name string) (int32, error) {
-	return step.DoTx(ctx, name, func(tx *testservice.RowTx) (int32, error) { return b.effect.Add(1), tx.Write(ctx, name) })
+// bookRow writes a row in a step of DoTx. The result is the new count of effects.
+func (b *txHarness) bookRow(ctx context.Context, name string) (int32, error) {
+	return step.DoTx(ctx, name, func(tx *testservice.RowTx) (int32, error) { return b.effectCount.Add(1), tx.Write(ctx, name) })
 }
 
-// bookRowIn is bookRow in a transaction of the handler.
-func (b *booking) bookRowIn(ctx context.Context, tx *testservice.RowTx, name string) (int32, error) {
-	return step.DoInTx(ctx, tx, name, func() (int32, error) { return b.effect.Add(1), tx.Write(ctx, name) })
+// bookRowIn writes a row in a step of DoInTx, in the transaction tx of the handler.
+func (b *txHarness) bookRowIn(ctx context.Context, tx *testservice.RowTx, name string) (int32, error) {
+	return step.DoInTx(ctx, tx, name, func() (int32, error) { return b.effectCount.Add(1), tx.Write(ctx, name) })
 }
 
-func (b *booking) countRows(name string) int {
+// countRows returns the number of committed rows with the given name.
+func (b *txHarness) countRows(name string) int {
 	n, err := b.rows.Count(context.Background(), name)
 	require.NoError(b, err)
 	return n
 }
 
-// troubledStore is a store whose claims may fail, or be lost, at steps in transactions.
-type troubledStore struct {
+// faultyTxStore is a store whose claims may fail, or be lost, at steps in transactions.
+type faultyTxStore struct {
 	idempotency.Store
 	beforeStep   func(step *idempotency.TxStep) error
-	escapesTx    bool // each step ends its transaction by itself
-	errAfterStep error
+	escapesTx    bool  // each step ends its transaction itself
+	errAfterStep error // returned after each step, even after a commit that has taken effect
 }
 
-func (s *troubledStore) Begin(
+func (s *faultyTxStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	record, claim, err := s.Store.Begin(ctx, key, request)
 	if claim != nil {
-		claim = troubledClaim{claim.(idempotency.TxCheckpointer), s}
+		claim = faultyTxClaim{claim.(idempotency.TxCheckpointer), s}
 	}
 	return record, claim, err
 }
 
-type troubledClaim struct {
+type faultyTxClaim struct {
 	idempotency.TxCheckpointer
-	store *troubledStore
+	store *faultyTxStore
 }
 
-func (c troubledClaim) CheckpointTx(ctx context.Context, step *idempotency.TxStep) ([]byte, error) {
+func (c faultyTxClaim) CheckpointTx(ctx context.Context, step *idempotency.TxStep) ([]byte, error) {
 	if c.store.beforeStep != nil {
 		if err := c.store.beforeStep(step); err != nil {
 			return nil, err
@@ -90,7 +92,7 @@ func (c troubledClaim) CheckpointTx(ctx context.Context, step *idempotency.TxSte
 // A step in a transaction writes its rows and its result once, over all attempts.
 func TestTxStepRunsOnce(t *testing.T) {
 	t.Parallel()
-	b := newBooking(t)
+	b := newTxHarness(t)
 	for range 3 {
 		b.runAttempt(func(ctx context.Context) {
 			n, err := b.bookRow(ctx, "book")
@@ -106,7 +108,7 @@ func TestTxStepRunsOnce(t *testing.T) {
 // If fn fails, its rows are rolled back, and its error is returned unchanged. The step may run again in the same attempt.
 func TestFailedTxStep(t *testing.T) {
 	t.Parallel()
-	b := newBooking(t)
+	b := newTxHarness(t)
 	b.runAttempt(func(ctx context.Context) {
 		_, err := step.DoTx(ctx, "book", func(tx *testservice.RowTx) (int, error) {
 			return 1, errors.Join(tx.Write(ctx, "book"), errDown)
@@ -126,7 +128,7 @@ func TestFailedTxStep(t *testing.T) {
 func TestResultOfTxStepThatCannotBeStored(t *testing.T) {
 	t.Parallel()
 	big := strings.Repeat("x", step.MaxResult-2)
-	b := newBooking(t)
+	b := newTxHarness(t)
 	b.runAttempt(func(ctx context.Context) {
 		for _, value := range []any{math.NaN(), big + "x"} {
 			_, err := step.DoTx(ctx, "book", func(tx *testservice.RowTx) (any, error) { return value, tx.Write(ctx, "book") })
@@ -149,42 +151,42 @@ func TestResultOfTxStepThatCannotBeStored(t *testing.T) {
 // not begin while another step runs.
 func TestTxStepRunsAlone(t *testing.T) {
 	t.Parallel()
-	b := newBooking(t)
+	b := newTxHarness(t)
 	b.runAttempt(func(ctx context.Context) {
-		refused := func(when string) {
+		requireRefusal := func(outer string) {
 			for kind, run := range map[string]func(name string) error{
 				"Do":         func(name string) error { _, err := step.Do(ctx, name, b.countCharge); return err },
 				"AtMostOnce": func(name string) error { _, err := step.AtMostOnce(ctx, name, b.countCharge, nil); return err },
 				"DoTx":       func(name string) error { _, err := b.bookRow(ctx, name); return err },
 			} {
-				if when != "Do" || kind == "DoTx" {
+				if outer != "Do" || kind == "DoTx" {
 					err := run(uuid.NewString())
-					assert.ErrorIs(b, err, step.ErrMisuse, "%s within %s", kind, when)
+					assert.ErrorIs(b, err, step.ErrMisuse, "%s within %s", kind, outer)
 					assert.ErrorContains(b, err, "the only step that runs")
 				}
 			}
 		}
 		_, err := step.DoTx(ctx, "book", func(tx *testservice.RowTx) (int, error) {
-			refused("DoTx")
+			requireRefusal("DoTx")
 			return 1, tx.Write(ctx, "book")
 		})
 		assert.NoError(b, err)
 		_, err = step.Do(ctx, "charge", func(context.Context) (int, error) {
-			refused("Do")
+			requireRefusal("Do")
 			return 1, nil
 		})
 		assert.NoError(b, err)
 		_, err = b.bookRow(ctx, "ship")
 		assert.NoError(b, err, "one after the other")
 	})
-	require.EqualValues(t, 1, b.effect.Load())
+	require.EqualValues(t, 1, b.effectCount.Load())
 }
 
 // Without a claim, a step in a transaction does not run and returns ErrNoClaim, so that the handler can use a transaction
 // of its own.
 func TestTxStepWithoutAClaim(t *testing.T) {
 	t.Parallel()
-	b := newBooking(t)
+	b := newTxHarness(t)
 	tx, err := b.rows.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = b.bookRow(t.Context(), "book")
@@ -201,7 +203,7 @@ func TestTxStepWithoutAClaim(t *testing.T) {
 		assert.ErrorIs(h, err, step.ErrNoClaim)
 		assert.ErrorIs(h, err, errors.ErrUnsupported)
 	})
-	require.Zero(t, b.effect.Load())
+	require.Zero(t, b.effectCount.Load())
 }
 
 // A store without transactions does not return ErrNoClaim, because a handler must not write its rows elsewhere in that
@@ -216,32 +218,32 @@ func TestTxStepOfAStoreWithoutTransactions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, store)
 			h.runAttempt(func(ctx context.Context) {
-				_, err := step.DoTx(ctx, "book", func(struct{}) (int32, error) { return h.effect.Add(1), nil })
+				_, err := step.DoTx(ctx, "book", func(struct{}) (int32, error) { return h.effectCount.Add(1), nil })
 				assert.ErrorIs(h, err, errors.ErrUnsupported)
 				assert.NotErrorIs(h, err, step.ErrNoClaim)
 			})
-			require.Zero(t, h.effect.Load())
+			require.Zero(t, h.effectCount.Load())
 		})
 	}
 }
 
-// If a step has committed its transaction by itself, the step does not run again, even if it failed or panicked afterwards.
+// A step that has committed its transaction itself does not run again, even if the step failed or panicked afterwards.
 func TestTxStepThatEndsItsTransaction(t *testing.T) {
 	t.Parallel()
-	for name, ending := range map[string]func() (int, error){
+	for name, endStep := range map[string]func() (int, error){
 		"succeeds": func() (int, error) { return 1, nil },
 		"fails":    func() (int, error) { return 0, errDown },
 		"panics":   func() (int, error) { panic("boom") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBooking(t)
+			b := newTxHarness(t)
 			b.store.escapesTx = true
 			run := func(ctx context.Context) (err error) {
 				defer func() { _ = recover() }()
 				_, err = step.DoTx(ctx, "book", func(*testservice.RowTx) (int, error) {
-					b.effect.Add(1)
-					return ending()
+					b.effectCount.Add(1)
+					return endStep()
 				})
 				return err
 			}
@@ -257,7 +259,7 @@ func TestTxStepThatEndsItsTransaction(t *testing.T) {
 				assert.ErrorIs(b, run(ctx), step.ErrMisuse, "a second time in the attempt")
 			})
 			b.runAttempt(func(ctx context.Context) { assert.ErrorIs(b, run(ctx), step.ErrResult) })
-			require.EqualValues(t, 1, b.effect.Load())
+			require.EqualValues(t, 1, b.effectCount.Load())
 		})
 	}
 }
@@ -265,9 +267,9 @@ func TestTxStepThatEndsItsTransaction(t *testing.T) {
 // If the outcome of a commit is unknown, the next step of the same name asks the store for the result first.
 func TestTxStepInDoubt(t *testing.T) {
 	t.Parallel()
-	b := newBooking(t)
+	b := newTxHarness(t)
 	b.runAttempt(func(ctx context.Context) {
-		b.store.errAfterStep = errDown // behind a commit that has taken effect
+		b.store.errAfterStep = errDown // after a commit that has taken effect
 		_, err := b.bookRow(ctx, "book")
 		assert.ErrorIs(b, err, errDown)
 		b.store.errAfterStep = nil
@@ -275,14 +277,14 @@ func TestTxStepInDoubt(t *testing.T) {
 		assert.NoError(b, err)
 		assert.EqualValues(b, 1, n)
 	})
-	require.EqualValues(t, 1, b.effect.Load())
+	require.EqualValues(t, 1, b.effectCount.Load())
 	require.Equal(t, 1, b.countRows("book"))
 }
 
 // An attempt that loses its claim while the store begins the transaction does not run the step.
 func TestTxStepOfALostClaim(t *testing.T) {
 	t.Parallel()
-	b := newBooking(t)
+	b := newTxHarness(t)
 	b.runAttempt(func(ctx context.Context) {
 		lost, lose := context.WithCancelCause(ctx)
 		b.store.beforeStep = func(*idempotency.TxStep) error {
@@ -291,7 +293,7 @@ func TestTxStepOfALostClaim(t *testing.T) {
 		}
 		_, err := b.bookRow(lost, "book")
 		assert.ErrorIs(b, err, idempotency.ErrClaimLost)
-		assert.Zero(b, b.effect.Load())
+		assert.Zero(b, b.effectCount.Load())
 
 		b.store.beforeStep = nil
 		lost, lose = context.WithCancelCause(ctx)
@@ -308,10 +310,10 @@ func TestTxStepOfALostClaim(t *testing.T) {
 // finds the result.
 func TestRepeatedTransactionOfTheHandler(t *testing.T) {
 	t.Parallel()
-	for name, commits := range map[string]bool{"committed": true, "rolled back": false} {
+	for name, isCommitted := range map[string]bool{"committed": true, "rolled back": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBooking(t)
+			b := newTxHarness(t)
 			for attempt := range 2 {
 				b.runAttempt(func(ctx context.Context) {
 					for i := range 3 {
@@ -319,7 +321,7 @@ func TestRepeatedTransactionOfTheHandler(t *testing.T) {
 						assert.NoError(b, err)
 						_, err = b.bookRowIn(ctx, tx, "book")
 						assert.NoError(b, err)
-						if i == 0 && !commits && attempt == 0 {
+						if i == 0 && !isCommitted && attempt == 0 {
 							assert.NoError(b, tx.Rollback(ctx))
 							continue
 						}
@@ -328,7 +330,7 @@ func TestRepeatedTransactionOfTheHandler(t *testing.T) {
 				})
 			}
 			require.Equal(t, 1, b.countRows("book"))
-			require.EqualValues(t, map[bool]int{true: 1, false: 2}[commits], b.effect.Load())
+			require.EqualValues(t, map[bool]int{true: 1, false: 2}[isCommitted], b.effectCount.Load())
 		})
 	}
 }
@@ -336,10 +338,10 @@ func TestRepeatedTransactionOfTheHandler(t *testing.T) {
 // The tracer gets steps in transactions as well.
 func TestTracerOfTxSteps(t *testing.T) {
 	t.Parallel()
-	b := newBooking(t)
-	var tracked sync.Map
+	b := newTxHarness(t)
+	var traced sync.Map
 	tracer := func(ctx context.Context, name string) (context.Context, func(bool, error)) {
-		return ctx, func(found bool, err error) { tracked.Store(name, fmt.Sprint(found, err)) }
+		return ctx, func(found bool, err error) { traced.Store(name, fmt.Sprint(found, err)) }
 	}
 	for range 2 {
 		b.runAttempt(func(ctx context.Context) {
@@ -347,6 +349,6 @@ func TestTracerOfTxSteps(t *testing.T) {
 			assert.NoError(b, err)
 		})
 	}
-	seen, _ := tracked.Load("book")
+	seen, _ := traced.Load("book")
 	require.Equal(t, "true <nil>", seen, "the trace says that the result was found")
 }
