@@ -26,7 +26,7 @@ func ExampleTransport() {
 	transport := &client.Transport{Hosts: []string{"payments.example.com"}}
 	payments := &http.Client{Transport: transport, Timeout: 5 * time.Minute} // for all attempts, and the answer
 
-	transport.Base = provider.Client().Transport // it finds the provider under this name
+	transport.Base = provider.Client().Transport // resolves payments.example.com
 	resp, err := payments.Post("http://payments.example.com/payments", "text/plain", strings.NewReader("4200"))
 	if err != nil {
 		log.Fatal(err)
@@ -48,7 +48,7 @@ func ExampleWithKey() {
 	defer provider.Close()
 	httpClient := &http.Client{Transport: &client.Transport{Hosts: []string{"127.0.0.1"}}}
 
-	orders := map[string]string{} // stands for a table: the key of each order
+	orders := map[string]string{} // the key of each order; in a service, a table
 	if _, known := orders["order-1"]; !known {
 		orders["order-1"] = "2f1c9d0e-58f4-4d3c-9f0e-7f6f0a3f6a11" // uuid.NewString()
 	}
@@ -77,7 +77,7 @@ func ExampleWithKey() {
 // the client can send the request again later, with WithKey.
 func ExampleError() {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		panic(http.ErrAbortHandler) // no answer
+		panic(http.ErrAbortHandler) // so that the client gets no answer
 	}))
 	defer server.Close()
 	target, err := url.Parse(server.URL)
@@ -133,7 +133,7 @@ func ExampleTransport_refused() {
 type provider struct {
 	*httptest.Server
 	charges     int
-	loseAnswers int
+	loseAnswers int // how many of the next answers get lost
 }
 
 func newProvider() *provider {

@@ -16,7 +16,7 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// arrival is a request in the form in which a server got it.
+// arrival is a request as it reached a server.
 type arrival struct {
 	method, path, body string
 	keys               []string
@@ -28,6 +28,7 @@ type arrivals struct {
 	all []arrival
 }
 
+// add records r, and returns the number of recorded requests. The body of r can be read again.
 func (a *arrivals) add(r *http.Request) (n int) {
 	body, _ := io.ReadAll(r.Body)
 	r.Body = io.NopCloser(strings.NewReader(string(body)))
@@ -37,8 +38,8 @@ func (a *arrivals) add(r *http.Request) (n int) {
 	return len(a.all)
 }
 
-// record wraps next, and passes next the number of the request.
-func (a *arrivals) record(next func(http.ResponseWriter, *http.Request, int)) http.Handler {
+// recordRequests returns a handler that records each request, and passes next the number of the request.
+func (a *arrivals) recordRequests(next func(http.ResponseWriter, *http.Request, int)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next(w, r, a.add(r)) })
 }
 
@@ -60,7 +61,7 @@ func (a *arrivals) requireOneKey(t *testing.T, n int) string {
 	return all[0].keys[0]
 }
 
-// attempts records the requests that a Transport passes to its Base, and how they end.
+// attempts records the attempts of a Transport: the requests that the Transport passes to its Base, with their results.
 type attempts struct {
 	mu  sync.Mutex
 	all []attempt
@@ -68,12 +69,12 @@ type attempts struct {
 
 type attempt struct {
 	key    string
-	status int // zero if there was no answer
+	status int // 0 without an answer
 	err    error
 }
 
-// of wraps base, and records its attempts.
-func (a *attempts) of(base http.RoundTripper) baseFunc {
+// recordAttempts returns a Base that records each attempt and passes the request to base.
+func (a *attempts) recordAttempts(base http.RoundTripper) baseFunc {
 	return func(r *http.Request) (*http.Response, error) {
 		resp, err := base.RoundTrip(r)
 		ended := attempt{key: r.Header.Get("Idempotency-Key"), err: err}
@@ -93,35 +94,36 @@ func (a *attempts) list() []attempt {
 	return append([]attempt(nil), a.all...)
 }
 
-// baseFunc is a Base without a network.
+// baseFunc is a Base that calls a function instead of sending requests.
 type baseFunc func(*http.Request) (*http.Response, error)
 
 func (f baseFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// replying returns a base that answers with status and header.
-func replying(status int, header http.Header) baseFunc {
+// replyWith returns a Base that answers with status and header.
+func replyWith(status int, header http.Header) baseFunc {
 	return func(*http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: status, Header: header, Body: http.NoBody}, nil
 	}
 }
 
-// impatient returns a Transport with short pauses, on the connections of server.
-func impatient(server *httptest.Server) *client.Transport {
+// newImpatientTransport returns a Transport with short pauses, whose Base has connections to server.
+func newImpatientTransport(server *httptest.Server) *client.Transport {
 	return &client.Transport{
 		Hosts: []string{"127.0.0.1"}, Base: server.Client().Transport,
 		MinDelay: time.Millisecond, MaxDelay: 2 * time.Millisecond, MaxRetryAfter: 3 * time.Millisecond,
 	}
 }
 
-func newPost(t *testing.T, target, body string) *http.Request {
+// newPostRequest returns a POST request with the context of the test.
+func newPostRequest(t *testing.T, target, body string) *http.Request {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, target, strings.NewReader(body))
 	require.NoError(t, err)
 	return r
 }
 
-// do sends r with rt, follows redirects, and reads the whole answer.
-func do(rt http.RoundTripper, r *http.Request) testservice.Answer {
+// sendRequest sends r with rt, follows redirects, and reads the whole answer.
+func sendRequest(rt http.RoundTripper, r *http.Request) testservice.Answer {
 	resp, err := (&http.Client{Transport: rt}).Do(r)
 	if err != nil {
 		return testservice.Answer{Err: err}
@@ -131,14 +133,14 @@ func do(rt http.RoundTripper, r *http.Request) testservice.Answer {
 	return testservice.Answer{Status: resp.StatusCode, Header: resp.Header, Body: string(body), Err: err}
 }
 
-// requestBody is a body that counts calls of Close.
+// requestBody is a body that counts the calls of Close.
 type requestBody struct {
 	io.Reader
-	closed atomic.Int64
+	closeCalls atomic.Int64
 }
 
 func (b *requestBody) Close() error {
-	b.closed.Add(1)
+	b.closeCalls.Add(1)
 	return nil
 }
 

@@ -19,70 +19,73 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// situation is a row of the table "What a client sees": the state of the server, and what Transport does.
+// situation is a row of the table "What a client sees": the state of the server, and the behaviour of Transport.
 type situation struct {
-	name    string
-	setup   func(*testservice.Setup)
-	handler http.HandlerFunc                       // Echo if nil
-	before  func(*testing.T, *testservice.Service) // was sent with the key k-1 before
-	beside  string                                 // the key of a request that is executed until another one was answered
-	header  http.Header                            // of the request
-	sent    int                                    // how often; beside another request, at least twice
-	status  int                                    // of the answer that the caller gets
-	code    string                                 // of the problem that made Transport decide
+	name          string
+	editSetup     func(*testservice.Setup)
+	handler       http.HandlerFunc                       // Echo if nil
+	prepare       func(*testing.T, *testservice.Service) // uses the key k-1 before the request
+	concurrentKey string                                 // of a request that runs until the first attempt has an answer
+	requestHeader http.Header
+	wantAttempts  int    // 0 means at least two, because of the other request
+	wantStatus    int    // of the answer that the caller gets
+	wantCode      string // of the problem that made Transport decide
 }
 
-// situations returns the rows of the table "What a client sees".
-func situations() []situation {
-	const again, final = 2, 1
-	opts := func(o idempotency.Options) func(*testservice.Setup) {
+// listSituations returns the rows of the table "What a client sees".
+func listSituations() []situation {
+	const again, final = 2, 1 // attempts
+	withOptions := func(o idempotency.Options) func(*testservice.Setup) {
 		return func(s *testservice.Setup) { s.Opts = o }
 	}
-	sent := func(body string) func(*testing.T, *testservice.Service) {
+	sendBefore := func(body string) func(*testing.T, *testservice.Service) {
 		return func(_ *testing.T, svc *testservice.Service) { svc.Call("k-1", body) }
 	}
-	spied := func(edit func(*testservice.SpyStore)) func(*testservice.Setup) {
+	withSpyStore := func(edit func(*testservice.SpyStore)) func(*testservice.Setup) {
 		return func(s *testservice.Setup) {
 			store := testservice.NewSpyStore()
 			edit(store)
 			s.Store = store
 		}
 	}
-	key := func(values ...string) http.Header { return http.Header{"Idempotency-Key": values} }
+	withKeys := func(values ...string) http.Header { return http.Header{"Idempotency-Key": values} }
 	return []situation{
-		{name: "no key", header: key(), handler: testservice.Status(503), sent: final, status: 503},
-		{name: "first request", sent: final, status: 201},
-		{name: "repeat", before: sent("order 1"), sent: final, status: 201},
-		{name: "handler fails", handler: failing(503, ""), sent: again, status: 201},
-		{name: "handler has timed out", handler: failing(408, ""), sent: again, status: 201},
-		{name: "handler is busy", handler: failing(409, "1"), sent: again, status: 201},
-		{name: "handler wants a login", handler: testservice.Status(401), sent: final, status: 401},
-		{name: "handler refuses", handler: testservice.Status(422), sent: final, status: 422},
-		{name: "handler panics", handler: failing(0, ""), sent: again, status: 201},
-		{name: "in progress", beside: "k-1", status: 201, code: "in-progress"},
-		{name: "taken over", setup: spied(func(s *testservice.SpyStore) { s.OnComplete = thenFail(idempotency.ErrClaimLost) }),
-			sent: again, status: 201, code: "in-progress"},
-		{name: "reused", before: sent("order 2"), sent: final, status: 409, code: "key-reused"},
-		{name: "reused, by the draft", setup: opts(idempotency.Options{ReuseStatus: 422}), before: sent("order 2"),
-			sent: final, status: 422, code: "key-reused"},
-		{name: "not kept", setup: opts(idempotency.Options{MaxResponse: 4}), before: sent("order 1"),
-			sent: final, status: 409, code: "not-replayable"},
-		{name: "not shown", before: sent("order 1"), sent: final, status: 403, code: "replay-refused",
-			setup: opts(idempotency.Options{Replay: func(*http.Request, *idempotency.Response) error {
+		{name: "no key", requestHeader: withKeys(), handler: testservice.Status(503), wantAttempts: final, wantStatus: 503},
+		{name: "first request", wantAttempts: final, wantStatus: 201},
+		{name: "repeated request", prepare: sendBefore("order 1"), wantAttempts: final, wantStatus: 201},
+		{name: "handler fails", handler: failOnce(503, ""), wantAttempts: again, wantStatus: 201},
+		{name: "handler has timed out", handler: failOnce(408, ""), wantAttempts: again, wantStatus: 201},
+		{name: "handler is busy", handler: failOnce(409, "1"), wantAttempts: again, wantStatus: 201},
+		{name: "handler requires a login", handler: testservice.Status(401), wantAttempts: final, wantStatus: 401},
+		{name: "handler refuses", handler: testservice.Status(422), wantAttempts: final, wantStatus: 422},
+		{name: "handler panics", handler: failOnce(0, ""), wantAttempts: again, wantStatus: 201},
+		{name: "in progress", concurrentKey: "k-1", wantStatus: 201, wantCode: "in-progress"},
+		{name: "taken over", editSetup: withSpyStore(func(s *testservice.SpyStore) {
+			s.OnComplete = failAfterEffect(idempotency.ErrClaimLost)
+		}), wantAttempts: again, wantStatus: 201, wantCode: "in-progress"},
+		{name: "key reused", prepare: sendBefore("order 2"), wantAttempts: final, wantStatus: 409, wantCode: "key-reused"},
+		{name: "key reused, with the status of the draft", editSetup: withOptions(idempotency.Options{ReuseStatus: 422}),
+			prepare: sendBefore("order 2"), wantAttempts: final, wantStatus: 422, wantCode: "key-reused"},
+		{name: "not replayable", editSetup: withOptions(idempotency.Options{MaxResponse: 4}), prepare: sendBefore("order 1"),
+			wantAttempts: final, wantStatus: 409, wantCode: "not-replayable"},
+		{name: "replay refused", prepare: sendBefore("order 1"), wantAttempts: final, wantStatus: 403, wantCode: "replay-refused",
+			editSetup: withOptions(idempotency.Options{Replay: func(*http.Request, *idempotency.Response) error {
 				return errors.New("no")
 			}})},
-		{name: "abandoned", setup: opts(idempotency.Options{Abandoned: idempotency.Refuse}),
-			before: func(t *testing.T, svc *testservice.Service) { testservice.Crash(t, svc, "k-1", "order 1", 1) },
-			sent:   final, status: 409, code: "outcome-unknown"},
-		{name: "key missing", setup: opts(idempotency.Options{Required: true}), header: key(),
-			sent: final, status: 400, code: "key-missing"},
-		{name: "key invalid", header: key("a", "b"), sent: final, status: 400, code: "key-invalid"},
-		{name: "user unknown", sent: final, status: 401, code: "user-unknown",
-			setup: func(s *testservice.Setup) { s.User = func(*http.Request) (string, error) { return "", nil } }},
-		{name: "body too large", setup: opts(idempotency.Options{MaxBody: 4}), sent: final, status: 413, code: "body-too-large"},
-		{name: "body invalid", setup: opts(idempotency.Options{Fingerprint: fingerprint.JSON}),
-			header: http.Header{"Content-Type": {"application/json"}}, sent: final, status: 400, code: "body-invalid"},
-		{name: "body consumed", sent: final, status: 500, code: "body-consumed", setup: func(s *testservice.Setup) {
+		{name: "outcome unknown", editSetup: withOptions(idempotency.Options{Abandoned: idempotency.Refuse}),
+			prepare:      func(t *testing.T, svc *testservice.Service) { testservice.Crash(t, svc, "k-1", "order 1", 1) },
+			wantAttempts: final, wantStatus: 409, wantCode: "outcome-unknown"},
+		{name: "key missing", editSetup: withOptions(idempotency.Options{Required: true}), requestHeader: withKeys(),
+			wantAttempts: final, wantStatus: 400, wantCode: "key-missing"},
+		{name: "key invalid", requestHeader: withKeys("a", "b"), wantAttempts: final, wantStatus: 400, wantCode: "key-invalid"},
+		{name: "user unknown", wantAttempts: final, wantStatus: 401, wantCode: "user-unknown",
+			editSetup: func(s *testservice.Setup) { s.User = func(*http.Request) (string, error) { return "", nil } }},
+		{name: "body too large", editSetup: withOptions(idempotency.Options{MaxBody: 4}), wantAttempts: final,
+			wantStatus: 413, wantCode: "body-too-large"},
+		{name: "body invalid", editSetup: withOptions(idempotency.Options{Fingerprint: fingerprint.JSON}),
+			requestHeader: http.Header{"Content-Type": {"application/json"}}, wantAttempts: final, wantStatus: 400,
+			wantCode: "body-invalid"},
+		{name: "body consumed", wantAttempts: final, wantStatus: 500, wantCode: "body-consumed", editSetup: func(s *testservice.Setup) {
 			s.Outer = func(next http.Handler) http.Handler {
 				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					_, _ = io.Copy(io.Discard, r.Body)
@@ -90,18 +93,18 @@ func situations() []situation {
 				})
 			}
 		}},
-		{name: "overloaded", setup: opts(idempotency.Options{MaxBody: 512, MaxBodies: 512}), beside: "k-2",
-			status: 201, code: "overloaded"},
-		{name: "quota", sent: 4, status: 429, code: "quota-exceeded", setup: func(s *testservice.Setup) {
+		{name: "overloaded", editSetup: withOptions(idempotency.Options{MaxBody: 512, MaxBodies: 512}), concurrentKey: "k-2",
+			wantStatus: 201, wantCode: "overloaded"},
+		{name: "quota exceeded", wantAttempts: 4, wantStatus: 429, wantCode: "quota-exceeded", editSetup: func(s *testservice.Setup) {
 			s.Store = idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxUserBytes: 321})
 		}},
-		{name: "store down", sent: again, status: 201, code: "store-unavailable",
-			setup: spied(func(s *testservice.SpyStore) { s.OnBegin = testservice.Failing(1, testservice.ErrDown) })},
+		{name: "store down", wantAttempts: again, wantStatus: 201, wantCode: "store-unavailable",
+			editSetup: withSpyStore(func(s *testservice.SpyStore) { s.OnBegin = testservice.Failing(1, testservice.ErrDown) })},
 	}
 }
 
-// failing returns a handler that once answers with status, or panics if status is zero. Afterwards the handler succeeds.
-func failing(status int, retryAfter string) http.HandlerFunc {
+// failOnce returns a handler that answers the first attempt with status, or panics if status is 0. Later attempts succeed.
+func failOnce(status int, retryAfter string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if op, _ := idempotency.FromContext(r.Context()); op.Attempt > 1 {
 			testservice.Echo(w, r)
@@ -115,37 +118,37 @@ func failing(status int, retryAfter string) http.HandlerFunc {
 	}
 }
 
-// thenFail returns the hook of a store method that has its effect, and returns err all the same.
-func thenFail(err error) testservice.Hook {
+// failAfterEffect returns the hook of a store method that has its effect, and still returns err.
+func failAfterEffect(err error) testservice.Hook {
 	return func(_ context.Context, _ int64, step func() error) error { return errors.Join(step(), err) }
 }
 
-// Transport obeys the problem, and the caller gets the final answer.
+// Transport retries or stops as the problem says, and the caller gets the final answer.
 func TestTransportObeysTheProblem(t *testing.T) {
 	t.Parallel()
 	for _, http2 := range []bool{false, true} {
-		for _, tt := range situations() {
+		for _, tt := range listSituations() {
 			t.Run(fmt.Sprintf("%s, HTTP/2 %v", tt.name, http2), func(t *testing.T) {
 				t.Parallel()
-				tt.try(t, http2)
+				tt.runSituation(t, http2)
 			})
 		}
 	}
 }
 
-func (s situation) try(t *testing.T, http2 bool) {
+func (s situation) runSituation(t *testing.T, http2 bool) {
 	var setup testservice.Setup
-	if s.setup != nil {
-		s.setup(&setup)
+	if s.editSetup != nil {
+		s.editSetup(&setup)
 	}
 	handler := s.handler
 	if handler == nil {
 		handler = testservice.Echo
 	}
 	working, answered := make(chan struct{}), make(chan struct{})
-	if s.beside != "" {
+	if s.concurrentKey != "" {
 		handler = func(w http.ResponseWriter, r *http.Request) {
-			if r.Header.Get("X-Beside") != "" {
+			if r.Header.Get("X-Concurrent") != "" {
 				close(working)
 				<-answered
 			}
@@ -153,84 +156,85 @@ func (s situation) try(t *testing.T, http2 bool) {
 		}
 	}
 	svc := setup.Guard(t, handler)
-	if s.before != nil {
-		s.before(t, svc)
+	if s.prepare != nil {
+		s.prepare(t, svc)
 	}
 	var got arrivals
-	svc.Server = testservice.Listen(t, got.record(func(w http.ResponseWriter, r *http.Request, n int) {
+	svc.Server = testservice.Listen(t, got.recordRequests(func(w http.ResponseWriter, r *http.Request, n int) {
 		svc.Handler.ServeHTTP(w, r)
-		if s.beside != "" && n == 1 {
+		if s.concurrentKey != "" && n == 1 {
 			close(answered)
 		}
 	}), http2)
-	if s.beside != "" {
+	if s.concurrentKey != "" {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			svc.Call(s.beside, "order 1", testservice.WithHeader("X-Beside", "1"))
+			svc.Call(s.concurrentKey, "order 1", testservice.WithHeader("X-Concurrent", "1"))
 		}()
 		defer func() { <-done }()
 		<-working
 	}
-	codes := problems{base: impatient(svc.Server).Base}
-	transport := impatient(svc.Server)
+	codes := problemRecorder{base: newImpatientTransport(svc.Server).Base}
+	transport := newImpatientTransport(svc.Server)
 	transport.Base = &codes
-	r := newPost(t, svc.Server.URL+"/payments", "order 1")
+	r := newPostRequest(t, svc.Server.URL+"/payments", "order 1")
 	r = r.WithContext(client.WithKey(t.Context(), "k-1"))
-	for name, values := range s.header {
+	for name, values := range s.requestHeader {
 		r.Header[name] = values
 	}
 
-	a := do(transport, r)
+	a := sendRequest(transport, r)
 	require.NoError(t, a.Err)
-	require.Equal(t, s.status, a.Status, a.Body)
-	if s.beside != "" {
+	require.Equal(t, s.wantStatus, a.Status, a.Body)
+	if s.concurrentKey != "" {
 		require.GreaterOrEqual(t, len(got.list()), 2)
-		s.sent = len(got.list())
+		s.wantAttempts = len(got.list())
 	}
-	require.Len(t, got.list(), s.sent)
+	require.Len(t, got.list(), s.wantAttempts)
 	for _, arrived := range got.list() {
 		require.Equal(t, got.list()[0], arrived)
 	}
-	if s.code == "" {
-		require.Empty(t, codes.seen)
+	if s.wantCode == "" {
+		require.Empty(t, codes.seenCodes)
 		return
 	}
-	require.Contains(t, codes.seen, s.code)
-	if s.status >= 400 {
-		require.Contains(t, a.Body, "#"+s.code+`"`, "the caller can read the answer")
+	require.Contains(t, codes.seenCodes, s.wantCode)
+	if s.wantStatus >= 400 {
+		require.Contains(t, a.Body, "#"+s.wantCode+`"`, "the caller can read the answer")
 	}
 }
 
-// problems is a Base that records the codes of the problems that it returns.
-type problems struct {
-	base http.RoundTripper
-	seen []string
+// problemRecorder is a Base that records the codes of the problems in the answers of base.
+type problemRecorder struct {
+	base      http.RoundTripper
+	seenCodes []string
 }
 
-func (p *problems) RoundTrip(r *http.Request) (*http.Response, error) {
+func (p *problemRecorder) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := p.base.RoundTrip(r)
 	if err != nil || resp.Header.Get("Content-Type") != "application/problem+json" {
 		return resp, err
 	}
 	body, err := io.ReadAll(resp.Body)
 	if code := codeOfType.FindSubmatch(body); code != nil {
-		p.seen = append(p.seen, string(code[1]))
+		p.seenCodes = append(p.seenCodes, string(code[1]))
 	}
 	resp.Body = io.NopCloser(strings.NewReader(string(body)))
 	return resp, err
 }
 
+// codeOfType matches the code at the end of the type of a problem.
 var codeOfType = regexp.MustCompile(`"type":"[^"]*#([a-z-]+)"`)
 
-// Every problem that docs/problems.md describes is tested.
+// listSituations contains every problem that docs/problems.md describes.
 func TestEveryProblemIsTried(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/problems.md")
 	require.NoError(t, err)
 	tried := make(map[string]bool)
-	for _, s := range situations() {
-		tried[s.code] = true
+	for _, s := range listSituations() {
+		tried[s.wantCode] = true
 	}
 	sections := regexp.MustCompile(`(?m)^## ([a-z-]+)$`).FindAllSubmatch(page, -1)
 	require.Greater(t, len(sections), 10)
@@ -243,12 +247,12 @@ func TestEveryProblemIsTried(t *testing.T) {
 func TestTransportReadsProblemsOfOthers(t *testing.T) {
 	t.Parallel()
 	const problem = "application/problem+json"
-	const again, final = 2, 1
+	const again, final = 2, 1 // attempts
 	huge := strings.Repeat(" ", 1<<20)
 	tests := []struct {
-		name, media, body string
-		status            int
-		sent              int
+		name, mediaType, body string
+		status                int
+		wantAttempts          int
 	}{
 		{"never, of an unknown type", problem, `{"type":"https://example.com/x","retry":"never"}`, 500, final},
 		{"new key, without a type", problem, `{"retry":"new-key"}`, 503, final},
@@ -256,15 +260,15 @@ func TestTransportReadsProblemsOfOthers(t *testing.T) {
 		{"in capital letters", "Application/Problem+JSON", `{"retry":"never"}`, 503, final},
 		{"never, in a conflict with Retry-After", problem, `{"retry":"never"}`, 409, final},
 		{"same key", problem, `{"retry":"same-key"}`, 503, again},
-		{"same key, but something is to be done first", problem, `{"retry":"same-key"}`, 400, final},
-		{"nothing about it", problem, `{"type":"https://example.com/x"}`, 503, again},
+		{"same key, but the request has to be corrected first", problem, `{"retry":"same-key"}`, 400, final},
+		{"no advice", problem, `{"type":"https://example.com/x"}`, 503, again},
 		{"an unknown word", problem, `{"retry":"perhaps"}`, 503, again},
 		{"a number", problem, `{"retry":5}`, 503, again},
 		{"null", problem, `null`, 503, again},
 		{"empty", problem, ``, 503, again},
 		{"malformed", problem, `{"retry":"never"`, 503, again},
 		{"HTML", problem, `<html>`, 503, again},
-		{"no problem", "application/json", `{"retry":"never"}`, 503, again},
+		{"another media type", "application/json", `{"retry":"never"}`, 503, again},
 		{"no media type", "", `{"retry":"never"}`, 503, again},
 		{"broken off", problem, `broken off`, 503, again},
 		{"large", problem, `{"detail":"` + huge[:32<<10] + `","retry":"never"}`, 503, final},
@@ -275,8 +279,8 @@ func TestTransportReadsProblemsOfOthers(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, HTTP/2 %v", tt.name, http2), func(t *testing.T) {
 				t.Parallel()
 				var got arrivals
-				server := testservice.Listen(t, got.record(func(w http.ResponseWriter, _ *http.Request, n int) {
-					w.Header()["Content-Type"] = []string{tt.media}
+				server := testservice.Listen(t, got.recordRequests(func(w http.ResponseWriter, _ *http.Request, n int) {
+					w.Header()["Content-Type"] = []string{tt.mediaType}
 					if tt.status == 409 {
 						w.Header().Set("Retry-After", "1")
 					}
@@ -287,13 +291,13 @@ func TestTransportReadsProblemsOfOthers(t *testing.T) {
 						panic(http.ErrAbortHandler)
 					}
 				}), http2)
-				transport := impatient(server)
+				transport := newImpatientTransport(server)
 				transport.MaxAttempts = 2
-				a := do(transport, newPost(t, server.URL, "order 1"))
+				a := sendRequest(transport, newPostRequest(t, server.URL, "order 1"))
 				require.NoError(t, a.Err)
 				require.Equal(t, tt.status, a.Status)
 				require.True(t, tt.body == a.Body, "%d of %d bytes arrived", len(a.Body), len(tt.body))
-				got.requireOneKey(t, tt.sent)
+				got.requireOneKey(t, tt.wantAttempts)
 			})
 		}
 	}
@@ -309,7 +313,7 @@ func TestProblemThatBreaksOff(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	}), false)
-	a := do(impatient(server), newPost(t, server.URL, "order 1"))
+	a := sendRequest(newImpatientTransport(server), newPostRequest(t, server.URL, "order 1"))
 	require.ErrorIs(t, a.Err, io.ErrUnexpectedEOF)
 	require.Equal(t, "half", a.Body)
 }

@@ -26,14 +26,15 @@ func TestTransportEndsAtOnceWhenTheMiddlewareRefusesForGood(t *testing.T) {
 	t.Parallel()
 	var got arrivals
 	svc := testservice.Setup{Opts: idempotency.Options{MaxResponse: 4}, Outer: func(next http.Handler) http.Handler {
-		return got.record(func(w http.ResponseWriter, r *http.Request, _ int) { next.ServeHTTP(w, r) })
+		return got.recordRequests(func(w http.ResponseWriter, r *http.Request, _ int) { next.ServeHTTP(w, r) })
 	}}.Serve(t, testservice.Echo)
 	ctx := client.WithKey(t.Context(), "k")
 
-	require.Equal(t, 201, do(impatient(svc.Server), newPost(t, svc.Server.URL, "too long").WithContext(ctx)).Status)
-	again := do(impatient(svc.Server), newPost(t, svc.Server.URL, "too long").WithContext(ctx))
+	first := sendRequest(newImpatientTransport(svc.Server), newPostRequest(t, svc.Server.URL, "too long").WithContext(ctx))
+	require.Equal(t, 201, first.Status)
+	again := sendRequest(newImpatientTransport(svc.Server), newPostRequest(t, svc.Server.URL, "too long").WithContext(ctx))
 	testservice.RequireProblem(t, again, 409, "not-replayable")
-	reused := do(impatient(svc.Server), newPost(t, svc.Server.URL, "another").WithContext(ctx))
+	reused := sendRequest(newImpatientTransport(svc.Server), newPostRequest(t, svc.Server.URL, "another").WithContext(ctx))
 	testservice.RequireProblem(t, reused, 409, "key-reused")
 	got.requireOneKey(t, 3)
 }
@@ -41,10 +42,10 @@ func TestTransportEndsAtOnceWhenTheMiddlewareRefusesForGood(t *testing.T) {
 func TestErrorTellsAttemptsAndKey(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(nil)
-	server.Close() // so that nobody listens there
-	transport, seen := impatient(server), attempts{}
-	transport.Base, transport.Quoted = seen.of(transport.Base), true
-	a := do(transport, newPost(t, server.URL, "order 1").WithContext(client.WithKey(t.Context(), "k-1")))
+	server.Close() // so that connections are refused
+	transport, seen := newImpatientTransport(server), attempts{}
+	transport.Base, transport.Quoted = seen.recordAttempts(transport.Base), true
+	a := sendRequest(transport, newPostRequest(t, server.URL, "order 1").WithContext(client.WithKey(t.Context(), "k-1")))
 
 	failure, ok := errors.AsType[*client.Error](a.Err)
 	require.True(t, ok)
@@ -61,36 +62,37 @@ func TestErrorIsATimeoutIfItsCauseIs(t *testing.T) {
 	for _, cause := range []error{context.DeadlineExceeded, io.EOF} {
 		transport := client.Transport{Hosts: []string{"service.test"}, MaxAttempts: 1}
 		transport.Base = baseFunc(func(*http.Request) (*http.Response, error) { return nil, cause })
-		failure, ok := errors.AsType[*url.Error](do(&transport, newPost(t, "http://service.test", "")).Err)
+		failure, ok := errors.AsType[*url.Error](sendRequest(&transport, newPostRequest(t, "http://service.test", "")).Err)
 		require.True(t, ok)
 		require.Equal(t, cause == context.DeadlineExceeded, failure.Timeout())
 	}
 }
 
-// lose returns a wrapper that loses the first answers of a guarded handler, in the way that lost names.
-func lose(lost string, times int, got *arrivals) func(http.Handler) http.Handler {
+// loseAnswers returns middleware that loses the first answers of a guarded handler. The parameter point says at which point
+// of the exchange the connection breaks.
+func loseAnswers(point string, times int, got *arrivals) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
-		return got.record(func(w http.ResponseWriter, r *http.Request, n int) {
+		return got.recordRequests(func(w http.ResponseWriter, r *http.Request, n int) {
 			if n > times {
 				next.ServeHTTP(w, r)
 				return
 			}
-			if lost != "before the handler ran" {
+			if point != "before the handler ran" {
 				next.ServeHTTP(httptest.NewRecorder(), r)
 			}
-			part, cut := map[string]string{
+			partialAnswer, isPartial := map[string]string{
 				"in the status line": "HTTP/1.1 201 Cre",
 				"in the header":      "HTTP/1.1 201 Created\r\nContent-Length: 7\r\n",
 				"in the body":        "HTTP/1.1 201 Created\r\nContent-Length: 7\r\n\r\nord",
-			}[lost]
-			if !cut {
+			}[point]
+			if !isPartial {
 				panic(http.ErrAbortHandler)
 			}
 			conn, _, err := http.NewResponseController(w).Hijack()
 			if err != nil {
 				panic(err)
 			}
-			_, _ = io.WriteString(conn, part)
+			_, _ = io.WriteString(conn, partialAnswer)
 			_ = conn.Close()
 		})
 	}
@@ -98,18 +100,18 @@ func lose(lost string, times int, got *arrivals) func(http.Handler) http.Handler
 
 func TestLostAnswersTakeEffectOnce(t *testing.T) {
 	t.Parallel()
-	for _, lost := range []string{
+	for _, point := range []string{
 		"before the handler ran", "before the answer began", "in the status line", "in the header",
 	} {
-		t.Run(lost, func(t *testing.T) {
+		t.Run(point, func(t *testing.T) {
 			t.Parallel()
 			var got arrivals
-			svc := testservice.Setup{Outer: lose(lost, 3, &got)}.Serve(t, testservice.Echo)
-			a := do(impatient(svc.Server), newPost(t, svc.Server.URL+"/payments", "order 1"))
+			svc := testservice.Setup{Outer: loseAnswers(point, 3, &got)}.Serve(t, testservice.Echo)
+			a := sendRequest(newImpatientTransport(svc.Server), newPostRequest(t, svc.Server.URL+"/payments", "order 1"))
 
 			require.NoError(t, a.Err)
 			require.Equal(t, testservice.Answer{Status: 201, Body: "order 1"}, testservice.Answer{Status: a.Status, Body: a.Body})
-			require.Equal(t, lost != "before the handler ran", a.Replayed())
+			require.Equal(t, point != "before the handler ran", a.Replayed())
 			require.EqualValues(t, 1, svc.Runs.Load())
 			got.requireOneKey(t, 4)
 		})
@@ -119,28 +121,28 @@ func TestLostAnswersTakeEffectOnce(t *testing.T) {
 func TestAnswerCutInItsBodyIsTheCallersToAskForAgain(t *testing.T) {
 	t.Parallel()
 	var got arrivals
-	svc := testservice.Setup{Outer: lose("in the body", 1, &got)}.Serve(t, testservice.Echo)
-	r := newPost(t, svc.Server.URL+"/payments", "order 1").WithContext(client.WithKey(t.Context(), "k-1"))
+	svc := testservice.Setup{Outer: loseAnswers("in the body", 1, &got)}.Serve(t, testservice.Echo)
+	r := newPostRequest(t, svc.Server.URL+"/payments", "order 1").WithContext(client.WithKey(t.Context(), "k-1"))
 
-	a := do(impatient(svc.Server), r)
+	a := sendRequest(newImpatientTransport(svc.Server), r)
 	require.ErrorIs(t, a.Err, io.ErrUnexpectedEOF)
 	got.requireOneKey(t, 1)
 
 	r.Body, _ = r.GetBody()
-	a = do(impatient(svc.Server), r)
+	a = sendRequest(newImpatientTransport(svc.Server), r)
 	require.True(t, a.Replayed())
 	require.Equal(t, "order 1", a.Body)
 	require.EqualValues(t, 1, svc.Runs.Load())
 	got.requireOneKey(t, 2)
 }
 
-// net/http itself sends a request with an Idempotency-Key again, if a reused connection fails before the answer begins.
+// If a reused connection fails before the answer begins, net/http itself repeats a request with an Idempotency-Key.
 func TestResendingByNetHTTPTakesEffectOnce(t *testing.T) {
 	t.Parallel()
 	var got arrivals
 	svc := testservice.Setup{Outer: func(next http.Handler) http.Handler {
-		return got.record(func(w http.ResponseWriter, r *http.Request, n int) {
-			if n == 2 { // the connection was kept alive by the first request
+		return got.recordRequests(func(w http.ResponseWriter, r *http.Request, n int) {
+			if n == 2 { // on the connection of the first request
 				next.ServeHTTP(httptest.NewRecorder(), r)
 				panic(http.ErrAbortHandler)
 			}
@@ -148,11 +150,11 @@ func TestResendingByNetHTTPTakesEffectOnce(t *testing.T) {
 		})
 	}}.Serve(t, testservice.Echo)
 	var seen attempts
-	transport := impatient(svc.Server)
-	transport.MaxAttempts, transport.Base = 1, seen.of(transport.Base)
+	transport := newImpatientTransport(svc.Server)
+	transport.MaxAttempts, transport.Base = 1, seen.recordAttempts(transport.Base)
 
-	require.NoError(t, do(transport, newPost(t, svc.Server.URL+"/payments", "order 1")).Err)
-	a := do(transport, newPost(t, svc.Server.URL+"/payments", "order 2"))
+	require.NoError(t, sendRequest(transport, newPostRequest(t, svc.Server.URL+"/payments", "order 1")).Err)
+	a := sendRequest(transport, newPostRequest(t, svc.Server.URL+"/payments", "order 2"))
 	require.NoError(t, a.Err)
 	require.True(t, a.Replayed())
 	require.Equal(t, "order 2", a.Body)
@@ -168,13 +170,13 @@ func TestConnectionClosedWhileIdleIsReplaced(t *testing.T) {
 	t.Parallel()
 	var got arrivals
 	svc := testservice.Setup{Outer: func(next http.Handler) http.Handler {
-		return got.record(func(w http.ResponseWriter, r *http.Request, _ int) { next.ServeHTTP(w, r) })
+		return got.recordRequests(func(w http.ResponseWriter, r *http.Request, _ int) { next.ServeHTTP(w, r) })
 	}}.Serve(t, testservice.Echo)
 	for n := range 20 {
-		a := do(impatient(svc.Server), newPost(t, svc.Server.URL+"/payments", fmt.Sprint("order ", n)))
+		a := sendRequest(newImpatientTransport(svc.Server), newPostRequest(t, svc.Server.URL+"/payments", fmt.Sprint("order ", n)))
 		require.NoError(t, a.Err)
 		require.Equal(t, fmt.Sprint("order ", n), a.Body)
-		svc.Server.CloseClientConnections() // which races with the next request
+		svc.Server.CloseClientConnections() // at the same time as the next request
 	}
 	require.EqualValues(t, 20, svc.Runs.Load())
 }
@@ -183,7 +185,7 @@ func TestTransportHosts(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		entry, url string
-		named      bool
+		isNamed    bool
 	}{
 		{"api.test", "https://api.test/payments", true},
 		{"api.test", "http://api.test:8443/", true},
@@ -192,7 +194,7 @@ func TestTransportHosts(t *testing.T) {
 		{"api.test:8443", "https://api.test:8443/", true},
 		{"api.test:8443", "https://api.test/", false},
 		{"api.test:8443", "https://api.test:443/", false},
-		{"api.test:443", "https://api.test/", false}, // the URL does not say so
+		{"api.test:443", "https://api.test/", false}, // the URL contains no port
 		{"api.test", "https://eu.api.test/", false},
 		{"api.test", "https://api.test.evil.test/", false},
 		{"api.test", "https://api.test@evil.test/", false},
@@ -209,11 +211,11 @@ func TestTransportHosts(t *testing.T) {
 		transport := client.Transport{Hosts: []string{"other.test", tt.entry}, MinDelay: 1, MaxAttempts: 2}
 		transport.Base = baseFunc(func(r *http.Request) (*http.Response, error) {
 			sent++
-			require.Equal(t, tt.named, r.Header.Get("Idempotency-Key") != "", "%s: %s", tt.entry, tt.url)
-			return replying(503, nil)(r)
+			require.Equal(t, tt.isNamed, r.Header.Get("Idempotency-Key") != "", "%s: %s", tt.entry, tt.url)
+			return replyWith(503, nil)(r)
 		})
-		require.Equal(t, 503, do(&transport, newPost(t, tt.url, "order 1")).Status)
-		require.Equal(t, map[bool]int{false: 1, true: 2}[tt.named], sent, "%s: %s", tt.entry, tt.url)
+		require.Equal(t, 503, sendRequest(&transport, newPostRequest(t, tt.url, "order 1")).Status)
+		require.Equal(t, map[bool]int{false: 1, true: 2}[tt.isNamed], sent, "%s: %s", tt.entry, tt.url)
 	}
 }
 
@@ -234,12 +236,12 @@ func TestOneTransportForManyRequests(t *testing.T) {
 			next.ServeHTTP(w, r)
 		})
 	}}.Serve(t, testservice.Echo)
-	transport := impatient(svc.Server)
+	transport := newImpatientTransport(svc.Server)
 	const requests = 32
 	var wg sync.WaitGroup
 	for n := range requests {
 		wg.Go(func() {
-			a := do(transport, newPost(t, svc.Server.URL+"/payments", fmt.Sprint("order ", n)))
+			a := sendRequest(transport, newPostRequest(t, svc.Server.URL+"/payments", fmt.Sprint("order ", n)))
 			assert.NoError(t, a.Err)
 			assert.Equal(t, fmt.Sprint("order ", n), a.Body)
 			assert.True(t, a.Replayed())
@@ -253,44 +255,45 @@ func TestOneTransportForManyRequests(t *testing.T) {
 func TestZeroTransportSendsEverythingOnce(t *testing.T) {
 	t.Parallel()
 	var got arrivals
-	server := testservice.Listen(t, got.record(func(w http.ResponseWriter, _ *http.Request, _ int) {
+	server := testservice.Listen(t, got.recordRequests(func(w http.ResponseWriter, _ *http.Request, _ int) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}), false)
-	require.Equal(t, 503, do(new(client.Transport), newPost(t, server.URL, "order 1")).Status)
+	require.Equal(t, 503, sendRequest(new(client.Transport), newPostRequest(t, server.URL, "order 1")).Status)
 	require.Len(t, got.list(), 1)
 	require.Empty(t, got.list()[0].keys)
 }
 
 func TestIdleConnectionsAreClosedInTheBase(t *testing.T) {
 	t.Parallel()
-	base := &idle{}
+	base := &closableBase{}
 	(&http.Client{Transport: &client.Transport{Base: base}}).CloseIdleConnections()
-	require.True(t, base.closed)
-	(&http.Client{Transport: &client.Transport{Base: replying(200, nil)}}).CloseIdleConnections()
+	require.True(t, base.isClosed)
+	(&http.Client{Transport: &client.Transport{Base: replyWith(200, nil)}}).CloseIdleConnections()
 }
 
-type idle struct {
+// closableBase is a Base that records a call of CloseIdleConnections.
+type closableBase struct {
 	http.RoundTripper
-	closed bool
+	isClosed bool
 }
 
-func (i *idle) CloseIdleConnections() { i.closed = true }
+func (b *closableBase) CloseIdleConnections() { b.isClosed = true }
 
-// summing is a body that sets a trailer at its end.
-type summing struct {
+// trailerBody is the body of a request. The end of the body sets a trailer of the request.
+type trailerBody struct {
 	io.Reader
-	of *http.Request
+	request *http.Request
 }
 
-func (s summing) Read(p []byte) (int, error) {
-	n, err := s.Reader.Read(p)
+func (b trailerBody) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
 	if err == io.EOF {
-		s.of.Trailer.Set("X-Sum", "1")
+		b.request.Trailer.Set("X-Sum", "1")
 	}
 	return n, err
 }
 
-func (summing) Close() error { return nil }
+func (trailerBody) Close() error { return nil }
 
 func TestTransportSendsTrailers(t *testing.T) {
 	t.Parallel()
@@ -300,17 +303,19 @@ func TestTransportSendsTrailers(t *testing.T) {
 		sums <- r.Trailer.Get("X-Sum")
 	}))
 	defer server.Close()
-	r := newPost(t, server.URL, "")
-	r.Body, r.ContentLength, r.Trailer = summing{io.LimitReader(strings.NewReader("body"), 4), r}, -1, http.Header{"X-Sum": nil}
-	require.Equal(t, http.StatusOK, do(impatient(server), r).Status)
+	r := newPostRequest(t, server.URL, "")
+	r.Body = trailerBody{io.LimitReader(strings.NewReader("body"), 4), r}
+	r.ContentLength, r.Trailer = -1, http.Header{"X-Sum": nil}
+	require.Equal(t, http.StatusOK, sendRequest(newImpatientTransport(server), r).Status)
 	require.Equal(t, "1", <-sums)
 }
 
-// A program that only sends requests links no package for servers, and none of their dependencies.
+// A program that only sends requests links neither the packages for servers nor their dependencies.
 func TestPackageLinksNothingOfTheServer(t *testing.T) {
 	t.Parallel()
 	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".")
 	linked, err := list.Output()
 	require.NoError(t, err)
-	require.Equal(t, []string{"github.com/google/uuid", "github.com/idempotency-go/idempotency/client"}, strings.Fields(string(linked)))
+	want := []string{"github.com/google/uuid", "github.com/idempotency-go/idempotency/client"}
+	require.Equal(t, want, strings.Fields(string(linked)))
 }
