@@ -878,8 +878,8 @@ var malformed = map[string]func(record string) string{
 // headSuffixes are texts after a head. Only the head of a completed record may be followed by text.
 var headSuffixes = map[string]string{"a digit": "0", "digits": "1763712000000", "a line": "line\n", "a response": goldenResponse}
 
-// If no script can have written the head of a record, the store refuses requests with the key, and keeps the record as it
-// is.
+// If no script can have written the head of a record, the store refuses requests with the key, and leaves the record
+// unchanged.
 func TestRedisMalformedHead(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})

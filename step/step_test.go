@@ -258,7 +258,7 @@ func TestConcurrentSteps(t *testing.T) {
 }
 
 // If the result of a step cannot be stored or decoded, the step does not run again.
-func TestResultThatCannotBeHad(t *testing.T) {
+func TestResultThatCannotBeStoredOrDecoded(t *testing.T) {
 	t.Parallel()
 	big := strings.Repeat("x", step.MaxResult-2) // with its quotes, as large as a result may be
 	for name, c := range map[string]struct {
@@ -379,7 +379,7 @@ func TestClaimLostBeforeTheEffect(t *testing.T) {
 				var both sync.WaitGroup
 				both.Go(func() {
 					h.runAttempt(func(ctx context.Context) {
-						time.Sleep(25 * time.Second) // in which every renewal of the lease fails
+						time.Sleep(25 * time.Second) // every renewal of the lease fails in this time
 						_, err := c.runStep(ctx, send, ask)
 						assert.ErrorIs(h, err, idempotency.ErrClaimLost)
 					})
@@ -398,7 +398,7 @@ func TestClaimLostBeforeTheEffect(t *testing.T) {
 }
 
 // If the store has lost the record with the marks of earlier attempts, a step of AtMostOnce may have begun, and its
-// result is unknown. An attempt that has read the marks before the loss still knows them.
+// result is unknown. An attempt that has read the marks before the loss still has the marks.
 func TestLostRecordIsUnknown(t *testing.T) {
 	t.Parallel()
 	const renewed = 30 * time.Second // in this time the lease is renewed
@@ -583,7 +583,7 @@ func TestQuotaOfAUser(t *testing.T) {
 
 // If no store keeps the result, a step does not run. Do with FailOpen is the exception, because FailOpen exists to run
 // handlers without a store.
-func TestStepsWithoutAPlace(t *testing.T) {
+func TestStepsThatNoStoreKeeps(t *testing.T) {
 	t.Parallel()
 	bare := &stepStore{Store: newMemoryStore(), keepsNoSteps: true}
 	h := newHarness(t, bare)
@@ -606,7 +606,7 @@ func TestStepsWithoutAPlace(t *testing.T) {
 	}
 }
 
-// An attempt with stored steps has had an effect, whatever its answer says, so its record is kept for TTL.
+// An attempt with stored steps has had an effect, so its record is kept for TTL even if the handler decides Free.
 func TestStepsAreEffects(t *testing.T) {
 	t.Parallel()
 	store := newMemoryStore()
