@@ -47,7 +47,7 @@ func checkLargeBody(t *trial) error {
 	}
 	const megabyte = 1 << 20
 	r.body = append(r.body, bytes.Repeat([]byte(" "), megabyte)...)
-	r.padding = megabyte
+	r.paddingBytes = megabyte
 	return t.judgeBody("large-body", r, r)
 }
 
@@ -137,7 +137,7 @@ func checkHTTP2(t *trial) error {
 	if err != nil {
 		return err
 	}
-	second := t.client.send(t.ctx, t.client.http2, r, t.instance(0))
+	second := t.client.send(t.ctx, t.client.http2Transport, r, t.instance(0))
 	if second.answer == nil {
 		return notMade("the service does not speak HTTP/2: %v", second.err)
 	}
@@ -174,7 +174,8 @@ func checkStream(t *trial) error {
 		return withExchange(cut, err)
 	}
 	if len(retry.answer.body) < len(first.answer.body)/2 {
-		return fail([]*exchange{first, cut, retry.exchange}, "the retry got a part of the answer: %d bytes, where another operation got %d",
+		return fail([]*exchange{first, cut, retry.exchange},
+			"the retry got a part of the answer: %d bytes, where another operation got %d",
 			len(retry.answer.body), len(first.answer.body))
 	}
 	return t.requireSameAnswer(retry.exchange, t.send(cutRequest))

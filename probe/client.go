@@ -22,11 +22,11 @@ const maxAnswer = 64 << 20
 
 // client sends requests, each on a connection that can be broken without an influence on others.
 type client struct {
-	transport    *http.Transport // HTTP/1.1
-	http2        *http.Transport
-	tls          *tls.Config
-	timeout      time.Duration
-	requestsLeft atomic.Int64
+	http1Transport *http.Transport // HTTP/1.1
+	http2Transport *http.Transport
+	tlsConfig      *tls.Config
+	requestTimeout time.Duration
+	requestsLeft   atomic.Int64
 }
 
 func newClient(s *Service) *client {
@@ -41,21 +41,21 @@ func newClient(s *Service) *client {
 		}
 	}
 	c := &client{
-		transport: newTransport(func(p *http.Protocols) { p.SetHTTP1(true) }),
-		http2: newTransport(func(p *http.Protocols) {
+		http1Transport: newTransport(func(p *http.Protocols) { p.SetHTTP1(true) }),
+		http2Transport: newTransport(func(p *http.Protocols) {
 			p.SetHTTP2(true)
 			p.SetUnencryptedHTTP2(true)
 		}),
-		tls:     s.TLS,
-		timeout: s.Timeout,
+		tlsConfig:      s.TLS,
+		requestTimeout: s.Timeout,
 	}
 	c.requestsLeft.Store(int64(s.MaxRequests))
 	return c
 }
 
 func (c *client) close() {
-	c.transport.CloseIdleConnections()
-	c.http2.CloseIdleConnections()
+	c.http1Transport.CloseIdleConnections()
+	c.http2Transport.CloseIdleConnections()
 }
 
 // takeRequest counts a request, and returns an error at the bound.
@@ -68,7 +68,7 @@ func (c *client) takeRequest() error {
 
 // send sends r with transport, and returns the complete answer. Redirects are answers.
 func (c *client) send(ctx context.Context, transport http.RoundTripper, r *request, base string) *exchange {
-	sent := &exchange{request: r, base: base}
+	sent := &exchange{request: r, baseURL: base}
 	if sent.err = c.takeRequest(); sent.err != nil {
 		return sent
 	}
@@ -77,7 +77,7 @@ func (c *client) send(ctx context.Context, transport http.RoundTripper, r *reque
 		sent.err = err
 		return sent
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.requestTimeout)
 	defer cancel()
 	begin := time.Now()
 	response, err := transport.RoundTrip(built.WithContext(ctx))
@@ -110,7 +110,7 @@ type cutPoint struct {
 
 // sendAndCut sends r on a connection of its own and closes the connection at point.
 func (c *client) sendAndCut(ctx context.Context, r *request, base string, point cutPoint) *exchange {
-	sent := &exchange{request: r, base: base, how: point.description}
+	sent := &exchange{request: r, baseURL: base, probeAction: point.description}
 	if sent.err = c.takeRequest(); sent.err != nil {
 		return sent
 	}
@@ -119,7 +119,7 @@ func (c *client) sendAndCut(ctx context.Context, r *request, base string, point 
 		sent.err = err
 		return sent
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.requestTimeout)
 	defer cancel()
 	connection, err := c.dial(ctx, base)
 	if err != nil {
@@ -153,7 +153,7 @@ func (c *client) dial(ctx context.Context, base string) (net.Conn, error) {
 	if address.Scheme == "http" {
 		return new(net.Dialer).DialContext(ctx, "tcp", hostPort)
 	}
-	config := c.tls.Clone()
+	config := c.tlsConfig.Clone()
 	if config == nil {
 		config = new(tls.Config)
 	}

@@ -15,9 +15,9 @@ const shownBody = 2000
 
 // show makes the exchange readable.
 func (e *exchange) show() Exchange {
-	shown := Exchange{Curl: e.curl(e.base), Answer: e.describe()}
-	if e.how != "" {
-		shown.Curl += "   # the probe " + e.how
+	shown := Exchange{Curl: e.curl(e.baseURL), Answer: e.describe()}
+	if e.probeAction != "" {
+		shown.Curl += "   # the probe " + e.probeAction
 	}
 	if e.answer == nil {
 		return shown
@@ -71,7 +71,7 @@ func (r *request) curl(base string) string {
 		return "(" + err.Error() + ")"
 	}
 	words := []string{"curl -i"}
-	body := r.body[:len(r.body)-r.padding]
+	body := r.body[:len(r.body)-r.paddingBytes]
 	if r.method != http.MethodPost || len(r.body) == 0 {
 		words = append(words, "-X "+quoteShell(r.method))
 	}
@@ -91,9 +91,10 @@ func (r *request) curl(base string) string {
 		words = append(words, "-H 'Content-Type:'") // because curl would add its own
 	}
 	switch { // curl takes a body that begins with @ for the name of a file
-	case r.padding > 0:
+	case r.paddingBytes > 0:
 		words = append(words, "--data-binary @-")
-		return fmt.Sprintf("{ printf %%s %s; printf '%%%ds' ''; } | %s", quoteShell(string(body)), r.padding, strings.Join(words, " "))
+		return fmt.Sprintf("{ printf %%s %s; printf '%%%ds' ''; } | %s",
+			quoteShell(string(body)), r.paddingBytes, strings.Join(words, " "))
 	case len(body) > 0 && (!utf8.Valid(body) || bytes.IndexByte(body, 0) >= 0 || body[0] == '@'):
 		words = append(words, "--data-binary @-")
 		return fmt.Sprintf("printf %s | %s", quoteOctal(body), strings.Join(words, " "))

@@ -55,8 +55,8 @@ func (t *trial) requireAnswerAfter(interrupted *exchange, before int) error {
 	if retry.isUnknown {
 		return fail([]*exchange{interrupted, retry.exchange}, "the service is alive, and does not know the outcome")
 	}
-	if retry.tries > 1 {
-		t.note("after the probe %s, the key was blocked for %s", interrupted.how, round(retry.blocked))
+	if retry.tryCount > 1 {
+		t.note("after the probe %s, the key was blocked for %s", interrupted.probeAction, round(retry.blockedFor))
 	}
 	again := t.sendTo(2, interrupted.request)
 	if err := t.requireSameAnswer(retry.exchange, again); err != nil {
@@ -68,7 +68,7 @@ func (t *trial) requireAnswerAfter(interrupted *exchange, before int) error {
 // withExchange puts first before the exchanges of a failure.
 func withExchange(first *exchange, err error) error {
 	if found, ok := err.(*failure); ok {
-		return &failure{message: found.message, exchanges: append([]*exchange{first}, found.exchanges...)}
+		return &failure{messageText: found.messageText, exchanges: append([]*exchange{first}, found.exchanges...)}
 	}
 	return err
 }
@@ -120,12 +120,12 @@ func checkClientTimeout(t *trial) error {
 		}
 		timeout := time.Duration(part * float64(t.known.slowLatency))
 		ctx, cancel := context.WithTimeout(t.ctx, timeout)
-		first := t.client.send(ctx, t.client.transport, r, t.instance(0))
+		first := t.client.send(ctx, t.client.http1Transport, r, t.instance(0))
 		cancel()
 		if first.answer == nil {
 			interrupted++
 		}
-		first.how = fmt.Sprintf("gave up after %s", round(timeout))
+		first.probeAction = fmt.Sprintf("gave up after %s", round(timeout))
 		if err := t.requireAnswerAfter(first, before); err != nil {
 			return err
 		}

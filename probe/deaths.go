@@ -11,7 +11,7 @@ import (
 // killedRequest is a request during which the process was killed.
 type killedRequest struct {
 	*exchange
-	acted int // the effects until the process was started again
+	effectsBefore int // the effects until the process was started again
 }
 
 // checkDeaths kills the process during requests with different keys, and then retries each of them.
@@ -36,13 +36,13 @@ func checkDeaths(t *trial) error {
 		if err != nil {
 			return err
 		}
-		longest = max(longest, retry.blocked)
+		longest = max(longest, retry.blockedFor)
 		if retry.isUnknown {
 			unknown++
 		}
 	}
-	t.note("the process was killed %d times; a key was blocked for at most %s; %d answers were received before the death, %d outcomes are unknown",
-		len(killed), round(longest), countAnswers(killed), unknown)
+	t.note("the process was killed %d times, in %d cases after the answer", len(killed), countAnswers(killed))
+	t.note("a key was blocked for at most %s, and %d outcomes are unknown", round(longest), unknown)
 	if unknown > 0 {
 		return t.decide("after-death", "unknown")
 	}
@@ -73,7 +73,7 @@ func (t *trial) killDuring(i int) (killedRequest, error) {
 	ctx, cancel := context.WithCancel(t.ctx)
 	defer cancel()
 	answered := make(chan *exchange, 1)
-	go func() { answered <- t.client.send(ctx, t.client.transport, r, t.instance(0)) }()
+	go func() { answered <- t.client.send(ctx, t.client.http1Transport, r, t.instance(0)) }()
 	var death killedRequest
 	switch instant, delay := i%4, time.Duration(rand.Float64()*1.2*float64(latency)); {
 	case instant == 0 && t.service.Effects != nil:
@@ -97,7 +97,7 @@ func (t *trial) killDuring(i int) (killedRequest, error) {
 	if death.exchange == nil {
 		death.exchange = <-answered
 	}
-	death.how = "killed the process " + describeInstant(death.exchange)
+	death.probeAction = "killed the process " + describeInstant(death.exchange)
 	if err := t.restart(); err != nil {
 		return killedRequest{}, err
 	}
@@ -106,7 +106,7 @@ func (t *trial) killDuring(i int) (killedRequest, error) {
 		if err != nil {
 			return killedRequest{}, err
 		}
-		death.acted = after - before
+		death.effectsBefore = after - before
 	}
 	return death, nil
 }
@@ -192,9 +192,10 @@ func (t *trial) retryAfterDeath(death killedRequest) (retrial, error) {
 	if err != nil || !isKnown {
 		return retry, err
 	}
-	switch acted := death.acted + added; {
+	switch acted := death.effectsBefore + added; {
 	case acted > 1:
-		return retry, fail(seen, "the service acted %s: %s before the death of the process, and %s after", times(acted), times(death.acted), times(added))
+		return retry, fail(seen, "the service acted %s: %s before the death of the process, and %s after",
+			times(acted), times(death.effectsBefore), times(added))
 	case acted == 0 && !retry.isUnknown:
 		return retry, fail(seen, "the service has answered, and never acted")
 	}

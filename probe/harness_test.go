@@ -90,7 +90,8 @@ func startProcess(t *testing.T, directory string, fault faulty.Fault) *process {
 
 func (p *process) start(context.Context) error {
 	p.command = exec.Command(os.Args[0])
-	p.command.Env = append(os.Environ(), directoryVariable+"="+p.directory, faultVariable+"="+string(p.fault), addressVariable+"="+p.address)
+	p.command.Env = append(os.Environ(),
+		directoryVariable+"="+p.directory, faultVariable+"="+string(p.fault), addressVariable+"="+p.address)
 	output, err := p.command.StdoutPipe()
 	if err != nil {
 		return err

@@ -17,9 +17,9 @@ func (t *trial) judgeKey(decision string, r *request, isProtected bool) (first *
 	case first.answer == nil && t.ctx.Err() == nil:
 		return first, t.failOrEnd([]*exchange{first}, "the service gave %s", first.describe())
 	case first.answer == nil || first.answer.status >= http.StatusInternalServerError:
-		return first, t.failOrEnd([]*exchange{first}, "the service answered with %s, which blames itself for a key of the client", first.describe())
+		return first, t.failOrEnd([]*exchange{first}, "the service blames itself for a key of the client: %s", first.describe())
 	case !first.answer.isSuccess():
-		t.known.refusals[decision] = first
+		t.known.seenRefusals[decision] = first
 		if err := t.decide(decision, statusText(first), first); err != nil {
 			return first, err
 		}

@@ -7,8 +7,8 @@ import (
 
 // stray is a request that has the key of another operation.
 type stray struct {
-	decision string // the name of the decision
-	who      string // who sends the request, for messages
+	decisionName string // the name of the decision
+	senderText   string // who sends the request, for messages
 }
 
 // judgeStray returns a failure if made, the answer to a stray request, is the answer of first. A stray request may be
@@ -16,20 +16,20 @@ type stray struct {
 func (t *trial) judgeStray(s stray, first, made *exchange, before int) error {
 	both := []*exchange{first, made}
 	if made.answer == nil {
-		return t.failOrEnd(both, "%s got %s", s.who, made.describe())
+		return t.failOrEnd(both, "%s got %s", s.senderText, made.describe())
 	}
 	if !made.answer.isSuccess() {
 		if made.answer.status >= http.StatusInternalServerError {
-			return fail(both, "%s got %s", s.who, made.describe())
+			return fail(both, "%s got %s", s.senderText, made.describe())
 		}
-		t.known.refusals[s.decision] = made
+		t.known.seenRefusals[s.decisionName] = made
 		if err := t.requireEffects(before, 0, both...); err != nil {
 			return err
 		}
-		return t.decide(s.decision, statusText(made), made)
+		return t.decide(s.decisionName, statusText(made), made)
 	}
 	if marker, _ := t.compareHeaders(first.answer.header, made.answer.header); marker != "none" && haveSameAnswer(first, made) {
-		return fail(both, "%s got the first answer, with the marker %s", s.who, marker)
+		return fail(both, "%s got the first answer, with the marker %s", s.senderText, marker)
 	}
 	added, isKnown, err := t.effectsSince(before)
 	if err != nil {
@@ -37,15 +37,15 @@ func (t *trial) judgeStray(s stray, first, made *exchange, before int) error {
 	}
 	switch {
 	case isKnown && added == 0:
-		return fail(both, "%s got %s, and the service did not act", s.who, made.describe())
+		return fail(both, "%s got %s, and the service did not act", s.senderText, made.describe())
 	case !isKnown && haveSameAnswer(first, made) && t.known.answersDiffer:
-		return fail(both, "%s got the first answer", s.who)
+		return fail(both, "%s got the first answer", s.senderText)
 	case isKnown && haveSameAnswer(first, made) && t.known.answersDiffer:
-		return fail(both, "%s got the first answer, and the service acted %s", s.who, times(added))
+		return fail(both, "%s got the first answer, and the service acted %s", s.senderText, times(added))
 	case !isKnown && haveSameAnswer(first, made):
-		t.addMissing("answers of different operations are equal, so that the answer does not tell whose it is, and Service.Effects is nil")
+		t.addMissing("answers of different operations are equal, and Service.Effects is nil")
 	}
-	return t.decide(s.decision, "executed", made)
+	return t.decide(s.decisionName, "executed", made)
 }
 
 // checkStray executes a request, and then sends a stray request with the same key.
@@ -71,7 +71,7 @@ func (t *trial) checkStray(decision, who string, buildStray func(first *request,
 		if i > 0 && made.answer != nil && made.answer.isSuccess() {
 			continue // a replay of the stray request itself
 		}
-		if err := t.judgeStray(stray{decision: decision, who: who}, first, made, before); err != nil {
+		if err := t.judgeStray(stray{decisionName: decision, senderText: who}, first, made, before); err != nil {
 			return err
 		}
 	}
@@ -142,7 +142,7 @@ func (t *trial) judgeRivals(made [2]*exchange, before int) error {
 	}
 	added, isKnown, err := t.effectsSince(before)
 	if err == nil && isKnown && added != executed {
-		return fail(made[:], "two contents with one key were answered with a success %s, and the service acted %s", times(executed), times(added))
+		return fail(made[:], "two contents with one key got a success %s, and the service acted %s", times(executed), times(added))
 	}
 	return err
 }

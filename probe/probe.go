@@ -14,8 +14,8 @@ import (
 // checkRun is a check with the function that makes it.
 type checkRun struct {
 	Check
-	lacks func(*Service) string // names the field of Service without which the check cannot be made, or ""
-	run   func(*trial) error
+	needs    string // the field of Service without which the check cannot be made, or ""
+	runCheck func(*trial) error
 }
 
 // Checks returns all checks, in the order in which they are made.
@@ -74,7 +74,7 @@ type Event struct {
 
 // MakeChecks makes the checks of service, and returns the results. MakeChecks calls observe for each event, unless observe is nil.
 //
-// MakeChecks returns an error if service is misconfigured, or does not execute a valid request. The end of ctx ends the run: the
+// MakeChecks returns an error if service is misconfigured, or does not execute a valid request. After the end of ctx, the
 // remaining checks are not made.
 func MakeChecks(ctx context.Context, service Service, observe func(Event)) (*Report, error) {
 	p, err := newProber(ctx, service)
@@ -110,7 +110,7 @@ func newProber(ctx context.Context, service Service) (*prober, error) {
 		return nil, err
 	}
 	p := &prober{service: service, client: newClient(&service)}
-	p.known.refusals = make(map[string]*exchange)
+	p.known.seenRefusals = make(map[string]*exchange)
 	if err := p.learn(ctx); err != nil {
 		p.close()
 		return nil, err
@@ -137,7 +137,7 @@ func (p *prober) learn(ctx context.Context) error {
 		}
 		executed = append(executed, made)
 	}
-	p.known.latency = min(executed[1].answer.duration, executed[2].answer.duration) // the first one may have opened connections
+	p.known.requestLatency = min(executed[1].answer.duration, executed[2].answer.duration) // the first one may have opened connections
 	p.known.slowLatency = executed[3].answer.duration
 	p.known.answersDiffer = !haveSameAnswer(executed[0], executed[1]) && !haveSameAnswer(executed[1], executed[2])
 	return nil
@@ -169,12 +169,12 @@ func (p *prober) makeCheck(ctx context.Context, c *checkRun, reportStep func(don
 		result.Status, result.Detail = Skipped, "Service.Only does not name the check"
 		return result
 	}
-	if field := c.lacks(&p.service); field != "" {
+	if field := c.findMissingField(&p.service); field != "" {
 		result.Status, result.Detail = NotMade, "Service."+field+" is not set"
 		return result
 	}
 	t := p.newTrial(ctx, &result, reportStep)
-	t.end(c.run(t))
+	t.end(c.runCheck(t))
 	return result
 }
 
@@ -183,14 +183,14 @@ func (t *trial) end(err error) {
 	var found *failure
 	switch {
 	case errors.As(err, &found):
-		t.result.Status, t.result.Detail = Failed, found.message
+		t.result.Status, t.result.Detail = Failed, found.messageText
 		for _, made := range found.exchanges {
 			t.result.Exchanges = append(t.result.Exchanges, made.show())
 		}
 	case err != nil:
 		t.result.Status, t.result.Detail = NotMade, err.Error()
-	case len(t.missing) > 0:
-		t.result.Status, t.result.Detail = PartlyMade, strings.Join(t.missing, "; ")
+	case len(t.missingParts) > 0:
+		t.result.Status, t.result.Detail = PartlyMade, strings.Join(t.missingParts, "; ")
 	default:
 		t.result.Status = Passed
 	}

@@ -22,7 +22,8 @@ func checkInvalidRequest(t *trial) error {
 		return notMade("Service.Invalid must be refused with a 4xx, and got %s", first.describe())
 	}
 	if second := t.send(invalid); second.answer == nil || second.answer.status != first.answer.status {
-		return t.failOrEnd([]*exchange{first, second}, "the same refused request got %s, and then %s", first.describe(), second.describe())
+		return t.failOrEnd([]*exchange{first, second}, "the same refused request got %s, and then %s",
+			first.describe(), second.describe())
 	}
 	if err := t.requireEffects(before, 0, first); err != nil {
 		return err
@@ -51,7 +52,8 @@ func (t *trial) judgeKeyAfter(decision string, refused *exchange, valid *request
 		return t.decide(decision, "free", seen...)
 	}
 	if again := t.send(valid); again.answer == nil || again.answer.status != made.answer.status {
-		return t.failOrEnd(append(seen, again), "after a refusal, a valid request with the same key got %s, and then %s", made.describe(), again.describe())
+		return t.failOrEnd(append(seen, again), "after a refusal, a valid request with the same key got %s, and then %s",
+			made.describe(), again.describe())
 	}
 	if err := t.requireEffects(before, 0, seen...); err != nil {
 		return err
@@ -108,7 +110,7 @@ func checkTold(t *trial) error {
 
 // describeRefusal says how a refusal differs from what the draft wants.
 func (t *trial) describeRefusal(name string, wanted int) string {
-	made := t.known.refusals[name]
+	made := t.known.seenRefusals[name]
 	if made == nil {
 		return "no such refusal was seen"
 	}

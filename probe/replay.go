@@ -111,8 +111,8 @@ func (t *trial) judgeDuplicate(made, last *exchange) error {
 	case !made.answer.asksToComeAgain():
 		return fail([]*exchange{made}, "a duplicate of a running request got %s, which does not ask to come again", made.describe())
 	}
-	if t.known.refusals["while-running"] == nil {
-		t.known.refusals["while-running"] = made
+	if t.known.seenRefusals["while-running"] == nil {
+		t.known.seenRefusals["while-running"] = made
 	}
 	return t.decide("while-running", statusText(made), made)
 }
@@ -152,7 +152,7 @@ func checkWhileRunning(t *trial) error {
 func (t *trial) sendDuplicates(r *request, answered <-chan *exchange) (first *exchange, duplicates []*exchange) {
 	const most = 200
 	made := make(chan *exchange, most)
-	pause := max(5*time.Millisecond, t.known.latency/10)
+	pause := max(5*time.Millisecond, t.known.requestLatency/10)
 	sent := 0
 	for sent < most && first == nil {
 		select {

@@ -19,9 +19,9 @@ type request struct {
 	body   []byte
 	host   string // the Host field, if the request of the service sets one
 
-	isChunked bool   // the length of the body is not announced
-	padding   int    // the last bytes of body are this many spaces
-	keyHeader string // the name of the header of the key
+	isChunked    bool   // the length of the body is not announced
+	paddingBytes int    // the last bytes of body are this many spaces
+	keyHeader    string // the name of the header of the key
 }
 
 // newRequest makes a request for key from what build returns.
@@ -139,10 +139,10 @@ func isUnknownProblem(_ int, header http.Header, body []byte) bool {
 // exchange is a request with the answer of the service, or with the error that took the place of the answer.
 type exchange struct {
 	*request
-	base   string // the instance
-	answer *answer
-	err    error
-	how    string // what the probe did apart from sending the request, for example "closed the connection after the request"
+	baseURL     string // the instance
+	answer      *answer
+	err         error
+	probeAction string // what the probe did apart from sending the request, for example "closed the connection after the request"
 }
 
 func (e *exchange) describe() string {

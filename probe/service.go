@@ -125,11 +125,13 @@ func (s Service) withDefaults() (Service, error) {
 	for _, text := range s.URLs {
 		base, err := url.Parse(text)
 		addFault(err != nil, "URLs: %w", err)
-		addFault(err == nil && (base.Scheme != "http" && base.Scheme != "https" || base.Host == ""), "URLs: %q is no http or https URL", text)
+		isHTTP := err == nil && (base.Scheme == "http" || base.Scheme == "https") && base.Host != ""
+		addFault(err == nil && !isHTTP, "URLs: %q is no http or https URL", text)
 	}
 	addFault(s.Request == nil, "Request is nil")
 	addFault((s.Kill == nil) != (s.Start == nil), "Kill and Start must be set together")
-	addFault(s.Deaths < 0 || s.Bound < 0 || s.Timeout < 0 || s.MaxRequests < 0, "Deaths, Bound, Timeout and MaxRequests must not be negative")
+	addFault(s.Deaths < 0 || s.Bound < 0 || s.Timeout < 0 || s.MaxRequests < 0,
+		"Deaths, Bound, Timeout and MaxRequests must not be negative")
 	for _, name := range slices.Concat(s.Only, slices.Sorted(maps.Keys(s.Skip))) {
 		addFault(findCheck(name) == nil, "Only and Skip: there is no check %q", name)
 	}

@@ -14,34 +14,34 @@ import (
 
 // trial is one check of one service.
 type trial struct {
-	ctx        context.Context
-	service    *Service
-	client     *client
-	known      *knowledge
-	result     *Result
-	missing    []string // the parts of the check that could not be made
-	reportStep func(done, total int)
+	ctx          context.Context
+	service      *Service
+	client       *client
+	known        *knowledge
+	result       *Result
+	missingParts []string // the parts of the check that could not be made
+	reportStep   func(done, total int)
 }
 
 // knowledge is what the checks before have learned about the service.
 type knowledge struct {
-	latency       time.Duration        // of a first execution
-	slowLatency   time.Duration        // of a first execution of Service.Slow
-	answersDiffer bool                 // two operations have different answers
-	refusals      map[string]*exchange // by the name of the decision
+	requestLatency time.Duration        // of a first execution
+	slowLatency    time.Duration        // of a first execution of Service.Slow
+	answersDiffer  bool                 // two operations have different answers
+	seenRefusals   map[string]*exchange // by the name of the decision
 }
 
 // failure is the error of a check that has found a fault of the service.
 type failure struct {
-	message   string
-	exchanges []*exchange
+	messageText string
+	exchanges   []*exchange
 }
 
-func (f *failure) Error() string { return f.message }
+func (f *failure) Error() string { return f.messageText }
 
 // fail returns an error that says what is wrong with the service. The exchanges prove it.
 func fail(exchanges []*exchange, format string, args ...any) error {
-	return &failure{message: fmt.Sprintf(format, args...), exchanges: exchanges}
+	return &failure{messageText: fmt.Sprintf(format, args...), exchanges: exchanges}
 }
 
 // notMadeError is the error of a check that could not be made.
@@ -77,7 +77,7 @@ func (t *trial) send(r *request) *exchange { return t.sendTo(0, r) }
 
 // sendTo sends r to instance i.
 func (t *trial) sendTo(i int, r *request) *exchange {
-	return t.client.send(t.ctx, t.client.transport, r, t.instance(i))
+	return t.client.send(t.ctx, t.client.http1Transport, r, t.instance(i))
 }
 
 // execute sends r for the first time, and returns an error unless the service executes r.
@@ -104,10 +104,10 @@ func (t *trial) failOrEnd(exchanges []*exchange, format string, args ...any) err
 
 // retrial is what came of the retries of a request.
 type retrial struct {
-	*exchange               // the last one
-	blocked   time.Duration // how long the service asked to come again
-	isUnknown bool          // the service does not know whether the operation was executed
-	tries     int
+	*exchange                // the last one
+	blockedFor time.Duration // how long the service asked to come again
+	isUnknown  bool          // the service does not know whether the operation was executed
+	tryCount   int
 }
 
 // retryUntilAnswered sends r again while the service asks to come again, at most for Service.Bound. The first retry goes to
@@ -117,8 +117,8 @@ func (t *trial) retryUntilAnswered(i int, r *request) (retrial, error) {
 	begin := time.Now()
 	pause := 20 * time.Millisecond
 	for tries := 1; ; tries++ {
-		last := retrial{exchange: t.sendTo(i+tries-1, r), tries: tries}
-		last.blocked = time.Since(begin)
+		last := retrial{exchange: t.sendTo(i+tries-1, r), tryCount: tries}
+		last.blockedFor = time.Since(begin)
 		got := last.answer
 		switch {
 		case got != nil && got.isSuccess():
@@ -128,13 +128,14 @@ func (t *trial) retryUntilAnswered(i int, r *request) (retrial, error) {
 			return last, nil
 		case got != nil && !got.asksToComeAgain():
 			return last, fail([]*exchange{last.exchange}, "a retry of a valid request was refused with %s", last.describe())
-		case last.blocked+pause > t.service.Bound:
-			return last, t.failOrEnd([]*exchange{last.exchange}, "the key is still blocked after %s: a retry gets %s", round(last.blocked), last.describe())
+		case last.blockedFor+pause > t.service.Bound:
+			return last, t.failOrEnd([]*exchange{last.exchange}, "the key is still blocked after %s: a retry gets %s",
+				round(last.blockedFor), last.describe())
 		case errors.Is(last.err, errTooManyRequests):
 			return last, last.err
 		}
 		if got != nil {
-			t.known.refusals["while-running"] = cmp.Or(t.known.refusals["while-running"], last.exchange)
+			t.known.seenRefusals["while-running"] = cmp.Or(t.known.seenRefusals["while-running"], last.exchange)
 		}
 		if err := t.sleep(pause); err != nil {
 			return last, err
@@ -199,8 +200,8 @@ func (t *trial) note(format string, args ...any) {
 
 // addMissing records that a part of the check could not be made.
 func (t *trial) addMissing(reason string) {
-	if !slices.Contains(t.missing, reason) {
-		t.missing = append(t.missing, reason)
+	if !slices.Contains(t.missingParts, reason) {
+		t.missingParts = append(t.missingParts, reason)
 	}
 }
 
@@ -225,7 +226,7 @@ func (t *trial) effectsSince(before int) (added int, isKnown bool, err error) {
 	if t.service.Effects == nil {
 		return 0, false, nil
 	}
-	if err := t.sleep(t.known.latency + 50*time.Millisecond); err != nil {
+	if err := t.sleep(t.known.requestLatency + 50*time.Millisecond); err != nil {
 		return 0, false, err
 	}
 	after, err := t.countEffects()

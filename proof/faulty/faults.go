@@ -1,3 +1,5 @@
+//go:build unix
+
 package faulty
 
 // Fault is the name of a seeded fault.

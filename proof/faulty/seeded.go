@@ -1,3 +1,5 @@
+//go:build unix
+
 package faulty
 
 import (
@@ -10,22 +12,22 @@ import (
 // checkThenSet looks for a record, runs the handler if there is none, and stores the answer after that.
 func (s *service) checkThenSet(w http.ResponseWriter, r *http.Request, op operation) {
 	var stored *record
-	_ = s.store.update(op.name, func(found *record) *record {
+	_ = s.store.updateRecord(op.name, func(found *record) *record {
 		stored = found
 		return found
 	})
 	if stored != nil {
-		s.replay(w, r, stored.Answer)
+		s.replayAnswer(w, r, stored.Answer)
 		return
 	}
 	answer := s.runHandler(r.Context(), r, op, op.owner)
-	s.complete(op, answer)
+	s.storeAnswer(op, answer)
 	answer.send(w, nil)
 }
 
 // claimInProcess claims a key for this process: other instances look for a complete record only.
 func (s *service) claimInProcess(op operation) (found *record, err error) {
-	err = s.store.update(op.name, func(stored *record) *record {
+	err = s.store.updateRecord(op.name, func(stored *record) *record {
 		if stored != nil && stored.Answer != nil {
 			found = stored
 		}
@@ -55,7 +57,7 @@ func (s *service) shareAnswer(w http.ResponseWriter, r *http.Request, op operati
 	if isRunning {
 		answer := <-shared
 		shared <- answer
-		s.replay(w, r, answer)
+		s.replayAnswer(w, r, answer)
 		return
 	}
 	answer := s.runHandler(r.Context(), r, op, op.owner)
@@ -65,7 +67,7 @@ func (s *service) shareAnswer(w http.ResponseWriter, r *http.Request, op operati
 
 // claimBeforeBody claims the key for a content that is not known yet. A body that breaks off leaves the claim for ever.
 func (s *service) claimBeforeBody(w http.ResponseWriter, op *operation) bool {
-	stored, err := s.claim(*op)
+	stored, err := s.claimKey(*op)
 	if err != nil || stored != nil && stored.Answer == nil {
 		writeProblem(w, http.StatusConflict, "the first request is running")
 		return false
@@ -94,7 +96,7 @@ func (s *service) streamAndRecord(w http.ResponseWriter, r *http.Request, op ope
 	}
 	part := *answer
 	part.Body = answer.Body[:sent]
-	s.complete(op, &part)
+	s.storeAnswer(op, &part)
 }
 
 // sendAndRecord sends the answer, and stores it unless the client has left meanwhile.
@@ -103,8 +105,8 @@ func (s *service) sendAndRecord(w http.ResponseWriter, r *http.Request, op opera
 	_ = http.NewResponseController(w).Flush()
 	select {
 	case <-time.After(50 * time.Millisecond):
-		s.complete(op, answer)
+		s.storeAnswer(op, answer)
 	case <-r.Context().Done():
-		_ = s.store.update(op.name, func(*record) *record { return nil })
+		_ = s.store.updateRecord(op.name, func(*record) *record { return nil })
 	}
 }

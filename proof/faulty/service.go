@@ -1,3 +1,5 @@
+//go:build unix
+
 package faulty
 
 import (
@@ -79,7 +81,7 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	op.name = digest(user, route, op.key)
 	if s.has(ActsBeforeBody) {
-		_ = s.store.charge(op.owner)
+		_ = s.store.chargeOnce(op.owner)
 	}
 	if s.has(ClaimsBeforeBody) && !s.claimBeforeBody(w, &op) {
 		return
@@ -89,9 +91,9 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, http.StatusUnsupportedMediaType, "the body cannot be read")
 		return
 	}
-	op.fingerprint = s.fingerprint(r, op.body)
+	op.fingerprint = s.fingerprintContent(r, op.body)
 	if s.has(ActsBeforeClaim) {
-		_ = s.store.charge(op.owner)
+		_ = s.store.chargeOnce(op.owner)
 	}
 	switch {
 	case op.key == "" && !s.has(EmptyKeyIsKey), s.has(SkipsLargeBodies) && len(op.body) > 1<<20:
@@ -158,8 +160,8 @@ func (s *service) readBody(r *http.Request) ([]byte, error) {
 	return io.ReadAll(reader)
 }
 
-// fingerprint returns a digest of the content.
-func (s *service) fingerprint(r *http.Request, body []byte) string {
+// fingerprintContent returns a digest of the content.
+func (s *service) fingerprintContent(r *http.Request, body []byte) string {
 	switch {
 	case s.has(NoFingerprint):
 		return ""
@@ -181,7 +183,7 @@ func digest(parts ...string) string {
 
 // serveProtected claims the key, runs the handler, stores its answer, and sends it.
 func (s *service) serveProtected(w http.ResponseWriter, r *http.Request, op operation) {
-	stored, err := s.claim(op)
+	stored, err := s.claimKey(op)
 	switch {
 	case err != nil:
 		writeProblem(w, http.StatusServiceUnavailable, "the store has failed")
@@ -190,7 +192,7 @@ func (s *service) serveProtected(w http.ResponseWriter, r *http.Request, op oper
 		writeProblem(w, http.StatusUnprocessableEntity, "the key belongs to another content")
 		return
 	case stored != nil && stored.Answer != nil:
-		s.replay(w, r, stored.Answer)
+		s.replayAnswer(w, r, stored.Answer)
 		return
 	case stored != nil && s.has(AnswersEmpty):
 		return
@@ -202,11 +204,11 @@ func (s *service) serveProtected(w http.ResponseWriter, r *http.Request, op oper
 		writeProblem(w, http.StatusConflict, "the first request is running")
 		return
 	}
-	s.execute(w, r, op)
+	s.executeRequest(w, r, op)
 }
 
-// execute runs the handler with a renewed lease, and settles the claim.
-func (s *service) execute(w http.ResponseWriter, r *http.Request, op operation) {
+// executeRequest runs the handler with a renewed lease, and settles the claim.
+func (s *service) executeRequest(w http.ResponseWriter, r *http.Request, op operation) {
 	ctx := context.WithoutCancel(r.Context())
 	if s.has(EndsWithClient) || s.has(ClaimLeftByClient) {
 		ctx = r.Context()
@@ -218,7 +220,7 @@ func (s *service) execute(w http.ResponseWriter, r *http.Request, op operation) 
 		id = digest(op.name) // the provider acts once for each ID, so that a second execution does no harm
 	}
 	if s.has(RecordsBeforeEffect) {
-		s.complete(op, &storedAnswer{Status: http.StatusCreated, Body: []byte(id)})
+		s.storeAnswer(op, &storedAnswer{Status: http.StatusCreated, Body: []byte(id)})
 	}
 	answer := s.runHandler(ctx, r, op, id)
 	stopRenewing()
@@ -226,11 +228,11 @@ func (s *service) execute(w http.ResponseWriter, r *http.Request, op operation) 
 		s.keepClaim(op)
 		return
 	}
-	s.settle(w, r, op, answer)
+	s.settleClaim(w, r, op, answer)
 }
 
-// settle stores the answer or releases the claim, and then sends the answer.
-func (s *service) settle(w http.ResponseWriter, r *http.Request, op operation, answer *storedAnswer) {
+// settleClaim stores the answer or releases the claim, and then sends the answer.
+func (s *service) settleClaim(w http.ResponseWriter, r *http.Request, op operation, answer *storedAnswer) {
 	isFailure := answer.Status >= http.StatusInternalServerError
 	switch {
 	case isFailure && s.has(BlockedByFailure), answer.Status == http.StatusBadRequest && s.has(BlockedByInvalid):
@@ -239,7 +241,7 @@ func (s *service) settle(w http.ResponseWriter, r *http.Request, op operation, a
 		answer.send(w, nil)
 		_ = http.NewResponseController(w).Flush()
 		time.Sleep(20 * time.Millisecond)
-		s.complete(op, answer)
+		s.storeAnswer(op, answer)
 		return
 	case s.has(RecordsReadAnswers):
 		s.sendAndRecord(w, r, op, answer)
@@ -248,20 +250,20 @@ func (s *service) settle(w http.ResponseWriter, r *http.Request, op operation, a
 		s.streamAndRecord(w, r, op, answer)
 		return
 	case s.has(StoresFailure), s.has(EndsWithClient), !isFailure && answer.Status != http.StatusBadRequest:
-		s.complete(op, s.withEncoding(r, answer))
+		s.storeAnswer(op, s.withEncoding(r, answer))
 	default:
-		_ = s.store.update(op.name, func(*record) *record { return nil })
+		_ = s.store.updateRecord(op.name, func(*record) *record { return nil })
 	}
 	s.withEncoding(r, answer).send(w, nil)
 }
 
-// claim returns nil if op may run the handler, and otherwise the record that says why not.
-func (s *service) claim(op operation) (found *record, err error) {
+// claimKey returns nil if op may run the handler, and otherwise the record that says why not.
+func (s *service) claimKey(op operation) (found *record, err error) {
 	name := op.name
 	if s.has(LocksPerProcess) {
 		return s.claimInProcess(op)
 	}
-	err = s.store.update(name, func(stored *record) *record {
+	err = s.store.updateRecord(name, func(stored *record) *record {
 		isExpired := stored != nil && (stored.Answer == nil && !s.has(LocksForEver) && time.Now().After(stored.LeaseEnd) ||
 			s.has(ForgetsSoon) && stored.Answer != nil && time.Since(stored.Stored) > lease+100*time.Millisecond)
 		if stored != nil && !isExpired && stored.Owner != op.owner {
@@ -287,7 +289,7 @@ func (s *service) renewLease(op operation) (stop func()) {
 			case <-ctx.Done():
 				return
 			case <-ticker.C:
-				_ = s.store.update(op.name, func(stored *record) *record {
+				_ = s.store.updateRecord(op.name, func(stored *record) *record {
 					if stored != nil && stored.Owner == op.owner && stored.Answer == nil {
 						stored.LeaseEnd = time.Now().Add(lease)
 					}
@@ -299,13 +301,13 @@ func (s *service) renewLease(op operation) (stop func()) {
 	return cancel
 }
 
-// complete stores the answer.
-func (s *service) complete(op operation, answer *storedAnswer) {
+// storeAnswer stores the answer.
+func (s *service) storeAnswer(op operation, answer *storedAnswer) {
 	if s.has(SkipsLargeAnswers) && len(answer.Body) > 1<<16 {
-		_ = s.store.update(op.name, func(*record) *record { return nil })
+		_ = s.store.updateRecord(op.name, func(*record) *record { return nil })
 		return
 	}
-	_ = s.store.update(op.name, func(stored *record) *record {
+	_ = s.store.updateRecord(op.name, func(stored *record) *record {
 		if stored != nil && stored.Owner != op.owner {
 			return stored // the lease has ended, and another request has the claim
 		}
@@ -315,7 +317,7 @@ func (s *service) complete(op operation, answer *storedAnswer) {
 
 // keepClaim makes the claim of op last for ever.
 func (s *service) keepClaim(op operation) {
-	_ = s.store.update(op.name, func(stored *record) *record {
+	_ = s.store.updateRecord(op.name, func(stored *record) *record {
 		stored.LeaseEnd = time.Now().Add(time.Hour)
 		return stored
 	})
@@ -340,7 +342,7 @@ func (s *service) runHandler(ctx context.Context, r *http.Request, op operation,
 		return newProblem(http.StatusServiceUnavailable, "the provider is away")
 	}
 	if !s.has(ActsBeforeBody) && !s.has(ActsBeforeClaim) {
-		if err := s.store.charge(id); err != nil {
+		if err := s.store.chargeOnce(id); err != nil {
 			return newProblem(http.StatusServiceUnavailable, "the provider has failed")
 		}
 	}
@@ -353,8 +355,8 @@ func (s *service) runHandler(ctx context.Context, r *http.Request, op operation,
 		"Content-Type": {"application/json"}, "Location": {"/payments/" + id}}}
 }
 
-// replay sends a stored answer again.
-func (s *service) replay(w http.ResponseWriter, r *http.Request, answer *storedAnswer) {
+// replayAnswer sends a stored answer again.
+func (s *service) replayAnswer(w http.ResponseWriter, r *http.Request, answer *storedAnswer) {
 	replayed := *s.withEncoding(r, answer)
 	switch {
 	case s.has(LosesHeaders):

@@ -1,3 +1,5 @@
+//go:build unix
+
 package faulty
 
 import (
@@ -36,9 +38,9 @@ type store struct {
 	inMemory  map[string]*record // instead of files, for RecordsPerProcess
 }
 
-// update calls change with the record of name, or nil, and stores what change returns, or removes the record for nil.
-func (s *store) update(name string, change func(*record) *record) error {
-	unlock, err := s.lock()
+// updateRecord calls change with the record of name, or nil, and stores what change returns, or removes the record for nil.
+func (s *store) updateRecord(name string, change func(*record) *record) error {
+	unlock, err := s.lockDirectory()
 	if err != nil {
 		return err
 	}
@@ -81,8 +83,8 @@ func readRecord(path string) (*record, error) {
 	return stored, json.Unmarshal(encoded, stored)
 }
 
-// lock locks the directory.
-func (s *store) lock() (unlock func(), err error) {
+// lockDirectory locks the directory.
+func (s *store) lockDirectory() (unlock func(), err error) {
 	s.mutex.Lock()
 	file, err := os.OpenFile(filepath.Join(s.directory, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err == nil {
@@ -98,9 +100,9 @@ func (s *store) lock() (unlock func(), err error) {
 	}, nil
 }
 
-// charge is the effect. The provider acts once for each ID.
-func (s *store) charge(id string) error {
-	unlock, err := s.lock()
+// chargeOnce is the effect. The provider acts once for each ID.
+func (s *store) chargeOnce(id string) error {
+	unlock, err := s.lockDirectory()
 	if err != nil {
 		return err
 	}
