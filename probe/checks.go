@@ -112,7 +112,7 @@ func allChecks() []checkRun {
 			Demands: "A streamed answer is replayed as a whole, also after the connection broke in the middle.",
 			Source:  sourceSense}},
 		{runCheck: checkDeaths, needs: "Kill", Check: Check{Name: "deaths",
-			Demands: "If the process is killed at any instant, the service acts once or says that it does not know, and frees the key in time.",
+			Demands: "If the process is killed at any instant, the service acts once or says that it does not know; the key is free in time.",
 			Source:  sourceSense + ": processes die"}},
 		{runCheck: checkTold, Check: Check{Name: "told",
 			Demands: "Clients are told what became of a request as the draft says. This check only informs.",

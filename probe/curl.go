@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -39,7 +40,7 @@ func (e *exchange) show() Exchange {
 
 func showBody(body []byte) string {
 	switch {
-	case !utf8.Valid(body) || bytes.ContainsFunc(body, isControl):
+	case !utf8.Valid(body) || bytes.ContainsFunc(body, isInvisible):
 		return fmt.Sprintf("(%d bytes, not a text)", len(body))
 	case len(body) > shownBody:
 		return fmt.Sprintf("%s... (%d bytes)", body[:shownBody], len(body))
@@ -47,10 +48,8 @@ func showBody(body []byte) string {
 	return string(bytes.TrimRight(body, "\n"))
 }
 
-// isControl reports whether r could change the state of a terminal.
-func isControl(r rune) bool {
-	return r < ' ' && r != '\n' && r != '\t' && r != '\r' || r >= 0x7f && r < 0xa0
-}
+// isInvisible reports whether r could change the state of a terminal or the direction of a text.
+func isInvisible(r rune) bool { return !unicode.IsPrint(r) && !strings.ContainsRune("\n\r\t", r) }
 
 func sortedNames(header http.Header) []string {
 	names := make([]string, 0, len(header))
@@ -61,8 +60,18 @@ func sortedNames(header http.Header) []string {
 	return names
 }
 
-// secretVariables are the variables of the shell that stand for the values of header fields with credentials.
-var secretVariables = map[string]string{"Authorization": "$AUTHORIZATION", "Cookie": "$COOKIE", "X-Api-Key": "$API_KEY"}
+// isSecret reports whether the header field name has credentials, by the names that services use.
+func (r *request) isSecret(name string) bool {
+	if name == r.keyHeader {
+		return false
+	}
+	for _, part := range []string{"auth", "cookie", "token", "secret", "key", "signature", "password"} {
+		if strings.Contains(strings.ToLower(name), part) {
+			return true
+		}
+	}
+	return false
+}
 
 // curl returns the command that sends r to the instance at base.
 func (r *request) curl(base string) string {
@@ -81,6 +90,11 @@ func (r *request) curl(base string) string {
 	}
 	for _, name := range sortedNames(r.header) {
 		for _, value := range r.header[name] {
+			if r.isSecret(name) {
+				variable := strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+				words = append(words, fmt.Sprintf(`-H "%s: $%s"`, name, variable))
+				continue
+			}
 			words = append(words, curlField(name, value))
 		}
 	}
@@ -106,9 +120,6 @@ func (r *request) curl(base string) string {
 
 // curlField returns the option for a header field. An empty value needs a semicolon, because curl removes the field otherwise.
 func curlField(name, value string) string {
-	if variable, ok := secretVariables[http.CanonicalHeaderKey(name)]; ok {
-		return fmt.Sprintf(`-H "%s: %s"`, name, variable)
-	}
 	if value == "" {
 		return "-H " + quoteShell(name+";")
 	}

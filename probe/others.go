@@ -92,7 +92,7 @@ func checkOtherRoute(t *trial) error {
 
 func checkOtherUser(t *trial) error {
 	return t.checkStray("other-user", "another user with the same key", func(_ *request, key string) (*request, error) {
-		return t.service.newRequestAs(t.service.Request, key, stranger)
+		return t.service.newRequestAs(t.service.Request, key, Stranger)
 	})
 }
 

@@ -74,8 +74,10 @@ type Event struct {
 
 // MakeChecks makes the checks of service, and returns the results. MakeChecks calls observe for each event, unless observe is nil.
 //
-// MakeChecks returns an error if service is misconfigured, or does not execute a valid request. After the end of ctx, the
-// remaining checks are not made.
+// After the end of ctx, the remaining checks are not made. Errors:
+//
+//   - [ErrInvalidService]: a field of service is missing or invalid
+//   - [ErrNotExecuted]: the service does not execute a valid request, so that no check can be made
 func MakeChecks(ctx context.Context, service Service, observe func(Event)) (*Report, error) {
 	p, err := newProber(ctx, service)
 	if err != nil {
@@ -127,13 +129,12 @@ func (p *prober) learn(ctx context.Context) error {
 	for i, build := range []func(string) *http.Request{p.service.Request, p.service.Request, p.service.Request, p.service.Slow} {
 		r, _, err := t.newRequest(build)
 		if err != nil {
-			return fmt.Errorf("probe: Service.Request or Service.Slow: %w", err)
+			return fmt.Errorf("%w: Service.Request or Service.Slow: %w", ErrInvalidService, err)
 		}
 		made := t.sendTo(i, r)
 		if made.answer == nil || !made.answer.isSuccess() {
 			shown := made.show()
-			return fmt.Errorf("probe: the service must execute a valid request with a new key, and answered with %s\n%s\n%s",
-				made.describe(), shown.Curl, shown.Answer)
+			return fmt.Errorf("%w, and answered with %s\n%s\n%s", ErrNotExecuted, made.describe(), shown.Curl, shown.Answer)
 		}
 		executed = append(executed, made)
 	}

@@ -26,7 +26,7 @@ type request struct {
 
 // newRequest makes a request for key from what build returns.
 func (s *Service) newRequest(build func(string) *http.Request, key string) (*request, error) {
-	return s.newRequestAs(build, key, owner)
+	return s.newRequestAs(build, key, Owner)
 }
 
 // newRequestAs is newRequest for another user.

@@ -46,8 +46,7 @@ type Service struct {
 	// Stream returns a valid request with a long or streamed answer.
 	Stream func(key string) *http.Request
 
-	// As authenticates r as the user with this name. The probe uses the names "alice" and "mallory". The requests of the
-	// other functions are sent as alice.
+	// As authenticates r as user, which is Owner or Stranger.
 	As func(r *http.Request, user string)
 
 	// Effects counts what must happen once for each operation, for example rows or charges. The total must be visible as
@@ -107,10 +106,19 @@ type Service struct {
 	TLS *tls.Config
 }
 
-// Names of users, for Service.As.
+// ErrInvalidService reports that fields of a Service are missing or contradictory. The text names all of them.
+var ErrInvalidService = errors.New("idempotency: the probe cannot begin")
+
+// ErrNotExecuted reports that the service does not execute a valid request with a new key. The text has the exchange.
+var ErrNotExecuted = errors.New("idempotency: the service must execute a valid request with a new key")
+
+// The users that Service.As authenticates.
 const (
-	owner    = "alice"
-	stranger = "mallory"
+	// Owner sends all requests but those of Stranger.
+	Owner = "alice"
+
+	// Stranger sends requests with the keys of Owner.
+	Stranger = "mallory"
 )
 
 // withDefaults returns a copy of s with the defaults, or all faults of s.
@@ -118,7 +126,7 @@ func (s Service) withDefaults() (Service, error) {
 	var faults []error
 	addFault := func(isFault bool, format string, args ...any) {
 		if isFault {
-			faults = append(faults, fmt.Errorf("probe: Service."+format, args...))
+			faults = append(faults, fmt.Errorf("Service."+format, args...))
 		}
 	}
 	addFault(len(s.URLs) == 0, "URLs is empty")
@@ -149,5 +157,8 @@ func (s Service) withDefaults() (Service, error) {
 	if s.IsUnknown == nil {
 		s.IsUnknown = isUnknownProblem
 	}
-	return s, errors.Join(faults...)
+	if len(faults) > 0 {
+		return s, fmt.Errorf("%w: %w", ErrInvalidService, errors.Join(faults...))
+	}
+	return s, nil
 }

@@ -36,6 +36,7 @@ func TestServiceFaultsAreReportedTogether(t *testing.T) {
 		Decided: map[string]string{"colour": "blue"},
 		Bound:   -time.Second,
 	}, nil)
+	require.ErrorIs(t, err, probe.ErrInvalidService)
 	for _, fault := range []string{"URLs", "Request is nil", "Kill and Start", `"replays"`, `"colour"`, "negative"} {
 		assert.ErrorContains(t, err, fault)
 	}
@@ -45,6 +46,7 @@ func TestServiceMustExecuteAValidRequest(t *testing.T) {
 	service := startInstance(t, faulty.None)
 	service.Request = service.Invalid
 	_, err := probe.MakeChecks(t.Context(), service, nil)
+	require.ErrorIs(t, err, probe.ErrNotExecuted)
 	assert.ErrorContains(t, err, "400 Bad Request")
 	assert.ErrorContains(t, err, "curl -i")
 }

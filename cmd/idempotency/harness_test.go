@@ -47,6 +47,9 @@ var (
 const programVariable = "IDEMPOTENCY_TEST_PROGRAM"
 
 func TestMain(m *testing.M) {
+	if setting := os.Getenv(probedVariable); setting != "" {
+		serveProbed(setting)
+	}
 	if os.Getenv(programVariable) != "" {
 		main.Program()
 	}

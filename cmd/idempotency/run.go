@@ -30,7 +30,7 @@ const (
 // commands with common flags would need more code, and the flags would be apart from the code that uses them.
 type commandLine struct {
 	Store   string           `placeholder:"URL" help:"${store}"`
-	Timeout time.Duration    `default:"30s" help:"Time limit for each request to the store."`
+	Timeout time.Duration    `default:"30s" help:"Time limit for each request to the store or the service."`
 	JSON    bool             `name:"json" help:"Print the result as one JSON document."`
 	Version kong.VersionFlag `help:"Print the version and exit."`
 
@@ -47,6 +47,7 @@ type commandLine struct {
 	Resolve resolveCommand `cmd:"" help:"End an abandoned operation, either as executed, with its answer, or as not executed."`
 	Forget  forgetCommand  `cmd:"" help:"Remove the record of a key, so that the operation may be executed again."`
 	Check   checkCommand   `cmd:"" help:"Report unsafe settings and faults of the store. Run check as the role of the service."`
+	Probe   probeCommand   `cmd:"" help:"Test whether a service is idempotent: send requests again, break connections, kill the process."`
 	Stats   statsCommand   `cmd:"" help:"Summarize the store: records by state, abandoned operations, the largest users."`
 
 	Completion kongcompletion.Completion `cmd:"" help:"Print the shell code that completes commands and flags."`

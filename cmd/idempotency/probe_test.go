@@ -1,0 +1,172 @@
+//go:build unix
+
+package main_test
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/xml"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency/probe"
+	"github.com/idempotency-go/idempotency/proof/faulty"
+)
+
+// probedVariable makes the test binary a payment service: it has the address, the directory and the fault.
+const probedVariable = "IDEMPOTENCY_TEST_PROBED"
+
+// serveProbed serves payments until the process is killed.
+func serveProbed(setting string) {
+	words := strings.SplitN(setting, "|", 3)
+	fmt.Println(http.ListenAndServe(words[0], faulty.New(words[1], faulty.Fault(words[2]))))
+	os.Exit(1)
+}
+
+// probedService is a payment service that the command starts.
+type probedService struct {
+	address   string
+	directory string
+	args      []string // of the command
+}
+
+func newProbedService(t *testing.T, fault faulty.Fault, args ...string) probedService {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, listener.Close())
+	s := probedService{address: listener.Addr().String(), directory: t.TempDir()}
+	start := fmt.Sprintf("%s='%s|%s|%s' exec '%s'", probedVariable, s.address, s.directory, fault, program)
+	s.args = append([]string{"probe", "http://" + s.address + "/payments", "--start", start,
+		"--effects", "cat '" + filepath.Join(s.directory, "charges") + "' 2>/dev/null | wc -l",
+		"--data", `{"amount": 10, "takes": "5ms"}`, "--other-data", `{"amount": 20}`, "--other-route", "PUT /payments",
+		"--invalid-data", `{"amount": 0}`, "--header", "Authorization: alice", "--stranger-header", "Authorization: bob",
+		"--bound", "5s", "--deaths", "4"}, args...)
+	return s
+}
+
+// requireEnded returns an error unless nobody listens at the address of the service.
+func (s probedService) requireEnded(t *testing.T) {
+	t.Helper()
+	connection, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", s.address)
+	if err == nil {
+		_ = connection.Close()
+	}
+	assert.Error(t, err, "the service is still running")
+}
+
+func TestProbePassesACorrectService(t *testing.T) {
+	t.Parallel()
+	service := newProbedService(t, faulty.None)
+	got := try(t, nil, service.args...)
+	assert.Zero(t, got.status, got.stdout+got.stderr)
+	assert.Regexp(t, `(?m)^deaths +passed +the process was killed 4 times`, got.stdout)
+	assert.Regexp(t, `(?m)^failed-request +not made +Service.Failing is not set`, got.stdout)
+	assert.Regexp(t, `(?m)^  other-content +422`, got.stdout)
+	assert.Contains(t, got.stdout, " 0 failed, ")
+	assert.Empty(t, got.stderr, "standard error is no terminal, so there is no progress")
+	service.requireEnded(t)
+}
+
+func TestProbeFindsAFault(t *testing.T) {
+	t.Parallel()
+	service := newProbedService(t, faulty.LosesStatus, "--only", "replay,replay-later", "--skip", "replay-later=ticket 17, soon")
+	got := try(t, nil, service.args...)
+	assert.Equal(t, 1, got.status, got.stdout+got.stderr)
+	assert.Regexp(t, `(?m)^replay +failed +the retry got 200 OK, and the first request 201 Created`, got.stdout)
+	assert.Regexp(t, `(?m)^replay-later +skipped +ticket 17, soon`, got.stdout)
+	assert.Contains(t, got.stdout, "curl -i 'http://"+service.address+"/payments'")
+	service.requireEnded(t)
+}
+
+func TestProbeWritesReports(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "probe.xml")
+	service := newProbedService(t, faulty.LosesStatus, "--only", "replay,key-case,failed-request", "--json", "--junit", file)
+	got := try(t, nil, service.args...)
+	assert.Equal(t, 1, got.status, got.stderr)
+	var report probe.Report
+	require.NoError(t, json.Unmarshal([]byte(got.stdout), &report))
+	assert.Equal(t, 1, report.Count(probe.Failed))
+	assert.Equal(t, 1, report.Count(probe.Passed))
+
+	written, err := os.ReadFile(file)
+	require.NoError(t, err)
+	var suite struct {
+		Tests    int `xml:"tests,attr"`
+		Failures int `xml:"failures,attr"`
+		Skipped  int `xml:"skipped,attr"`
+		Cases    []struct {
+			Name    string `xml:"name,attr"`
+			Failure string `xml:"failure"`
+		} `xml:"testcase"`
+	}
+	require.NoError(t, xml.Unmarshal(written, &suite))
+	assert.Equal(t, len(probe.Checks()), suite.Tests)
+	assert.Equal(t, 1, suite.Failures)
+	assert.Equal(t, suite.Tests-2, suite.Skipped)
+	assert.Equal(t, "replay", suite.Cases[0].Name)
+	assert.Contains(t, suite.Cases[0].Failure, "curl -i")
+}
+
+func TestProbeRefuses(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name   string
+		args   []string
+		status int
+		says   string
+	}{
+		{"public address", []string{"http://192.0.2.1/payments"}, 4, "neither loopback nor private: use --remote"},
+		{"no address", []string{"localhost:8080"}, 2, "want an address like"},
+		{"unknown check", []string{"http://127.0.0.1:9/", "--only", "replays"}, 2, `there is no check "replays"`},
+		{"unknown decision", []string{"http://127.0.0.1:9/", "--decided", "colour=blue"}, 2, `there is no decision "colour"`},
+		{"header", []string{"http://127.0.0.1:9/", "--header", "Authorization"}, 2, "--header: want 'Name: value'"},
+		{"file", []string{"http://127.0.0.1:9/", "--data", "@/nonexistent"}, 2, "--data: open /nonexistent"},
+		{"route", []string{"http://127.0.0.1:9/", "--other-route", "/payments"}, 2, "--other-route: want a method and a path"},
+		{"no service", []string{"http://127.0.0.1:9/"}, 3, "must execute a valid request"},
+		{"failing start", []string{"http://127.0.0.1:9/", "--start", "echo broken; exit 3"}, 3, "the service has ended: exit status 3: broken"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			got := try(t, nil, append([]string{"probe"}, test.args...)...)
+			assert.Equal(t, test.status, got.status, got.stdout+got.stderr)
+			assert.Contains(t, got.stderr, test.says)
+		})
+	}
+}
+
+func TestEffectsThatCannotBeCounted(t *testing.T) {
+	t.Parallel()
+	service := newProbedService(t, faulty.None, "--effects", "echo none; echo no database >&2", "--only", "replay")
+	got := try(t, nil, service.args...)
+	assert.Regexp(t, `(?m)^replay +not made +the effects cannot be counted: --effects: want a number, and not "none"`, got.stdout)
+}
+
+func TestInterruptedProbeEndsTheService(t *testing.T) {
+	t.Parallel()
+	service := newProbedService(t, faulty.None, "--deaths", "10000", "--only", "deaths")
+	interrupted := command(t.Context(), nil, service.args...)
+	require.NoError(t, interrupted.Start())
+	require.Eventually(t, func() bool {
+		charges, err := faulty.CountCharges(service.directory)
+		return err == nil && charges > 6
+	}, patience, 10*time.Millisecond)
+	require.NoError(t, interrupted.Process.Signal(syscall.SIGINT))
+	var ended *exec.ExitError
+	require.ErrorAs(t, interrupted.Wait(), &ended)
+	assert.Equal(t, 3, ended.ExitCode())
+	service.requireEnded(t)
+}
