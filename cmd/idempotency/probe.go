@@ -23,7 +23,7 @@ import (
 
 // probeCommand makes the checks of package probe on a service.
 type probeCommand struct {
-	URL string `arg:"" help:"Address of the route under test, for example http://localhost:8080/payments."`
+	URL string `arg:"" optional:"" help:"Address of the route, for example http://localhost:8080/payments; with --openapi, of the service."`
 
 	Method         string   `group:"Requests" default:"POST" help:"Method of the route."`
 	Data           string   `group:"Requests" placeholder:"TEXT" help:"Body of a valid request, or @FILE. {{key}} in a body is the key."`
@@ -36,6 +36,9 @@ type probeCommand struct {
 	StreamData     string   `group:"Requests" placeholder:"TEXT" help:"Body with a long or streamed answer."`
 	StrangerHeader []string `group:"Requests" sep:"none" placeholder:"FIELD" help:"Header field that authenticates another user."`
 	KeyHeader      string   `group:"Requests" default:"Idempotency-Key" help:"Header of the key."`
+
+	OpenAPI    string `group:"Description" name:"openapi" placeholder:"FILE" help:"Compare the routes with an OpenAPI description instead."`
+	Exceptions string `group:"Description" placeholder:"FILE" help:"Lines like 'POST /search: only reads' for operations without a key."`
 
 	Instance []string `group:"Service" sep:"none" placeholder:"URL" help:"Base address of a further instance of the service."`
 	Effects  string   `group:"Service" placeholder:"COMMAND" help:"Shell command that prints how many effects there are, for example rows."`
@@ -56,6 +59,9 @@ type probeCommand struct {
 func (c *probeCommand) Run(a *app) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if c.OpenAPI != "" {
+		return c.compareDescription(ctx, a)
+	}
 	service, err := c.newService(a)
 	if err != nil {
 		return &exitError{exitUsage, err}
@@ -133,7 +139,7 @@ func (c *probeCommand) newService(a *app) (probe.Service, error) {
 		Stream: buildUnlessEmpty("--stream-data", c.StreamData),
 		Deaths: c.Deaths, Bound: c.Bound, Header: c.KeyHeader, Varies: c.Varies, Decided: c.Decided, Only: c.Only, Skip: c.Skip,
 		Timeout: a.flags.Timeout, MaxRequests: c.MaxRequests,
-		TLS: &tls.Config{InsecureSkipVerify: c.Insecure}, //nolint:gosec // because the user asked for it
+		TLS: c.newTLS(),
 	}
 	if c.OtherRoute != "" {
 		method, path, ok := strings.Cut(c.OtherRoute, " ")
@@ -157,6 +163,8 @@ func (c *probeCommand) newService(a *app) (probe.Service, error) {
 	}
 	return service, errors.Join(faults...)
 }
+
+func (c *probeCommand) newTLS() *tls.Config { return &tls.Config{InsecureSkipVerify: c.Insecure} }
 
 // probedRoute is a route of the service.
 type probedRoute struct {
