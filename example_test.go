@@ -27,9 +27,9 @@ import (
 
 func Example() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-	idem, err := idempotency.New(store, account, idempotency.Options{})
+	idem, err := idempotency.New(store, accountFromContext, idempotency.Options{})
 	if err != nil {
-		log.Fatal(err) // every fault of the options at once
+		log.Fatal(err) // err lists all faults of the options
 	}
 	mux := http.NewServeMux()
 	mux.Handle("POST /payments", idem.Handler(http.HandlerFunc(createPayment)))
@@ -51,16 +51,16 @@ func Example() {
 
 // createPayment is the handler that must not run twice for one payment.
 func createPayment(w http.ResponseWriter, r *http.Request) {
-	payments++
-	w.Header().Set("Location", fmt.Sprintf("/payments/%d", payments))
+	paymentCount++
+	w.Header().Set("Location", fmt.Sprintf("/payments/%d", paymentCount))
 	w.WriteHeader(http.StatusCreated)
 }
 
-var payments int
+var paymentCount int
 
 type accountKey struct{}
 
-// authenticate lets only known accounts in, and puts the account into the context.
+// authenticate refuses requests without the right password, and puts the name of the account into the context.
 func authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name, password, _ := r.BasicAuth()
@@ -72,14 +72,14 @@ func authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// account returns the account that authenticate has let in. Without one, it returns the empty name, which refuses the
-// request.
-func account(r *http.Request) (string, error) {
+// accountFromContext returns the account that authenticate has put into the context. The middleware refuses requests with
+// an empty name.
+func accountFromContext(r *http.Request) (string, error) {
 	name, _ := r.Context().Value(accountKey{}).(string)
 	return name, nil
 }
 
-// New reports every fault of the configuration at once, so that a service does not start with a wrong one.
+// New reports all faults of the configuration in one error, so a service with a faulty configuration does not start.
 func ExampleNew() {
 	_, err := idempotency.New(nil, nil, idempotency.Options{
 		MaxBody: -1,
@@ -93,8 +93,8 @@ func ExampleNew() {
 	// idempotency: UserFunc is nil: use SingleUser if there is one caller only
 }
 
-// A router mounts the middleware on the routes that need it. Other routes, and requests without a key, reach their
-// handlers untouched.
+// The middleware guards single routes of a router. Other routes, and requests without a key, reach their handlers
+// unchanged.
 func ExampleMiddleware_Handler() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{})
@@ -127,10 +127,10 @@ func ExampleMiddleware_Handler() {
 	// "": 201 payment 4, replayed: false
 }
 
-// The order of a whole service, from the inside to the outside.
+// The order of all handlers in a service, from the innermost to the outermost.
 func ExampleMiddleware_Handler_order() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-	idem, err := idempotency.New(store, account, idempotency.Options{})
+	idem, err := idempotency.New(store, accountFromContext, idempotency.Options{})
 	if err != nil {
 		panic(err)
 	}
@@ -140,13 +140,13 @@ func ExampleMiddleware_Handler_order() {
 	})
 
 	mux := http.NewServeMux()
-	mux.Handle("POST /payments", idem.Handler(pay)) // inside the router, on the routes that need it
+	mux.Handle("POST /payments", idem.Handler(pay)) // inside the router, only for the routes that need a guard
 
 	handler := authenticate(mux)                               // checks each request, replays included
 	handler = http.NewCrossOriginProtection().Handler(handler) // reads headers only
 	handler = http.TimeoutHandler(handler, 20*time.Second, "Try again.\n")
 
-	server := &http.Server{Handler: handler, ReadTimeout: 10 * time.Second} // the body is read before the key is claimed
+	server := &http.Server{Handler: handler, ReadTimeout: 10 * time.Second} // the middleware reads the body before the claim
 
 	for _, password := range []string{"secret", "secret", "no idea"} {
 		r := httptest.NewRequest("POST", "/payments", nil)
@@ -163,19 +163,19 @@ func ExampleMiddleware_Handler_order() {
 	// 401 []
 }
 
-// The file goes to an object storage, under a name that the client chose. What is guarded is the small request that
-// makes a document of it.
+// The client uploads a file with PUT, under a name of its choice. PUT needs no guard, because a repeated upload changes
+// nothing. The middleware guards the small request that makes a document of the file.
 func ExampleMiddleware_Handler_upload() {
 	storage := map[string]string{}
-	put := func(_ http.ResponseWriter, r *http.Request) {
+	putFile := func(_ http.ResponseWriter, r *http.Request) {
 		content, _ := io.ReadAll(r.Body)
-		storage[r.PathValue("name")] = string(content) // the same name and content again: nothing changes
+		storage[r.PathValue("name")] = string(content) // a repeated upload changes nothing
 	}
-	commit := func(w http.ResponseWriter, r *http.Request) {
+	createDocument := func(w http.ResponseWriter, r *http.Request) {
 		name := r.FormValue("file")
 		if _, found := storage[name]; !found {
 			http.Error(w, "the file has not arrived", http.StatusConflict)
-			idempotency.Decide(r.Context(), idempotency.Free) // the same key works when it has
+			idempotency.Decide(r.Context(), idempotency.Free) // a retry with the same key works later
 			return
 		}
 		w.WriteHeader(http.StatusCreated)
@@ -187,8 +187,8 @@ func ExampleMiddleware_Handler_upload() {
 		panic(err)
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("PUT /files/{name}", put) // PUT is not guarded: it needs no key
-	mux.Handle("POST /documents", idem.Handler(http.HandlerFunc(commit)))
+	mux.HandleFunc("PUT /files/{name}", putFile) // not guarded, because PUT needs no key
+	mux.Handle("POST /documents", idem.Handler(http.HandlerFunc(createDocument)))
 
 	send := func(method, path, body string) {
 		r := httptest.NewRequest(method, path, strings.NewReader(body))
@@ -211,7 +211,7 @@ func ExampleMiddleware_Handler_upload() {
 	// POST 201 "document of a page"
 }
 
-// A UserFunc returns the account that authentication has found. If it cannot tell, it returns an error. An *Error is
+// A UserFunc returns the account that authentication has found, or an error if the account is unknown. An *Error becomes
 // the answer to the client.
 func ExampleUserFunc() {
 	user := func(r *http.Request) (string, error) {
@@ -237,13 +237,13 @@ func ExampleUserFunc() {
 	// Output: 503 {"type":"about:blank","title":"Authentication is down","status":503}
 }
 
-// tokenClaims are the verified claims of an access token. The authentication puts them into the context.
+// tokenClaims are the verified claims of an access token. The authentication puts the claims into the context.
 type tokenClaims struct{ Issuer, Subject, Tenant string }
 
 type tokenKey struct{}
 
-// tokenUser names the caller by tenant, issuer and subject. They stay the same when the token is renewed.
-func tokenUser(r *http.Request) (string, error) {
+// userFromToken names the caller by tenant, issuer and subject, because a renewed token keeps all three.
+func userFromToken(r *http.Request) (string, error) {
 	claims, ok := r.Context().Value(tokenKey{}).(tokenClaims)
 	if !ok {
 		return "", nil // refused with 401 user-unknown
@@ -254,9 +254,10 @@ func tokenUser(r *http.Request) (string, error) {
 	return fmt.Sprintf("%q %q %q", claims.Tenant, claims.Issuer, claims.Subject), nil
 }
 
-// Two issuers may give out the same subject, and one person may act for two tenants: these are different users.
+// The user consists of tenant, issuer and subject, because two issuers may use the same subject for different people, and
+// one person may act for two tenants.
 func ExampleUserFunc_token() {
-	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), tokenUser, idempotency.Options{})
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), userFromToken, idempotency.Options{})
 	if err != nil {
 		panic(err)
 	}
@@ -288,9 +289,9 @@ func ExampleUserFunc_token() {
 	// 401 {"type":"https://idempotency-go.github.io/idempotency/problems#user-unknown","title":"Caller is unknown","status":401,"detail":"This attempt was not executed. Authenticate, then retry with the same key.","retry":"same-key"}
 }
 
-// A service that only one other service calls has no users to tell apart.
+// SingleUser is for a service with a single caller, such as another service.
 func ExampleSingleUser() {
-	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxUserBytes: 256 << 20}) // all of it for the one user
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxUserBytes: 256 << 20}) // the single user may fill the store
 	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{})
 	if err != nil {
 		log.Fatal(err)
@@ -309,9 +310,9 @@ func ExampleNewRedisStore() {
 	defer client.Close()
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 	if err := store.Check(context.Background()); err != nil {
-		log.Print(err) // settings of the server that weaken the promise, each with its risk
+		log.Print(err) // the server settings that weaken the guarantee, each with its risk
 	}
-	idem, err := idempotency.New(store, account, idempotency.Options{})
+	idem, err := idempotency.New(store, accountFromContext, idempotency.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -322,7 +323,7 @@ func ExampleNewRedisStore() {
 func ExampleMiddleware_Shutdown() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-	idem, err := idempotency.New(store, account, idempotency.Options{})
+	idem, err := idempotency.New(store, accountFromContext, idempotency.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -341,7 +342,7 @@ func ExampleMiddleware_Shutdown() {
 	// Output: <nil>
 }
 
-// How a service tests that a handler is guarded. Each test has a store of its own, so no test sees keys of another.
+// A service tests a guarded handler like this. Each test has its own store, so tests do not share keys.
 func TestPaymentIsChargedOnce(t *testing.T) {
 	t.Parallel()
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
@@ -374,15 +375,15 @@ func TestPaymentIsChargedOnce(t *testing.T) {
 	require.Equal(t, 1, charges)
 }
 
-// The mistake: the middleware stands outside of authentication, and believes the name that a request claims. Somebody
-// who knows or guesses a key then gets the answer to another user's request, without a password. The right way is
-// checkPassword(idem.Handler(handler)), with a UserFunc that returns the account that authentication has let in.
+// The mistake: the middleware runs before authentication, and trusts the name in the request. Anybody who knows or guesses
+// a key gets the answer to another user's request, without a password. The right way is
+// checkPassword(idem.Handler(handler)), with a UserFunc that returns the authenticated account.
 func ExampleMiddleware_Handler_incorrectOutsideAuthentication() {
-	claimed := func(r *http.Request) (string, error) {
-		name, _, _ := r.BasicAuth() // nobody has checked the password
+	claimedName := func(r *http.Request) (string, error) {
+		name, _, _ := r.BasicAuth() // the password is not checked yet
 		return name, nil
 	}
-	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), claimed, idempotency.Options{})
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), claimedName, idempotency.Options{})
 	if err != nil {
 		panic(err)
 	}
@@ -404,7 +405,7 @@ func ExampleMiddleware_Handler_incorrectOutsideAuthentication() {
 	// 200 card 4242, balance 1000
 }
 
-// checkPassword lets requests with the right password in.
+// checkPassword refuses requests without the right password.
 func checkPassword(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, password, _ := r.BasicAuth(); password != "secret" {
@@ -415,9 +416,9 @@ func checkPassword(next http.Handler) http.Handler {
 	})
 }
 
-// The mistake: the middleware stands outside of the router. The router's own 404 is stored as the answer to the
-// request. The retry gets it too, although the next version of the service has the route. The right way is
-// mux.Handle("POST /payments", idem.Handler(payments)): then the router answers by itself, and nothing is stored.
+// The mistake: the middleware wraps the router, so the router's own 404 is stored as the answer to the request. The retry
+// gets the stored 404, although the next version of the service has the route. The right way is
+// mux.Handle("POST /payments", idem.Handler(payments)), because the router then answers 404 itself, and nothing is stored.
 func ExampleMiddleware_Handler_incorrectOutsideRouter() {
 	idem, err := idempotency.New(
 		idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, idempotency.Options{})
@@ -441,10 +442,10 @@ func ExampleMiddleware_Handler_incorrectOutsideRouter() {
 	// 404 404 page not found
 }
 
-// The mistake: http.TimeoutHandler stands inside of the middleware. Its 503 ends the attempt, and a 503 is not stored.
-// But the handler goes on, because it does not look at its context. So the retry runs a second handler beside the
-// first. The right way is http.TimeoutHandler(idem.Handler(pay), ...): the client gets its 503 in time, and the key
-// stays claimed until the handler has returned.
+// The mistake: http.TimeoutHandler is inside the middleware. Its 503 ends the attempt, and a 503 is not stored. The handler
+// goes on, because pay ignores its context, so the retry runs a second handler beside the first. The right way is
+// http.TimeoutHandler(idem.Handler(pay), ...): the client gets the 503 in time, and the key stays claimed until the handler
+// returns.
 func ExampleMiddleware_Handler_incorrectTimeoutInside() {
 	idem, err := idempotency.New(
 		idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, idempotency.Options{})
@@ -456,7 +457,7 @@ func ExampleMiddleware_Handler_incorrectTimeoutInside() {
 	pay := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		running.Add(1)
 		started <- struct{}{}
-		<-end // stands for a call that takes long
+		<-end // stands for a long call
 		ended <- struct{}{}
 	})
 	incorrect := idem.Handler(http.TimeoutHandler(pay, time.Millisecond, ""))
@@ -477,9 +478,9 @@ func ExampleMiddleware_Handler_incorrectTimeoutInside() {
 	// 503 payments under way: 2
 }
 
-// The mistake: outer middleware reads the form, and with it the body. The middleware cannot compare the body with that
-// of an earlier request, so it refuses every request. The right way is idem.Handler(checkForm(pay)): a handler gets the
-// body from its start.
+// The mistake: outer middleware reads the form, and thereby the body. The idempotency middleware refuses every request,
+// because the body cannot be compared with the body of an earlier request. The right way is idem.Handler(checkForm(pay)),
+// because a guarded handler gets the body from its start.
 func ExampleMiddleware_Handler_incorrectBodyReadOutside() {
 	opts := idempotency.Options{Logger: slog.New(slog.DiscardHandler)}
 	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
@@ -510,9 +511,9 @@ func ExampleMiddleware_Handler_incorrectBodyReadOutside() {
 	// 200 false
 }
 
-// The mistake: an answer with a secret is stored like any other. Whoever reads the store reads the secret, and each
-// retry gets it again, for as long as Options.TTL says. There are three right ways: Decide with Tombstone keeps the
-// answer out of the store, Options.OmitHeaders keeps single fields out, and package seal encrypts the answers in the store.
+// The mistake: an answer with a secret is stored like any other answer. All readers of the store can read the secret, and
+// each retry gets the secret again, for the duration Options.TTL. There are three right ways: Decide with Tombstone keeps
+// the answer out of the store, Options.OmitHeaders keeps single fields out, and package seal encrypts the stored answers.
 func ExampleMiddleware_Handler_incorrectSecretStored() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{})
@@ -545,7 +546,7 @@ func ExampleMiddleware_Handler_incorrectSecretStored() {
 	// stored: sk_live_4711
 }
 
-// The mistake: the function returns the same user for every request. All callers share their keys, and Bob gets the
+// The mistake: the UserFunc returns the same user for every request, so all callers share their keys, and Bob gets the
 // answer to Alice. The right way is to return the account ID that authentication has found.
 func ExampleUserFunc_incorrectConstant() {
 	constant := func(*http.Request) (string, error) { return "user", nil }
@@ -570,9 +571,9 @@ func ExampleUserFunc_incorrectConstant() {
 	// bob gets the card of alice
 }
 
-// The mistake: the function returns the address of the network. A phone that changes from Wi-Fi to a mobile network has
-// another address, and its retry is charged again. Behind one router, on the other hand, many people have the same
-// address, and share their keys. The right way is to return the account ID that authentication has found.
+// The mistake: the UserFunc returns the network address. A phone that changes from Wi-Fi to a mobile network gets another
+// address, so its retry is charged again. On the other hand, many people behind the same router have the same address, and
+// share their keys. The right way is to return the account ID that authentication has found.
 func ExampleUserFunc_incorrectIPAddress() {
 	address := func(r *http.Request) (string, error) {
 		host, _, err := net.SplitHostPort(r.RemoteAddr)
@@ -595,8 +596,8 @@ func ExampleUserFunc_incorrectIPAddress() {
 	// Output: charges: 2
 }
 
-// The mistake: the function returns an e-mail address. An address can pass to another account, whose owner then gets
-// the answers of the account before. The right way is an account ID that is never given to somebody else.
+// The mistake: the UserFunc returns an e-mail address. The address can pass to a new account, whose owner then gets the
+// answers of the old account. The right way is an account ID that is never reassigned.
 func ExampleUserFunc_incorrectEmail() {
 	accounts := map[string]string{"session-1": "info@example.com", "session-2": "info@example.com"}
 	email := func(r *http.Request) (string, error) { return accounts[r.Header.Get("X-Session")], nil }
@@ -607,7 +608,7 @@ func ExampleUserFunc_incorrectEmail() {
 	incorrect := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, "the statement for ", r.Header.Get("X-Session"))
 	}))
-	for _, session := range []string{"session-1", "session-2"} { // of two accounts, one after the other
+	for _, session := range []string{"session-1", "session-2"} { // the address passes from the first account to the second
 		r := httptest.NewRequest("POST", "/statements", nil)
 		r.Header.Set("X-Session", session)
 		r.Header.Set("Idempotency-Key", "1")
@@ -620,16 +621,16 @@ func ExampleUserFunc_incorrectEmail() {
 	// session-2 gets the statement for session-1
 }
 
-// A handler passes a key of its operation to another system. If an attempt fails after that call, or dies in it, the
-// next attempt sends the same key again, and the other system does not act twice.
+// A handler sends a key of its operation to another system. If an attempt fails after the call, or crashes during the
+// call, the next attempt sends the same key, so the other system does not act twice.
 func ExampleFromContext() {
-	var sent string
+	var previousKey string
 	pay := func(w http.ResponseWriter, r *http.Request) {
 		op, _ := idempotency.FromContext(r.Context())
 		key := op.DownstreamKey("charge") // to send with the call to the payment provider
-		fmt.Printf("attempt %d, same key as before: %t\n", op.Attempt, key == sent)
-		sent = key
-		w.WriteHeader(http.StatusBadGateway) // no answer from there: not stored, may be tried again
+		fmt.Printf("attempt %d, same key as before: %t\n", op.Attempt, key == previousKey)
+		previousKey = key
+		w.WriteHeader(http.StatusBadGateway) // the provider gave no answer: 502 is not stored, so a retry runs pay again
 	}
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{})
@@ -646,7 +647,8 @@ func ExampleFromContext() {
 	// attempt 2, same key as before: true
 }
 
-// Every attempt at the operation sends the same key to another system. Each call that the handler makes has a name.
+// DownstreamKey returns the same key in every attempt at the operation, but a different key for each name. So a handler
+// names each of its calls.
 func ExampleOperation_DownstreamKey() {
 	op := idempotency.Operation{ID: uuid.MustParse("8f0f4d6e-9f3c-4b57-9b8a-0c7b8d0d6c11"), Attempt: 2}
 	fmt.Println(op.DownstreamKey("charge"))
@@ -656,8 +658,8 @@ func ExampleOperation_DownstreamKey() {
 	// 762c31e5-02ce-52da-9c8f-d53a78b6c910
 }
 
-// A handler that knows what its failure means says so. With Refuse, a retry does not charge a card that may have been
-// charged.
+// The handler tells the middleware what a failure means. With Refuse, a retry never charges a card that may have been
+// charged already.
 func ExampleDecide() {
 	errNotSent := errors.New("no connection")
 	failures := []error{errNotSent, errors.New("connection lost")}
@@ -672,7 +674,7 @@ func ExampleDecide() {
 		err := charge(r.Context(), key)
 		switch {
 		case errors.Is(err, errNotSent):
-			idempotency.Decide(r.Context(), idempotency.Free) // the provider knows nothing of it
+			idempotency.Decide(r.Context(), idempotency.Free) // the provider got no request
 		case err != nil:
 			idempotency.Decide(r.Context(), idempotency.Unknown) // the card may have been charged
 		}
@@ -699,8 +701,8 @@ func ExampleDecide() {
 	// 409
 }
 
-// A secret is shown once. The operation is completed, so that no retry makes a second API key, but the answer is not
-// stored.
+// The client gets a secret once. Tombstone completes the operation, so that no retry makes a second API key, but the
+// answer is not stored.
 func ExampleDecide_tombstone() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{})
@@ -723,7 +725,7 @@ func ExampleDecide_tombstone() {
 	// 409 false
 }
 
-// A consumer of messages works on each message once, although the broker may deliver it again.
+// A consumer processes each message once, although the broker may deliver a message several times.
 func ExampleRunner_Do() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{})
@@ -747,7 +749,7 @@ func ExampleRunner_Do() {
 	// "sent" true <nil>
 }
 
-// A refusal of Do is an *Error. Its Retry says what the caller is to do.
+// DoJSON and Do refuse an operation with an *Error. Error.Retry tells the caller what to do.
 func ExampleNewRunner() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	opts := idempotency.RunnerOptions{TTL: 72 * time.Hour, Abandoned: idempotency.Refuse}
@@ -766,7 +768,7 @@ func ExampleNewRunner() {
 	// Output: true key-reused new-key
 }
 
-// A message that is delivered twice is worked on once, and has one result.
+// The work for a message runs once, although the broker delivers the message twice. Both deliveries get the same result.
 func ExampleDoJSON() {
 	runner, err := idempotency.NewRunner(
 		idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.RunnerOptions{})
@@ -790,7 +792,7 @@ func ExampleDoJSON() {
 	// {4200 1} true <nil>
 }
 
-// An adapter stores a failure if the handler has decided to keep it, and otherwise returns it as an error.
+// An adapter stores a failure if the handler has decided to keep the failure, and returns any other failure as an error.
 func ExampleDecided() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{})
@@ -819,7 +821,7 @@ func ExampleDecided() {
 	// no credit true <nil>
 }
 
-// An adapter of another protocol reads the key by the rules of the middleware.
+// An adapter for another protocol parses keys by the same rules as the middleware.
 func ExampleParseKey() {
 	for _, header := range [][]string{{`order-1`}, {`"order-1"`}, {`order 1`}, {}} {
 		key, err := idempotency.ParseKey(header)
@@ -832,7 +834,7 @@ func ExampleParseKey() {
 	// "" idempotency: the request has no key
 }
 
-// A worker stops when its operations have ended, and before it closes the client of the store.
+// A worker calls Shutdown after its operations have ended, and before the client of the store is closed.
 func ExampleRunner_Shutdown() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{})
@@ -845,8 +847,8 @@ func ExampleRunner_Shutdown() {
 	// Output: <nil>
 }
 
-// With Required, a request without a key is refused before it reaches the handler. With ValidateUUID, so is one whose
-// key is no UUID.
+// With Required, the middleware refuses requests without a key before the handler runs. With ValidateUUID, the middleware
+// also refuses keys that are no UUIDs.
 func ExampleOptions_required() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	opts := idempotency.Options{
@@ -877,7 +879,7 @@ func ExampleOptions_required() {
 	// 200 paid
 }
 
-// ValidateKey refuses keys that the service does not want. The client sees the text of the error.
+// ValidateKey refuses keys by a rule of the service. The client sees the text of the error.
 func ExampleOptions_validateKey() {
 	opts := idempotency.Options{
 		ValidateKey: func(id string) error {
@@ -902,7 +904,7 @@ func ExampleOptions_validateKey() {
 	// Output: 400 true
 }
 
-// A service that wants UUIDs as keys sets ValidateUUID as Options.ValidateKey.
+// To require UUIDs as keys, set Options.ValidateKey to ValidateUUID.
 func ExampleValidateUUID() {
 	fmt.Println(idempotency.ValidateUUID("5f3a1c52-6ed1-4f0c-b7f6-1f8de5f9ca12"))
 	fmt.Println(idempotency.ValidateUUID("order-1"))
@@ -911,7 +913,7 @@ func ExampleValidateUUID() {
 	// a UUID has 36 characters, not 7
 }
 
-// Endpoint names the scope of a key. Two paths that mean the same operation get the same name.
+// Endpoint names the scope of a key. Two paths to the same operation get the same name.
 func ExampleOptions_endpoint() {
 	opts := idempotency.Options{
 		Endpoint: func(r *http.Request) string {
@@ -935,8 +937,8 @@ func ExampleOptions_endpoint() {
 	// runs for /refunds
 }
 
-// Two versions of an API are two endpoints, unless Endpoint gives them one name. A client that moves to the new
-// version between two attempts then makes one operation.
+// Two versions of an API are two endpoints, unless Endpoint gives both versions the same name. With the same name, a client
+// that moves to the new version between two attempts makes a single operation.
 func ExampleOptions_versions() {
 	sameAsV1 := func(r *http.Request) string {
 		return strings.Replace(idempotency.DefaultEndpoint(r), " /v2/", " /v1/", 1)
@@ -964,7 +966,7 @@ func ExampleOptions_versions() {
 	// 200 []
 }
 
-// One mux answers for several hosts. The same key at two of them names two operations.
+// A single mux serves several hosts. With withHost, the same key at two hosts names two operations.
 func ExampleOptions_hosts() {
 	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser,
 		idempotency.Options{Endpoint: withHost})
@@ -975,8 +977,8 @@ func ExampleOptions_hosts() {
 		op, _ := idempotency.FromContext(r.Context())
 		fmt.Println("runs", op.Key.Endpoint)
 	}))
-	for _, url := range []string{"http://north.example/payments", "http://south.example/payments", "http://NORTH.example/payments"} {
-		r := httptest.NewRequest("POST", url, nil)
+	for _, host := range []string{"north.example", "south.example", "NORTH.example"} {
+		r := httptest.NewRequest("POST", "http://"+host+"/payments", nil)
 		r.Header.Set("Idempotency-Key", "1")
 		payments.ServeHTTP(httptest.NewRecorder(), r)
 	}
@@ -985,12 +987,13 @@ func ExampleOptions_hosts() {
 	// runs south.example POST /payments
 }
 
-// withHost binds keys to the host as well. The router must refuse hosts that are not the service's own.
+// withHost puts the host in front of the default endpoint. The router must refuse foreign hosts.
 func withHost(r *http.Request) string {
 	return strings.ToLower(r.Host) + " " + idempotency.DefaultEndpoint(r)
 }
 
-// The default compares the bytes of the body, the query and the media type.
+// FingerprintRaw, the default, compares the bytes of the body, the query and the media type. So an additional space makes
+// another request.
 func ExampleFingerprintRaw() {
 	r := httptest.NewRequest("POST", "/payments", nil)
 	compact, _ := idempotency.FingerprintRaw(r, []byte(`{"amount":4200}`))
@@ -999,20 +1002,20 @@ func ExampleFingerprintRaw() {
 	// Output: false
 }
 
-// A client that writes the time of sending into its body sends another body each time. The fingerprint leaves it out.
+// This client writes the sending time into the body, so the body of each retry differs. The fingerprint leaves the time out.
 func ExampleFingerprintFunc() {
 	type payment struct {
 		Amount int
 		SentAt string
 	}
-	withoutTime := func(_ *http.Request, body []byte) (idempotency.Fingerprint, error) {
+	fingerprintAmount := func(_ *http.Request, body []byte) (idempotency.Fingerprint, error) {
 		var p payment
 		if err := json.Unmarshal(body, &p); err != nil {
 			return idempotency.Fingerprint{}, err // the client gets 400, body-invalid
 		}
 		return sha256.Sum256(fmt.Append(nil, p.Amount)), nil
 	}
-	opts := idempotency.Options{Fingerprint: withoutTime}
+	opts := idempotency.Options{Fingerprint: fingerprintAmount}
 	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
 	if err != nil {
 		log.Fatal(err)
@@ -1037,7 +1040,7 @@ func ExampleFingerprintFunc() {
 	// 400
 }
 
-// The field Stripe-Account selects for whom a request acts. A key that comes back for another account is refused.
+// The field Stripe-Account selects the account that a request acts for. The middleware refuses the same key for another account.
 func ExampleOptions_fingerprintHeaders() {
 	opts := idempotency.Options{FingerprintHeaders: []string{"Stripe-Account"}}
 	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
@@ -1059,7 +1062,7 @@ func ExampleOptions_fingerprintHeaders() {
 	// acct_2 409
 }
 
-// With Wait, a request that comes while the first one runs is held, and gets the same answer.
+// With Wait, a request that arrives while the first attempt runs waits for the same answer.
 func ExampleOptions_wait() {
 	opts := idempotency.Options{Wait: time.Minute}
 	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
@@ -1091,8 +1094,8 @@ func ExampleOptions_wait() {
 	// 200 paid
 }
 
-// Storable says which answers complete the operation. This service also lets a client try again after 422, which it
-// sends while an account is not yet verified.
+// Storable decides which answers complete the operation. This service sends 422 while an account is not yet verified, and
+// does not store the 422, so that the client can try again.
 func ExampleOptions_storable() {
 	opts := idempotency.Options{
 		Storable: func(resp *idempotency.Response) bool {
@@ -1122,7 +1125,7 @@ func ExampleOptions_storable() {
 	// 200
 }
 
-// OmitHeaders keeps fields out of the store. The first client gets them, a replay does not.
+// OmitHeaders keeps header fields out of the store. The first answer has these fields, a replay does not.
 func ExampleOptions_omitHeaders() {
 	opts := idempotency.Options{OmitHeaders: []string{"Set-Cookie"}}
 	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
@@ -1146,8 +1149,8 @@ func ExampleOptions_omitHeaders() {
 	// 201 /orders/1 ""
 }
 
-// Rights may change while an answer is in the store. A user whose right was withdrawn does not get the answer again,
-// and the handler does not run either.
+// A right may be withdrawn while an answer is in the store. Replay then refuses to send the stored answer, and the handler
+// does not run either.
 func ExampleOptions_replay() {
 	mayReadKeys := map[string]bool{"alice": true}
 	user := func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil }
@@ -1184,7 +1187,7 @@ func ExampleOptions_replay() {
 	// 403 false
 }
 
-// The first client sees each event when it is written. A retry gets all of them at once.
+// With Stream, the first client gets each event immediately. A retry gets all events at once.
 func ExampleOptions_stream() {
 	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser,
 		idempotency.Options{Stream: true})
@@ -1203,7 +1206,7 @@ func ExampleOptions_stream() {
 		if err != nil {
 			panic(err)
 		}
-		events, err := readAllOf(resp)
+		events, err := readBody(resp)
 		fmt.Printf("%q %v %q\n", events, err, resp.Header.Get("Idempotent-Replayed"))
 	}
 	// Output:
@@ -1211,7 +1214,7 @@ func ExampleOptions_stream() {
 	// "data: chapter 1\n\ndata: chapter 2\n\ndata: chapter 3\n\n" <nil> "true"
 }
 
-// writeStory sends its answer piece by piece. If the client leaves, it says that the half is no result.
+// writeStory sends its answer piece by piece. If the client leaves, writeStory decides Unknown: half a story is no result.
 func writeStory(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	rc := http.NewResponseController(w)
@@ -1225,13 +1228,15 @@ func writeStory(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func readAllOf(resp *http.Response) (string, error) {
+// readBody reads and closes the body of resp.
+func readBody(resp *http.Response) (string, error) {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	return string(body), err
 }
 
-// An ErrorHandler writes refusals in the form that the API has for its errors. It leaves the others to WriteProblem.
+// This ErrorHandler answers a reused key in the format that the API has for its errors, and leaves other refusals to
+// WriteProblem.
 func ExampleOptions_errorHandler() {
 	opts := idempotency.Options{
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, e *idempotency.Error) {
@@ -1261,7 +1266,7 @@ func ExampleOptions_errorHandler() {
 	// 409 {"error":"key-reused","retry":"new-key"}
 }
 
-// A client sees a refusal as a problem document (RFC 9457).
+// WriteProblem answers with a problem document (RFC 9457).
 func ExampleWriteProblem() {
 	w := httptest.NewRecorder()
 	idempotency.WriteProblem(w, nil, &idempotency.Error{
@@ -1276,9 +1281,9 @@ func ExampleWriteProblem() {
 	// {"type":"about:blank","title":"The account is closed","status":403,"retry":"never"}
 }
 
-// An Observer counts what became of requests.
+// An Observer counts the outcomes of requests.
 func ExampleObserver() {
-	outcomes := map[idempotency.Outcome]int{} // a service has a counter for each, which is safe for concurrent use
+	outcomes := map[idempotency.Outcome]int{} // a service needs counters for concurrent use
 	opts := idempotency.Options{
 		Observer: func(_ context.Context, e idempotency.Event) { outcomes[e.Outcome]++ },
 	}
@@ -1296,7 +1301,7 @@ func ExampleObserver() {
 	// Output: map[executed:1 replayed:2]
 }
 
-// A note links the operation to a payment. A replay tells the Observer the same note, and never tells the client.
+// A note links the operation to a payment. The Observer gets the same note with a replay. The client never gets the note.
 func ExampleAnnotate() {
 	opts := idempotency.Options{
 		Observer: func(_ context.Context, e idempotency.Event) { fmt.Println(e.Outcome, e.Note) },
@@ -1321,20 +1326,20 @@ func ExampleAnnotate() {
 	// replayed pay_4711
 }
 
-// charges is a payment provider that can be asked for a charge by its key.
-type charges map[string]string
+// chargesByKey stands for a payment provider that finds charges by their keys.
+type chargesByKey map[string]string
 
-// Nobody knows what an attempt has done whose process died. With Refuse it does not run again, and Reconcile asks the
-// provider, by the key that each attempt at the operation sends there.
+// If a process crashes during an attempt, the outcome of the attempt is unknown. With Refuse, the handler does not simply
+// run again: Reconcile first asks the provider about the key that all attempts at the operation send to the provider.
 func ExampleOptions_reconcile() {
-	provider, dies := charges{}, true
+	provider, crashes := chargesByKey{}, true
 	opts := idempotency.Options{
 		Abandoned: idempotency.Refuse,
 		Lease:     100 * time.Millisecond,
 		Reconcile: func(ctx context.Context, op idempotency.Operation) (*idempotency.Response, error) {
 			charge, ok := provider[op.DownstreamKey("charge")]
 			if !ok {
-				return nil, nil // it has not happened, so the handler runs
+				return nil, nil // the charge has not happened, so the handler runs
 			}
 			return &idempotency.Response{Status: http.StatusCreated, Body: []byte(charge), Note: charge}, nil
 		},
@@ -1347,8 +1352,8 @@ func ExampleOptions_reconcile() {
 	handler := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		op, _ := idempotency.FromContext(r.Context())
 		provider[op.DownstreamKey("charge")] = "ch_17"
-		if dies {
-			panic(http.ErrAbortHandler) // as if the process died: the charge is made, and nobody says so
+		if crashes {
+			panic(http.ErrAbortHandler) // like a crash between the charge and the answer
 		}
 	}))
 	pay := func() (answer string) {
@@ -1361,7 +1366,7 @@ func ExampleOptions_reconcile() {
 	}
 	pay()
 	for answer := pay(); ; answer = pay() {
-		if !strings.HasPrefix(answer, "409") { // in-progress, as long as the lease of the first attempt runs
+		if !strings.HasPrefix(answer, "409") { // in-progress, until the lease of the first attempt has lapsed
 			fmt.Println(answer)
 			break
 		}
@@ -1370,7 +1375,7 @@ func ExampleOptions_reconcile() {
 	// Output: 201 ch_17
 }
 
-// A MemoryStore has bounds: one user cannot take the room of the others.
+// MaxUserBytes bounds the records of each user, so that a single user cannot fill the store.
 func ExampleNewMemoryStore() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 64 << 10, MaxUserBytes: 8 << 10})
 	user := func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil }
@@ -1400,7 +1405,7 @@ func ExampleNewMemoryStore() {
 	// alice: 200
 }
 
-// Services that share a Redis have a prefix each.
+// Services that share a Redis server need different prefixes.
 func ExampleRedisOptions_prefix() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	defer client.Close()
@@ -1408,19 +1413,21 @@ func ExampleRedisOptions_prefix() {
 	_ = store
 }
 
-// redisLog gives to slog what go-redis has to say. What this means for a request is said by the middleware, at the level ERROR.
+// redisLog sends the messages of go-redis to slog at the level DEBUG, because the middleware logs the effect on a request
+// at the level ERROR.
 type redisLog struct{}
 
 func (redisLog) Printf(ctx context.Context, format string, values ...any) {
 	slog.DebugContext(ctx, "go-redis: "+fmt.Sprintf(format, values...))
 }
 
-// go-redis writes to stderr, unless it is given a logger.
+// go-redis logs to stderr, unless SetLogger sets another logger.
 func ExampleNewRedisStore_logger() {
 	redis.SetLogger(redisLog{}) // for all clients of the process
 }
 
-// A service weighs what Check has found. This one may lose its records with the power, and nothing else.
+// A service decides which findings of Check are acceptable. This service may lose its records in a power failure, and stops
+// because of any other finding.
 func ExampleRedisStore_Check() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	defer client.Close()
@@ -1428,15 +1435,16 @@ func ExampleRedisStore_Check() {
 	for _, finding := range idempotency.Findings(err) {
 		unsafe, ok := errors.AsType[*idempotency.UnsafeSetting](finding)
 		if !ok || !strings.HasPrefix(unsafe.Setting, "append") {
-			log.Fatal(finding) // or Redis does not answer
+			log.Fatal(finding) // another setting, or Redis does not answer
 		}
 		log.Print(unsafe.Node, unsafe.Setting, unsafe.Value, unsafe.Risk)
 	}
 }
 
-// Wrapping a store is enough to count its steps, to log them, or to make it fail in a test.
+// A wrapper can count or log the steps of a store, or fail in a test. This store is down, so FailOpen runs the handler
+// without protection.
 func ExampleStore() {
-	store := &switchable{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), down: true}
+	store := &switchableStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), isDown: true}
 	opts := idempotency.Options{FailOpen: true, Logger: slog.New(slog.DiscardHandler)}
 	idem, err := idempotency.New(store, idempotency.SingleUser, opts)
 	if err != nil {
@@ -1456,10 +1464,10 @@ func ExampleStore() {
 	// attempt 0 e47137d2-7929-5e00-be29-51573412aa45
 }
 
-// A Store whose reply was lost hands over the claim that it may have granted. The middleware releases it, so that the key does not
-// stay blocked for a lease.
+// If the reply to Begin is lost, the Store returns the claim that may have been granted in a ClaimInDoubtError. The
+// middleware releases this claim, so that the key does not stay blocked for a lease.
 func ExampleClaimInDoubtError() {
-	idem, err := idempotency.New(&forgetful{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{})},
+	idem, err := idempotency.New(&replyLosingStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{})},
 		idempotency.SingleUser, idempotency.Options{Wait: time.Minute, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		log.Fatal(err)
@@ -1476,59 +1484,60 @@ func ExampleClaimInDoubtError() {
 	// 201
 }
 
-// forgetful is a Store whose first reply is lost.
-type forgetful struct {
+// replyLosingStore is a Store whose first reply to Begin is lost.
+type replyLosingStore struct {
 	idempotency.Store
-	begins int
+	beginCalls int
 }
 
-func (s *forgetful) Begin(
+func (s *replyLosingStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	record, claim, err := s.Store.Begin(ctx, key, request)
-	if s.begins++; s.begins == 1 && err == nil {
+	if s.beginCalls++; s.beginCalls == 1 && err == nil {
 		return idempotency.Record{}, nil, &idempotency.ClaimInDoubtError{Claim: claim, Err: errors.New("connection reset")}
 	}
 	return record, claim, err
 }
 
-// switchable is a Store that can be down.
-type switchable struct {
+// switchableStore is a Store whose Begin fails while isDown is set.
+type switchableStore struct {
 	idempotency.Store
-	down bool
+	isDown bool
 }
 
-func (s *switchable) Begin(
+func (s *switchableStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	if s.down {
+	if s.isDown {
 		return idempotency.Record{}, nil, errors.New("connection refused")
 	}
 	return s.Store.Begin(ctx, key, request)
 }
 
-// counted is a Store in front of another one. By Unwrap, As finds what the other Store can do, such as Resolve.
-type counted struct {
+// countingStore counts the calls to Begin. Because of Unwrap, As finds the interfaces of the inner Store, such as
+// Resolver.
+type countingStore struct {
 	idempotency.Store
-	begins atomic.Int64
+	beginCalls atomic.Int64
 }
 
-func (s *counted) Unwrap() idempotency.Store { return s.Store }
+func (s *countingStore) Unwrap() idempotency.Store { return s.Store }
 
-// Immediate says that counted itself waits for nothing.
-func (s *counted) Immediate() bool {
+// Immediate returns the answer of the inner Store, because countingStore itself waits for nothing.
+func (s *countingStore) Immediate() bool {
 	inner, ok := s.Store.(idempotency.Immediate)
 	return ok && inner.Immediate()
 }
 
-func (s *counted) Begin(
+func (s *countingStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	s.begins.Add(1)
+	s.beginCalls.Add(1)
 	return s.Store.Begin(ctx, key, request)
 }
 
-// A Key does not print what may be personal. Its digest is what stores use as their key.
+// A printed Key shows no personal data. Stores use the digest of a Key as their own key.
 func ExampleKey() {
 	key := idempotency.Key{User: "alice@example.com", Endpoint: "POST /payments", ID: "order-1"}
 	fmt.Println(strings.Contains(fmt.Sprintf("%+v", key), "alice"))
@@ -1540,7 +1549,7 @@ func ExampleKey() {
 	// false
 }
 
-// A store keeps a long part of a key in a shortened form. Bounded returns the key as the store has it.
+// Stores shorten the long parts of a key. Bounded returns the key in the form that stores keep.
 func ExampleKey_Bounded() {
 	key := idempotency.Key{User: "alice", Endpoint: "POST /" + strings.Repeat("a", 300), ID: "order-1"}
 	bounded := key.Bounded()
@@ -1548,7 +1557,7 @@ func ExampleKey_Bounded() {
 	// Output: 306 257 order-1
 }
 
-// Fields keep a header as text: one line for each value.
+// Fields hold a header as text, with one line for each value.
 func ExampleNewFields() {
 	fields := idempotency.NewFields(http.Header{
 		"Content-Type": {"application/json"},
@@ -1563,7 +1572,7 @@ func ExampleNewFields() {
 	// application/json
 }
 
-// A store reads fields that it has kept.
+// ParseFields reads stored fields, and reports damage.
 func ExampleParseFields() {
 	fields, err := idempotency.ParseFields("Content-Type: text/plain\n")
 	fmt.Println(fields.Header(), err)
@@ -1574,7 +1583,7 @@ func ExampleParseFields() {
 	// idempotency: the stored record cannot be read: the stored header has an empty or unfinished line
 }
 
-// A store of your own keeps an answer as bytes.
+// Your own store can keep an answer as bytes.
 func ExampleResponse() {
 	answer := idempotency.Response{
 		Status: http.StatusCreated,
@@ -1593,7 +1602,7 @@ func ExampleResponse() {
 	// Output: 201 /payments/1 paid
 }
 
-// The support asks what became of a key, and lets the operation run again.
+// Support staff look up the record of a key, and forget the record, so that the operation can run again.
 func ExampleInspector() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{})
@@ -1625,7 +1634,7 @@ func ExampleInspector() {
 	// true
 }
 
-// List shows the largest records, and how many there are of each state.
+// List returns the largest records, and the number of records in each state.
 func ExampleInspector_list() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{})
@@ -1637,7 +1646,7 @@ func ExampleInspector_list() {
 		key := idempotency.Key{User: "billing", Endpoint: "invoices", ID: id}
 		_, _, _ = runner.Do(ctx, key, nil, func(context.Context) (idempotency.Response, error) {
 			if answer == "" {
-				return idempotency.Response{}, errors.New("the printer is out of paper") // may be tried again
+				return idempotency.Response{}, errors.New("the printer is out of paper") // so a retry may run the work again
 			}
 			return idempotency.Response{Body: []byte(answer)}, nil
 		})
@@ -1655,7 +1664,7 @@ func ExampleInspector_list() {
 	// released: 1
 }
 
-// A program that is given a store tells whether handlers may have steps, and steps in transactions.
+// A program checks whether its store supports steps, and steps in transactions.
 func ExampleCheckpointer() {
 	var store idempotency.Store = idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	_, claim, err := store.Begin(context.Background(), idempotency.Key{User: "alice", ID: "1"},
@@ -1669,7 +1678,7 @@ func ExampleCheckpointer() {
 	// Output: steps: true in transactions: false
 }
 
-// A tool says whether its store lets operators end what was abandoned. Package resolve does it.
+// A tool checks whether operators can resolve abandoned operations in its store. Package resolve is such a tool.
 func ExampleResolver() {
 	var store idempotency.Inspector = idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	_, ok := store.(idempotency.Resolver)
@@ -1677,9 +1686,9 @@ func ExampleResolver() {
 	// Output: true
 }
 
-// A wrapper that only counts is no Resolver. The store behind it is.
+// countingStore is no Resolver, but its inner Store is. As finds the inner Store.
 func ExampleAs() {
-	store := &counted{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
+	store := &countingStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
 	_, direct := idempotency.Store(store).(idempotency.Resolver)
 	resolver, found := idempotency.As[idempotency.Resolver](store)
 	fmt.Println(direct, found)
@@ -1690,7 +1699,7 @@ func ExampleAs() {
 	// idempotency: no record of the key
 }
 
-// New reports the faults of the store's options together with its own.
+// New reports the faults of the store's options together with the faults of Options.
 func ExampleValidator() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: -1})
 	_, isValidator := idempotency.Store(store).(idempotency.Validator)
@@ -1703,8 +1712,8 @@ func ExampleValidator() {
 	// idempotency: MaxBody -1 is negative
 }
 
-// An access log says what became of each request. The log stands outside of the middleware, and puts an empty entry into the
-// context of the request. Observer and ErrorHandler fill the entry.
+// An access log contains the outcome of each request. accessLog is outside of the middleware, and puts an empty entry into
+// the context of the request. Observer and ErrorHandler fill the entry.
 func ExampleObserver_accessLog() {
 	opts := idempotency.Options{
 		Required: true,
@@ -1724,7 +1733,7 @@ func ExampleObserver_accessLog() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
+	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: removeTime}))
 	service := accessLog(logger, idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, "paid")
 	})))
@@ -1749,8 +1758,8 @@ func ExampleObserver_accessLog() {
 	// level=INFO msg="GET /payments"
 }
 
-// logEntry is what the middleware tells the access log of a request. The fields are atomic, because a handler may outlive the
-// request inside http.TimeoutHandler, and because an answer that is stored late has an event after the request.
+// logEntry holds the event and the code of a refusal for the access log. The fields are atomic, because a handler inside
+// http.TimeoutHandler may outlive the request, and because the event of a late answer comes after the request.
 type logEntry struct {
 	event   atomic.Pointer[idempotency.Event]
 	refusal atomic.Pointer[string]
@@ -1767,11 +1776,11 @@ func accessLog(logger *slog.Logger, next http.Handler) http.Handler {
 	})
 }
 
-// attributes returns the outcome, the ID of the operation, and the code of a refusal. A request that is not guarded has none of them.
+// attributes returns the outcome, the ID of the operation, and the code of a refusal. An unguarded request has no attributes.
 func (e *logEntry) attributes() (attrs []any) {
 	if event := e.event.Load(); event != nil {
 		attrs = append(attrs, slog.Any("outcome", event.Outcome))
-		if event.Operation != uuid.Nil { // the key is valid
+		if event.Operation != uuid.Nil { // Nil: without a valid key
 			attrs = append(attrs, slog.Any("operation", event.Operation))
 		}
 	}
@@ -1781,8 +1790,8 @@ func (e *logEntry) attributes() (attrs []any) {
 	return attrs
 }
 
-// withoutTime leaves the time out of a line.
-func withoutTime(_ []string, a slog.Attr) slog.Attr {
+// removeTime removes the time from a log line, so that the output of the example stays the same.
+func removeTime(_ []string, a slog.Attr) slog.Attr {
 	if a.Key == slog.TimeKey {
 		return slog.Attr{}
 	}
