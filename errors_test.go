@@ -20,7 +20,7 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-func TestUserFuncAnswersAsItLikes(t *testing.T) {
+func TestUserFuncChoosesItsAnswer(t *testing.T) {
 	t.Parallel()
 	down := &idempotency.Error{
 		Status: http.StatusServiceUnavailable, Title: "Authentication is down", RetryAfter: 2 * time.Second,
@@ -39,7 +39,7 @@ func TestUserFuncAnswersAsItLikes(t *testing.T) {
 					},
 				},
 			}.Guard(t, testservice.Echo)
-			for range 2 { // what the error handler edits is its own
+			for range 2 { // the second answer must not contain the edit of the error handler
 				got := svc.Call("k", "b")
 				require.Equal(t, http.StatusServiceUnavailable, got.Status)
 				require.Equal(t, "2", got.Header.Get("Retry-After"))
@@ -83,26 +83,26 @@ func TestErrorWithEmptyFields(t *testing.T) {
 	}
 }
 
-// ProblemBase is the address of every refusal that has a code, unless the refusal has a type of its own.
+// ProblemBase and the code form the type of a refusal, unless the refusal has its own type.
 func TestOptionProblemBase(t *testing.T) {
 	t.Parallel()
-	own := func(e idempotency.Error) idempotency.UserFunc {
+	refuseWith := func(e idempotency.Error) idempotency.UserFunc {
 		e.Status = http.StatusForbidden
 		return func(*http.Request) (string, error) { return "", &e }
 	}
 	const base = "https://api.example.com/problems/"
 	for _, row := range []struct {
-		name  string
-		user  idempotency.UserFunc
-		lines []string // of the key
-		want  string
+		name     string
+		user     idempotency.UserFunc
+		keyLines []string // of the header Idempotency-Key
+		wantType string
 	}{
 		{"key missing", nil, nil, base + "key-missing"},
 		{"key invalid", nil, []string{"a b"}, base + "key-invalid"},
 		{"key reused", nil, []string{"used"}, base + "key-reused"},
-		{"a code of the service", own(idempotency.Error{Code: "tenant-missing"}), []string{"k"}, base + "tenant-missing"},
-		{"no code", own(idempotency.Error{}), []string{"k"}, "about:blank"},
-		{"a type of the service", own(idempotency.Error{Type: "urn:x", Code: "tenant-missing"}), []string{"k"}, "urn:x"},
+		{"a code of the service", refuseWith(idempotency.Error{Code: "tenant-missing"}), []string{"k"}, base + "tenant-missing"},
+		{"no code", refuseWith(idempotency.Error{}), []string{"k"}, "about:blank"},
+		{"a type of the service", refuseWith(idempotency.Error{Type: "urn:x", Code: "tenant-missing"}), []string{"k"}, "urn:x"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
@@ -117,49 +117,49 @@ func TestOptionProblemBase(t *testing.T) {
 					ProblemBase: base, Required: true, ErrorHandler: handler,
 				}}.Guard(t, testservice.Echo)
 				svc.Call("used", "another body")
-				got := svc.Call("", "b", testservice.WithHeader("Idempotency-Key", row.lines...))
+				got := svc.Call("", "b", testservice.WithHeader("Idempotency-Key", row.keyLines...))
 				var problem struct{ Type string }
 				require.NoError(t, json.Unmarshal([]byte(got.Body), &problem), got.Body)
-				require.Equal(t, row.want, problem.Type)
+				require.Equal(t, row.wantType, problem.Type)
 			}
-			require.Equal(t, strings.TrimPrefix(row.want, "about:blank"), handled)
+			require.Equal(t, strings.TrimPrefix(row.wantType, "about:blank"), handled)
 		})
 	}
 }
 
 func TestUnknownUserIsChallenged(t *testing.T) {
 	t.Parallel()
-	nobody := func(*http.Request) (string, error) { return "", nil }
-	basic := func(*http.Request) (string, error) {
+	unknownUser := func(*http.Request) (string, error) { return "", nil }
+	askForBasic := func(*http.Request) (string, error) {
 		return "", &idempotency.Error{Status: http.StatusUnauthorized, Header: http.Header{"Www-Authenticate": {"Basic"}}}
 	}
-	outer := func(next http.Handler) http.Handler {
+	askOutside := func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header()["Www-Authenticate"] = []string{"Digest", "Negotiate"}
 			next.ServeHTTP(w, r)
 		})
 	}
 	for _, row := range []struct {
-		setup testservice.Setup
-		want  []string
+		setup          testservice.Setup
+		wantChallenges []string
 	}{
-		{testservice.Setup{User: nobody}, []string{"Bearer"}},
-		{testservice.Setup{User: nobody, Outer: outer}, []string{"Digest", "Negotiate"}},
-		{testservice.Setup{User: basic}, []string{"Basic"}},
-		{testservice.Setup{User: basic, Outer: outer}, []string{"Basic"}},
+		{testservice.Setup{User: unknownUser}, []string{"Bearer"}},
+		{testservice.Setup{User: unknownUser, Outer: askOutside}, []string{"Digest", "Negotiate"}},
+		{testservice.Setup{User: askForBasic}, []string{"Basic"}},
+		{testservice.Setup{User: askForBasic, Outer: askOutside}, []string{"Basic"}},
 	} {
 		got := row.setup.Guard(t, testservice.Echo).Call("k", "b")
 		require.Equal(t, http.StatusUnauthorized, got.Status)
-		require.Equal(t, row.want, got.Header.Values("WWW-Authenticate"))
+		require.Equal(t, row.wantChallenges, got.Header.Values("WWW-Authenticate"))
 	}
 }
 
 func TestOverloadAndConsumedBodyAreShown(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
-		err    error
-		status int
-		code   string
+		err        error
+		wantStatus int
+		wantCode   string
 	}{
 		{idempotency.ErrBodyConsumed, http.StatusInternalServerError, "body-consumed"},
 		{idempotency.ErrOverloaded, http.StatusServiceUnavailable, "overloaded"},
@@ -168,116 +168,125 @@ func TestOverloadAndConsumedBodyAreShown(t *testing.T) {
 		require.ErrorIs(t, refusal, row.err)
 		w := httptest.NewRecorder()
 		idempotency.WriteProblem(w, nil, refusal)
-		testservice.RequireProblem(t, testservice.Answer{Status: w.Code, Header: w.Header(), Body: w.Body.String()}, row.status, row.code)
+		got := testservice.Answer{Status: w.Code, Header: w.Header(), Body: w.Body.String()}
+		testservice.RequireProblem(t, got, row.wantStatus, row.wantCode)
 	}
 }
 
-// What a detail says is true in each situation that leads to it. It claims no more than is known: a client that took "nothing
-// was executed" for the truth would send the request under a new key.
+// The detail of a refusal must be true in each situation, and must not claim more than the Middleware knows, because a client
+// that believes "Nothing was executed" sends the request again with a new key.
 func TestDetailsAreTrue(t *testing.T) {
 	t.Parallel()
 	const (
-		nothing   = "Nothing was executed"
-		notThis   = "This attempt was not executed"
-		mayRun    = "This attempt was not executed, because an earlier one may still be running. Retry later with the same key to learn what became of it."
-		lost      = "This attempt has lost its claim to the key, so its answer does not count. Retry later with the same key."
-		noResult  = "This attempt was not executed, because an earlier one ended without a known result. Find out what became of it before using a new key."
-		storeDown = "This attempt was not executed; an earlier one may have been. Retry later with the same key, not with a new one."
-		unread    = "Whether this request was executed is not known here, because its record cannot be read."
-		before    = "The request was executed before and is not executed again"
+		nothingExecuted = "Nothing was executed"
+		notExecuted     = "This attempt was not executed"
+		mayRun          = "This attempt was not executed, because an earlier one may still be running. " +
+			"Retry later with the same key to learn what became of it."
+		claimLost = "This attempt has lost its claim to the key, so its answer does not count. " +
+			"Retry later with the same key."
+		noResult = "This attempt was not executed, because an earlier one ended without a known result. " +
+			"Find out what became of it before using a new key."
+		storeDown      = "This attempt was not executed; an earlier one may have been. Retry later with the same key, not with a new one."
+		unreadable     = "Whether this request was executed is not known here, because its record cannot be read."
+		executedBefore = "The request was executed before and is not executed again"
 	)
-	refuse := idempotency.Options{Abandoned: idempotency.Refuse}
-	leaseOver := func() { time.Sleep(time.Minute) }
-	does := func(what string) testservice.Edit { return testservice.WithHeader("X-Does", what) }
-	again := func(svc *testservice.Service) testservice.Answer { return svc.Call("k", "b") }
-	after := func(what string, pause func()) func(*testservice.Service) testservice.Answer {
+	refuse := testservice.Setup{Opts: idempotency.Options{Abandoned: idempotency.Refuse}}
+	awaitLeaseEnd := func() { time.Sleep(time.Minute) }
+	withAction := func(action string) testservice.Edit { return testservice.WithHeader("X-Action", action) } // of the handler
+	callWith := func(key, body string) func(*testservice.Service) testservice.Answer {
+		return func(svc *testservice.Service) testservice.Answer { return svc.Call(key, body) }
+	}
+	callAgain := callWith("k", "b")
+	callAfter := func(action string, pause func()) func(*testservice.Service) testservice.Answer {
 		return func(svc *testservice.Service) testservice.Answer {
 			func() {
 				defer func() { _ = recover() }()
-				svc.Call("k", "b", does(what))
+				svc.Call("k", "b", withAction(action))
 			}()
 			pause()
-			return again(svc)
+			return callAgain(svc)
 		}
 	}
-	atOnce := func() {}
-	begins := func(on testservice.Hook) *testservice.SpyStore {
+	withoutPause := func() {}
+	withBegin := func(hook testservice.Hook) testservice.Setup {
 		store := testservice.NewSpyStore()
-		store.OnBegin = on
-		return store
+		store.OnBegin = hook
+		return testservice.Setup{Store: store}
 	}
-	completes := func(err error) *testservice.SpyStore {
+	withComplete := func(err error) testservice.Setup {
 		store := testservice.NewSpyStore()
 		store.OnComplete = testservice.Failing(testservice.Always, err)
-		return store
+		return testservice.Setup{Store: store}
 	}
-	then := func(err error) testservice.Hook { // the first claim is granted
-		return func(_ context.Context, n int64, step func() error) error {
+	failAfterFirst := func(err error) testservice.Setup { // the store grants the first claim
+		return withBegin(func(_ context.Context, n int64, step func() error) error {
 			if n > 1 {
 				return fmt.Errorf("store: %w", err)
 			}
 			return step()
-		}
+		})
 	}
 	for name, row := range map[string]struct {
-		setup  testservice.Setup
-		play   func(*testservice.Service) testservice.Answer // returns the refusal
-		title  string
-		detail string // or its beginning
+		setup          testservice.Setup
+		provokeRefusal func(*testservice.Service) testservice.Answer
+		wantTitle      string // empty: any
+		wantDetail     string // or the beginning
 	}{
 		"an attempt runs": {testservice.Setup{}, func(svc *testservice.Service) testservice.Answer {
-			go svc.Call("k", "b", does("wait"))
+			go svc.Call("k", "b", withAction("wait"))
 			synctest.Wait()
-			return again(svc)
+			return callAgain(svc)
 		}, "A request with this idempotency key may be in progress", mayRun},
 		"the process died": {testservice.Setup{}, func(svc *testservice.Service) testservice.Answer {
 			testservice.Crash(t, svc, "k", "b", time.Minute)
-			return again(svc)
+			return callAgain(svc)
 		}, "A request with this idempotency key may be in progress", mayRun},
-		"the handler panicked":                  {testservice.Setup{Opts: refuse}, after("panic", atOnce), "", mayRun},
-		"the handler panicked, lease over":      {testservice.Setup{Opts: refuse}, after("panic", leaseOver), "", noResult},
-		"the handler does not know":             {testservice.Setup{Opts: refuse}, after("unknown", atOnce), "", mayRun},
-		"the handler does not know, lease over": {testservice.Setup{Opts: refuse}, after("unknown", leaseOver), "", noResult},
-		"the claim came too late": {testservice.Setup{Store: begins(func(_ context.Context, _ int64, step func() error) error {
+		"the handler panicked":                      {refuse, callAfter("panic", withoutPause), "", mayRun},
+		"the handler panicked, lease lapsed":        {refuse, callAfter("panic", awaitLeaseEnd), "", noResult},
+		"the handler decides Unknown":               {refuse, callAfter("unknown", withoutPause), "", mayRun},
+		"the handler decides Unknown, lease lapsed": {refuse, callAfter("unknown", awaitLeaseEnd), "", noResult},
+		"the claim arrives after its lease": {withBegin(func(_ context.Context, _ int64, step func() error) error {
 			defer time.Sleep(time.Minute)
 			return step()
-		})}, again, "A request with this idempotency key may be in progress", lost},
-		"another attempt took over": {testservice.Setup{Store: completes(idempotency.ErrClaimLost)}, again, "", lost},
-		"the store is down":         {testservice.Setup{Store: begins(testservice.Failing(testservice.Always, testservice.ErrDown))}, again, "", storeDown},
-		"the store is full":         {testservice.Setup{Store: begins(then(idempotency.ErrStoreFull))}, after("", atOnce), "", storeDown},
-		"no connection is free":     {testservice.Setup{Store: begins(then(idempotency.ErrStoreBusy))}, after("", atOnce), "", storeDown},
-		"the store broke down":      {testservice.Setup{Store: begins(then(testservice.ErrDown))}, after("", atOnce), "", storeDown},
-		"the record is damaged":     {testservice.Setup{Store: begins(then(idempotency.ErrRecordInvalid))}, after("", atOnce), "", unread},
-		"the user has no room":      {testservice.Setup{Store: begins(then(idempotency.ErrUserQuota))}, after("", atOnce), "", notThis},
-		"the answer was a secret":   {testservice.Setup{}, after("tombstone", atOnce), "", before},
-		"a right was withdrawn": {testservice.Setup{Opts: idempotency.Options{
+		}), callAgain, "A request with this idempotency key may be in progress", claimLost},
+		"another attempt took over":         {withComplete(idempotency.ErrClaimLost), callAgain, "", claimLost},
+		"the store is down":                 {withBegin(testservice.Failing(testservice.Always, testservice.ErrDown)), callAgain, "", storeDown},
+		"the store is full":                 {failAfterFirst(idempotency.ErrStoreFull), callAfter("", withoutPause), "", storeDown},
+		"no connection is free":             {failAfterFirst(idempotency.ErrStoreBusy), callAfter("", withoutPause), "", storeDown},
+		"the store goes down after a claim": {failAfterFirst(testservice.ErrDown), callAfter("", withoutPause), "", storeDown},
+		"the record is damaged":             {failAfterFirst(idempotency.ErrRecordInvalid), callAfter("", withoutPause), "", unreadable},
+		"the user has no room":              {failAfterFirst(idempotency.ErrUserQuota), callAfter("", withoutPause), "", notExecuted},
+		"the handler decides Tombstone":     {testservice.Setup{}, callAfter("tombstone", withoutPause), "", executedBefore},
+		"the replay is refused": {testservice.Setup{Opts: idempotency.Options{
 			Replay: func(*http.Request, *idempotency.Response) error { return testservice.ErrDown },
-		}}, after("", atOnce), "", before},
+		}}, callAfter("", withoutPause), "", executedBefore},
 		"the key has another body": {testservice.Setup{}, func(svc *testservice.Service) testservice.Answer {
-			again(svc)
+			callAgain(svc)
 			return svc.Call("k", "another")
 		}, "", "This key was sent before with another request. This request was not executed."},
-		"no key":      {testservice.Setup{Opts: idempotency.Options{Required: true}}, func(svc *testservice.Service) testservice.Answer { return svc.Call("", "b") }, "", "This request must carry"},
-		"a wrong key": {testservice.Setup{}, func(svc *testservice.Service) testservice.Answer { return svc.Call("k k", "b") }, "", nothing},
-		"a long body": {testservice.Setup{Opts: idempotency.Options{MaxBody: 1}}, func(svc *testservice.Service) testservice.Answer { return svc.Call("k", "bb") }, "", nothing},
-		"a broken body": {testservice.Setup{Opts: idempotency.Options{Fingerprint: fingerprint.JSON}}, func(svc *testservice.Service) testservice.Answer {
+		"no key":      {testservice.Setup{Opts: idempotency.Options{Required: true}}, callWith("", "b"), "", "This request must carry"},
+		"a wrong key": {testservice.Setup{}, callWith("k k", "b"), "", nothingExecuted},
+		"a long body": {testservice.Setup{Opts: idempotency.Options{MaxBody: 1}}, callWith("k", "bb"), "", nothingExecuted},
+		"a broken body": {testservice.Setup{
+			Opts: idempotency.Options{Fingerprint: fingerprint.JSON},
+		}, func(svc *testservice.Service) testservice.Answer {
 			return svc.Call("k", "{", testservice.WithHeader("Content-Type", "application/json"))
-		}, "", notThis},
-		"nobody": {testservice.Setup{User: func(*http.Request) (string, error) { return "", nil }}, again, "", notThis},
-		"a body that was read": {testservice.Setup{Outer: func(next http.Handler) http.Handler {
+		}, "", notExecuted},
+		"the user is unknown": {testservice.Setup{User: func(*http.Request) (string, error) { return "", nil }}, callAgain, "", notExecuted},
+		"outer middleware has read the body": {testservice.Setup{Outer: func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				_, _ = io.Copy(io.Discard, r.Body)
 				next.ServeHTTP(w, r)
 			})
-		}}, again, "", "This is a fault of the server: something else has read the request body"},
+		}}, callAgain, "", "This is a fault of the server: something else has read the request body"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var ran bool // for the last request
+				var ran bool // whether the handler has run for the last request
 				end := make(chan struct{})
 				svc := row.setup.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 					ran = true
-					switch r.Header.Get("X-Does") {
+					switch r.Header.Get("X-Action") {
 					case "panic":
 						panic("boom")
 					case "wait":
@@ -293,22 +302,22 @@ func TestDetailsAreTrue(t *testing.T) {
 					ran = false
 					handler.ServeHTTP(w, r)
 				})
-				refused := row.play(svc)
-				ranThis, ranEver := ran, svc.Runs.Load() > 0
+				refused := row.provokeRefusal(svc)
+				ranForLast, ranAtAll := ran, svc.Runs.Load() > 0
 				close(end)
 				synctest.Wait()
 
 				var p testservice.Problem
 				require.NoError(t, json.Unmarshal([]byte(refused.Body), &p), refused.Body)
-				require.True(t, strings.HasPrefix(p.Detail, row.detail), p.Detail)
-				require.Contains(t, []string{"", p.Title}, row.title)
-				require.False(t, ranEver && strings.Contains(p.Detail, nothing), p.Detail)
-				require.False(t, ranThis && strings.Contains(p.Detail, "not executed"), p.Detail)
-				require.False(t, !ranEver && strings.Contains(p.Detail, "executed before"), p.Detail)
+				require.True(t, strings.HasPrefix(p.Detail, row.wantDetail), p.Detail)
+				require.Contains(t, []string{"", p.Title}, row.wantTitle)
+				require.False(t, ranAtAll && strings.Contains(p.Detail, nothingExecuted), p.Detail)
+				require.False(t, ranForLast && strings.Contains(p.Detail, "not executed"), p.Detail)
+				require.False(t, !ranAtAll && strings.Contains(p.Detail, "executed before"), p.Detail)
 			})
 		})
 	}
-	require.Contains(t, idempotency.RefusalFor(idempotency.ErrOverloaded).Detail, notThis)
+	require.Contains(t, idempotency.RefusalFor(idempotency.ErrOverloaded).Detail, notExecuted)
 	for _, err := range []error{idempotency.ErrRecordInvalid, idempotency.ErrStoreFull, idempotency.ErrStoreBusy, testservice.ErrDown} {
 		require.ErrorIs(t, idempotency.RefusalFor(err), idempotency.ErrUnavailable)
 		require.ErrorIs(t, idempotency.RefusalFor(err), err)
