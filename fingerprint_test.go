@@ -24,14 +24,14 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-const js = "application/json"
+const mediaTypeJSON = "application/json"
 
-// content is what a fingerprint is made of.
-type content struct{ query, media, body string }
+// requestContent holds the parts of a request that make its fingerprint.
+type requestContent struct{ query, mediaType, body string }
 
-func (c content) fingerprint(f idempotency.FingerprintFunc) (idempotency.Fingerprint, error) {
+func (c requestContent) computeFingerprint(f idempotency.FingerprintFunc) (idempotency.Fingerprint, error) {
 	r := httptest.NewRequest(http.MethodPost, "/payments?"+c.query, nil)
-	r.Header.Set("Content-Type", c.media)
+	r.Header.Set("Content-Type", c.mediaType)
 	r.Header.Set("Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	return f(r, []byte(c.body))
 }
@@ -40,59 +40,63 @@ func TestFingerprints(t *testing.T) {
 	t.Parallel()
 	raw := idempotency.FingerprintRaw
 	for _, row := range []struct {
-		name string
-		f    idempotency.FingerprintFunc
-		a, b content
-		same bool
+		name          string
+		function      idempotency.FingerprintFunc
+		first, second requestContent
+		wantSame      bool
 	}{
-		{"equal", raw, content{"q=1", "text/plain", "b"}, content{"q=1", "text/plain", "b"}, true},
-		{"other body", raw, content{"", "", "b"}, content{"", "", "c"}, false},
-		{"other query", raw, content{"amount=1", "", ""}, content{"amount=100", "", ""}, false},
-		{"other media type", raw, content{"", "text/plain", "b"}, content{"", "text/html", "b"}, false},
-		{"other parameters", raw, content{"", "text/plain; charset=utf-8", "b"},
-			content{"", "Text/Plain ;charset=UTF-8", "b"}, true},
-		{"bytes moved from query to body", raw, content{"ab", "", "c"}, content{"a", "", "bc"}, false},
-		{"bytes moved from type to body", raw, content{"", "a/b", "c"}, content{"", "a/", "bc"}, false},
-		{"white space, raw", raw, content{"", js, `{"a":1}`}, content{"", js, `{"a": 1}`}, false},
-		{"start, raw", raw, content{"", "multipart/related; boundary=x; start=a", "--x--"}, content{"", "multipart/related; boundary=x; start=b", "--x--"}, false},
-		{"boundary, raw", raw, content{"", "multipart/mixed; boundary=x", "--x--y--"}, content{"", "multipart/mixed; boundary=y", "--x--y--"}, false},
+		{"equal", raw, requestContent{"q=1", "text/plain", "b"}, requestContent{"q=1", "text/plain", "b"}, true},
+		{"other body", raw, requestContent{"", "", "b"}, requestContent{"", "", "c"}, false},
+		{"other query", raw, requestContent{"amount=1", "", ""}, requestContent{"amount=100", "", ""}, false},
+		{"other media type", raw, requestContent{"", "text/plain", "b"}, requestContent{"", "text/html", "b"}, false},
+		{"other parameters", raw, requestContent{"", "text/plain; charset=utf-8", "b"},
+			requestContent{"", "Text/Plain ;charset=UTF-8", "b"}, true},
+		{"bytes moved from query to body", raw, requestContent{"ab", "", "c"}, requestContent{"a", "", "bc"}, false},
+		{"bytes moved from type to body", raw, requestContent{"", "a/b", "c"}, requestContent{"", "a/", "bc"}, false},
+		{"white space, raw", raw, requestContent{"", mediaTypeJSON, `{"a":1}`}, requestContent{"", mediaTypeJSON, `{"a": 1}`}, false},
+		{"start, raw", raw,
+			requestContent{"", "multipart/related; boundary=x; start=a", "--x--"},
+			requestContent{"", "multipart/related; boundary=x; start=b", "--x--"}, false},
+		{"boundary, raw", raw,
+			requestContent{"", "multipart/mixed; boundary=x", "--x--y--"},
+			requestContent{"", "multipart/mixed; boundary=y", "--x--y--"}, false},
 	} {
-		a, err := row.a.fingerprint(row.f)
+		first, err := row.first.computeFingerprint(row.function)
 		require.NoError(t, err, row.name)
-		b, err := row.b.fingerprint(row.f)
+		second, err := row.second.computeFingerprint(row.function)
 		require.NoError(t, err, row.name)
-		require.Equal(t, row.same, a == b, row.name)
-		require.NotZero(t, a)
+		require.Equal(t, row.wantSame, first == second, row.name)
+		require.NotZero(t, first)
 	}
 }
 
-// A fingerprint is compared with those that other releases of this package have stored.
+// FingerprintRaw must always return the same fingerprints, because a store has fingerprints of other releases of this package.
 func TestFingerprintsAreFrozen(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
-		want string
-		f    idempotency.FingerprintFunc
-		c    content
+		want     string
+		function idempotency.FingerprintFunc
+		request  requestContent
 	}{
 		{"16779a4f55a369c0880d6d27ce59e9040be1843b6ced90c3950279fe4aa431ec",
-			idempotency.FingerprintRaw, content{"q=1", "text/plain; charset=utf-8", "hello"}},
+			idempotency.FingerprintRaw, requestContent{"q=1", "text/plain; charset=utf-8", "hello"}},
 	} {
-		got, err := row.c.fingerprint(row.f)
+		got, err := row.request.computeFingerprint(row.function)
 		require.NoError(t, err)
 		require.Equal(t, row.want, got.String())
 	}
 }
 
-// Outer middleware that reads the body leaves nothing that tells one request from another. To guess would answer a
-// payment of 900 with that of 100.
-func TestBodyThatSomebodyElseHasRead(t *testing.T) {
+// If outer middleware has read the body, the Middleware cannot compare the request with an earlier request, and refuses the
+// request. A guess could answer a payment of 900 with the answer to a payment of 100.
+func TestBodyReadByOuterMiddleware(t *testing.T) {
 	t.Parallel()
 	form := url.Values{"csrf": {"ok"}, "amount": {"900"}}.Encode()
 	multipart := "--x\r\nContent-Disposition: form-data; name=\"amount\"\r\n\r\n900\r\n--x--\r\n"
 	for name, test := range map[string]struct {
-		media, body string
-		read        func(*http.Request)
-		consumed    bool
+		mediaType, body string
+		readOutside     func(*http.Request)
+		wantRefusal     bool
 	}{
 		"form": {"application/x-www-form-urlencoded", form, func(r *http.Request) { r.PostFormValue("csrf") }, true},
 		"form of unknown length": {"application/x-www-form-urlencoded", form, func(r *http.Request) {
@@ -113,18 +117,18 @@ func TestBodyThatSomebodyElseHasRead(t *testing.T) {
 			body, _ := io.ReadAll(r.Body)
 			r.Body = io.NopCloser(strings.NewReader(string(body)))
 		}, false},
-		"no form, but asked for": {"application/json", "900", func(r *http.Request) { r.PostFormValue("csrf") }, false},
-		"query, and no body":     {"", "", func(r *http.Request) { r.FormValue("csrf") }, false},
-		"nothing":                {"text/plain", "900", func(*http.Request) {}, false},
+		"form value of a body that is no form":  {"application/json", "900", func(r *http.Request) { r.PostFormValue("csrf") }, false},
+		"form value of a query, without a body": {"", "", func(r *http.Request) { r.FormValue("csrf") }, false},
+		"unread body":                           {"text/plain", "900", func(*http.Request) {}, false},
 	} {
 		svc := testservice.Setup{Outer: func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				test.read(r)
+				test.readOutside(r)
 				next.ServeHTTP(w, r)
 			})
 		}}.Serve(t, testservice.Echo)
-		got := svc.Post("k", test.body, testservice.WithHeader("Content-Type", test.media))
-		if !test.consumed {
+		got := svc.Post("k", test.body, testservice.WithHeader("Content-Type", test.mediaType))
+		if !test.wantRefusal {
 			require.Equal(t, http.StatusCreated, got.Status, name)
 			require.Equal(t, test.body, got.Body, name)
 			continue
@@ -135,10 +139,10 @@ func TestBodyThatSomebodyElseHasRead(t *testing.T) {
 	}
 }
 
-// What a request announces costs its sender nothing, so it must not cost the server memory.
+// A large Content-Length costs the client nothing, so the server must not allocate memory for a body that has not arrived.
 func TestAnnouncedBodyTakesNoMemory(t *testing.T) {
 	const requests, announced = 64, 1 << 20
-	reading := make(chan struct{}, requests)
+	firstReads := make(chan struct{}, requests)
 	svc := testservice.Setup{}.Guard(t, testservice.Echo)
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -146,13 +150,13 @@ func TestAnnouncedBodyTakesNoMemory(t *testing.T) {
 	var group sync.WaitGroup
 	end := make(chan struct{})
 	for range requests {
-		r := httptest.NewRequest(http.MethodPost, "/payments", &slowBody{reading, end})
+		r := httptest.NewRequest(http.MethodPost, "/payments", &slowBody{firstReads, end})
 		r.ContentLength = announced
 		r.Header.Set("Idempotency-Key", "k")
 		group.Go(func() { svc.Handler.ServeHTTP(httptest.NewRecorder(), r) })
 	}
 	for range requests {
-		<-reading
+		<-firstReads
 	}
 	runtime.ReadMemStats(&after)
 	close(end)
@@ -160,16 +164,17 @@ func TestAnnouncedBodyTakesNoMemory(t *testing.T) {
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(requests*announced/8))
 }
 
-// slowBody has one byte, and says that it waits for more.
+// slowBody sends one byte, after a signal to firstRead. The next Read waits for end, and fails. If firstRead is nil, the first
+// Read does so.
 type slowBody struct {
-	reading chan<- struct{}
-	end     <-chan struct{}
+	firstRead chan<- struct{}
+	end       <-chan struct{}
 }
 
 func (b *slowBody) Read(p []byte) (int, error) {
-	if b.reading != nil {
-		b.reading <- struct{}{}
-		b.reading = nil
+	if b.firstRead != nil {
+		b.firstRead <- struct{}{}
+		b.firstRead = nil
 		return copy(p, "x"), nil
 	}
 	<-b.end
@@ -191,26 +196,26 @@ func TestBodyThatArrivesInPieces(t *testing.T) {
 	}
 }
 
-// Whatever bodies are in memory, their buffers have no more bytes than the budget: also if a buffer has served a larger body
-// before, and if hardly anything of a body has arrived.
+// The buffers of all bodies in memory stay within the budget, even if a buffer has served a larger body before, and if only
+// a small part of a body has arrived.
 func TestBudgetOfBodies(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		announced int64 // -1: nothing
-		size      int   // of what arrives before the client falls silent
-		fit       int   // as many are in memory together
+		announcedLength int64 // -1: unknown
+		sentBytes       int   // the client sends no more
+		wantInMemory    int   // how many such bodies the budget admits
 	}{
-		"announced":             {100, 1, 520},
-		"not announced":         {-1, 1, 520},
-		"a full buffer":         {512, 512, 520},
-		"more than that":        {-1, 513, 260},
-		"large, not announced":  {-1, 40_000, 4},
-		"large":                 {50_000, 40_000, 4},
-		"large, hardly arrived": {200_000, 1, 8},
-		"the largest":           {256 << 10, 256 << 10, 1},
+		"announced":                   {100, 1, 520},
+		"not announced":               {-1, 1, 520},
+		"a full buffer":               {512, 512, 520},
+		"one byte more than a buffer": {-1, 513, 260},
+		"large, not announced":        {-1, 40_000, 4},
+		"large":                       {50_000, 40_000, 4},
+		"large, one byte has arrived": {200_000, 1, 8},
+		"the largest":                 {256 << 10, 256 << 10, 1},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			const largest, budget = 256 << 10, 260 << 10 // so that some have room only at first
+			const largest, budget = 256 << 10, 260 << 10 // some bodies fit only until their buffers grow
 			opts := idempotency.Options{MaxBody: largest, MaxBodies: budget, MaxUserBodies: budget}
 			svc := testservice.Setup{Opts: opts}.Guard(t, testservice.Echo)
 			end := make(chan struct{})
@@ -228,55 +233,55 @@ func TestBudgetOfBodies(t *testing.T) {
 				synctest.Wait()
 				return body
 			}
-			for range 3 { // there are buffers that have served large bodies
+			for range 3 { // so that there are buffers that have served large bodies
 				send(-1, largest)
 				close(end)
 				group.Wait()
 				end = make(chan struct{})
 			}
-			var held []*silentBody
+			var inMemory []*silentBody
 			capacity := 0
-			for len(held) <= test.fit {
-				body := send(test.announced, test.size)
+			for len(inMemory) <= test.wantInMemory {
+				body := send(test.announcedLength, test.sentBytes)
 				if body.status != 0 {
 					require.Equal(t, http.StatusServiceUnavailable, body.status, name)
 					break
 				}
-				held = append(held, body)
-				capacity += body.capacity
+				inMemory = append(inMemory, body)
+				capacity += body.bufferCapacity
 			}
 			close(end)
 			group.Wait()
-			require.Len(t, held, test.fit, name)
+			require.Len(t, inMemory, test.wantInMemory, name)
 			require.LessOrEqual(t, capacity, budget, name)
 			require.Zero(t, svc.Middleware.UsersCounted(), name)
 		})
 	}
 }
 
-// silentBody is the body of a client that sends text, and then nothing before end is closed.
+// silentBody is the body of a client that sends text, and then nothing until end is closed.
 type silentBody struct {
-	text     string
-	read     int
-	end      <-chan struct{}
-	capacity int // of the buffer that it is read into
-	status   int // of the answer
+	text           string
+	readBytes      int
+	end            <-chan struct{}
+	bufferCapacity int // of the buffer that the Middleware reads into
+	status         int // of the answer
 }
 
 func (b *silentBody) Read(p []byte) (int, error) {
-	if b.read < len(b.text) || b.read == 0 || cap(p) > 1 { // else it is the byte behind a full buffer
-		b.capacity = b.read + cap(p)
+	if b.readBytes < len(b.text) || b.readBytes == 0 || cap(p) > 1 { // otherwise p is the byte behind a full buffer
+		b.bufferCapacity = b.readBytes + cap(p)
 	}
-	if b.read == len(b.text) {
+	if b.readBytes == len(b.text) {
 		<-b.end
 		return 0, io.EOF
 	}
-	n := copy(p, b.text[b.read:])
-	b.read += n
+	n := copy(p, b.text[b.readBytes:])
+	b.readBytes += n
 	return n, nil
 }
 
-// The buffers of huge bodies serve no other request, so they need not have a power of two.
+// The buffer of a huge body has the size of the body instead of a power of two, because no other request reuses the buffer.
 func TestHugeBodyHasABufferOfItsSize(t *testing.T) {
 	t.Parallel()
 	const size = 3_000_000
@@ -286,11 +291,13 @@ func TestHugeBodyHasABufferOfItsSize(t *testing.T) {
 	r := httptest.NewRequest(http.MethodPost, "/payments", body)
 	r.ContentLength = size
 	r.Header.Set("Idempotency-Key", "k")
-	testservice.Setup{Opts: idempotency.Options{MaxBody: 2 * size}}.Guard(t, testservice.Echo).Handler.ServeHTTP(httptest.NewRecorder(), r)
-	require.Equal(t, size, body.capacity)
+	svc := testservice.Setup{Opts: idempotency.Options{MaxBody: 2 * size}}.Guard(t, testservice.Echo)
+	svc.Handler.ServeHTTP(httptest.NewRecorder(), r)
+	require.Equal(t, size, body.bufferCapacity)
 }
 
-func TestWhateverEndsARequestGivesItsBodyBack(t *testing.T) {
+// Each end of a request gives the room of the body back to the budget: an answer, a refusal, and a body that breaks off.
+func TestEachEndOfARequestFreesItsBody(t *testing.T) {
 	t.Parallel()
 	svc := testservice.Setup{Opts: idempotency.Options{MaxBody: 512, MaxBodies: 512}}.Guard(t, testservice.Echo)
 	for range 5 {
@@ -309,14 +316,16 @@ func TestWhateverEndsARequestGivesItsBodyBack(t *testing.T) {
 
 func TestBudgetHasRoomForOneBody(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct{ maxBody, least int64 }{{1, 512}, {512, 512}, {513, 1024}, {1 << 20, 1 << 20}, {3_000_000, 3_000_000}} {
+	for _, test := range []struct{ maxBody, leastBudget int64 }{
+		{1, 512}, {512, 512}, {513, 1024}, {1 << 20, 1 << 20}, {3_000_000, 3_000_000},
+	} {
 		_, err := idempotency.New(testservice.NewSpyStore(), idempotency.SingleUser,
-			idempotency.Options{MaxBody: test.maxBody, MaxBodies: test.least - 1})
+			idempotency.Options{MaxBody: test.maxBody, MaxBodies: test.leastBudget - 1})
 		require.ErrorContains(t, err, "MaxBodies")
 		_, err = idempotency.New(testservice.NewSpyStore(), idempotency.SingleUser,
-			idempotency.Options{MaxBody: test.maxBody, MaxUserBodies: test.least - 1})
+			idempotency.Options{MaxBody: test.maxBody, MaxUserBodies: test.leastBudget - 1})
 		require.ErrorContains(t, err, "MaxUserBodies")
-		opts := idempotency.Options{MaxBody: test.maxBody, MaxBodies: test.least}
+		opts := idempotency.Options{MaxBody: test.maxBody, MaxBodies: test.leastBudget}
 		for _, announced := range []int64{-1, test.maxBody} {
 			svc := testservice.Setup{Opts: opts}.Guard(t, func(http.ResponseWriter, *http.Request) {})
 			got := svc.Call("k", strings.Repeat("x", int(test.maxBody)), func(r *http.Request) { r.ContentLength = announced })
@@ -325,21 +334,22 @@ func TestBudgetHasRoomForOneBody(t *testing.T) {
 	}
 }
 
-// A client that reads its answer slowly holds no room for the bodies of others: its own has left the budget by then.
+// A body leaves the budget before the answer is sent, so a client that reads the answer slowly takes no room from the bodies
+// of other clients.
 func TestBodyLeavesTheBudgetBeforeTheAnswerGoesOut(t *testing.T) {
 	t.Parallel()
 	const size = 512
 	body, other := strings.Repeat("x", size), strings.Repeat("y", size)
 	for name, test := range map[string]struct {
-		key, body string // of the request whose answer is read slowly
-		status    int
+		key, body  string // of the request whose answer the client reads slowly
+		wantStatus int
 	}{
-		"first answer":                 {"first", body, http.StatusCreated},
-		"answer that no retry gets":    {"busy", body, http.StatusServiceUnavailable},
-		"replay":                       {"known", body, http.StatusCreated},
-		"replay that is not allowed":   {"denied", body, http.StatusForbidden},
-		"key of another request":       {"known", other, http.StatusConflict},
-		"body that cannot be received": {"torn", "", http.StatusBadRequest},
+		"first answer":              {"first", body, http.StatusCreated},
+		"answer that is not stored": {"busy", body, http.StatusServiceUnavailable},
+		"replay":                    {"known", body, http.StatusCreated},
+		"refused replay":            {"denied", body, http.StatusForbidden},
+		"key of another request":    {"known", other, http.StatusConflict},
+		"body that breaks off":      {"torn", "", http.StatusBadRequest},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			opts := idempotency.Options{MaxBody: size, MaxBodies: size}
@@ -360,7 +370,7 @@ func TestBodyLeavesTheBudgetBeforeTheAnswerGoesOut(t *testing.T) {
 			})
 			svc.Call("known", body)
 			svc.Call("denied", body)
-			w := &slowClient{ResponseRecorder: httptest.NewRecorder(), reads: make(chan struct{})}
+			w := &slowClient{ResponseRecorder: httptest.NewRecorder(), startReading: make(chan struct{})}
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -373,66 +383,67 @@ func TestBodyLeavesTheBudgetBeforeTheAnswerGoesOut(t *testing.T) {
 			}()
 			synctest.Wait()
 			meanwhile := svc.Call("other", other)
-			close(w.reads)
+			close(w.startReading)
 			<-done
-			require.Equal(t, test.status, w.Code, name)
+			require.Equal(t, test.wantStatus, w.Code, name)
 			require.Equal(t, http.StatusCreated, meanwhile.Status, "%s: %s", name, meanwhile.Body)
 			require.Zero(t, svc.Middleware.UsersCounted(), name)
 		})
 	}
 }
 
-// slowClient is a client that takes nothing of the body of its answer before it reads.
+// slowClient reads the body of its answer after startReading is closed.
 type slowClient struct {
 	*httptest.ResponseRecorder
-	reads chan struct{}
+	startReading chan struct{}
 }
 
 func (c *slowClient) Write(p []byte) (int, error) {
-	<-c.reads
+	<-c.startReading
 	return c.ResponseRecorder.Write(p)
 }
 
-// lateBody is a body whose last byte does not come before end is closed.
-func lateBody(size int, end <-chan struct{}) testservice.Edit {
+// withLateBody returns an Edit that gives a request a body of size bytes. The last byte never arrives, because the body
+// breaks off when end is closed.
+func withLateBody(size int, end <-chan struct{}) testservice.Edit {
 	return func(r *http.Request) {
 		r.ContentLength = int64(size)
 		r.Body = io.NopCloser(io.MultiReader(strings.NewReader(strings.Repeat("x", size-1)), &slowBody{end: end}))
 	}
 }
 
-// Whoever sends bodies slowly uses up a share of the budget, not all of it.
+// A user who sends bodies slowly fills only a share of the budget, and leaves the rest for other users.
 func TestBodiesOfOneUserLeaveRoomForOthers(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		maxBody, maxBodies, maxUserBodies int64
-		held                              int  // small bodies, in buffers of 512 bytes, that one user may have in memory
-		full                              bool // nobody else may have any then
+		wantInMemory                      int  // small bodies of a single user, in buffers of 512 bytes
+		isBudgetFull                      bool // other users have no room then
 	}{
-		"a half":                        {512, 2048, 0, 2, false},
-		"a body if that is more":        {1024, 1536, 0, 2, false},
-		"less than a half":              {512, 2048, 512, 1, false},
-		"more than a half":              {512, 2048, 1536, 3, false},
-		"everything":                    {512, 2048, 2048, 4, true},
-		"no more than there is":         {512, 2048, 1 << 40, 4, true},
-		"without a limit for everybody": {512, 0, 1024, 2, false},
+		"half of the budget, by default":         {512, 2048, 0, 2, false},
+		"one body, more than half of the budget": {1024, 1536, 0, 2, false},
+		"less than half of the budget":           {512, 2048, 512, 1, false},
+		"more than half of the budget":           {512, 2048, 1536, 3, false},
+		"the whole budget":                       {512, 2048, 2048, 4, true},
+		"more than the budget":                   {512, 2048, 1 << 40, 4, true},
+		"without a limit for all users together": {512, 0, 1024, 2, false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			opts := idempotency.Options{MaxBody: test.maxBody, MaxBodies: test.maxBodies, MaxUserBodies: test.maxUserBodies}
 			svc := testservice.Setup{User: readUserField, Opts: opts}.Guard(t, testservice.Echo)
-			for range 2 { // what was taken is given back
+			for range 2 { // the second round needs the room of the first
 				end := make(chan struct{})
 				var group sync.WaitGroup
-				for i := range test.held {
+				for i := range test.wantInMemory {
 					group.Go(func() {
-						got := svc.Call(testservice.NumberedKey(i).ID, "", asMallory, lateBody(100, end))
+						got := svc.Call(testservice.NumberedKey(i).ID, "", asMallory, withLateBody(100, end))
 						assert.Equal(t, http.StatusBadRequest, got.Status, name)
 					})
 				}
 				synctest.Wait()
 				late := svc.Call("too-many", strings.Repeat("x", 99), asMallory)
 				testservice.RequireProblem(t, late, http.StatusServiceUnavailable, "overloaded")
-				if !test.full {
+				if !test.isBudgetFull {
 					require.Equal(t, http.StatusCreated, svc.Call(rand.Text(), strings.Repeat("x", 99), asAlice).Status, name)
 				}
 				close(end)
@@ -443,15 +454,16 @@ func TestBodiesOfOneUserLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
+// failingReader is a body that breaks off.
 type failingReader struct{}
 
 func (failingReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// Files of a form are removed also when the handler panics and outer middleware recovers.
+// The temporary files of a form are removed even if the handler panics and outer middleware recovers.
 func TestFilesOfFormsAreRemovedAfterAPanic(t *testing.T) {
 	t.Parallel()
 	file := make(chan string, 1)
-	svc := testservice.Setup{Outer: recovering}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{Outer: recoverPanics}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if err := r.ParseMultipartForm(1); err != nil {
 			panic(err)
 		}
@@ -473,8 +485,8 @@ func TestFilesOfFormsAreRemovedAfterAPanic(t *testing.T) {
 	}, 5*time.Second, time.Millisecond)
 }
 
-// recovering is middleware that answers 500 for a handler that panics.
-func recovering(next http.Handler) http.Handler {
+// recoverPanics is middleware that answers 500 if the handler panics.
+func recoverPanics(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
 			if recover() != nil {
@@ -485,17 +497,18 @@ func recovering(next http.Handler) http.Handler {
 	})
 }
 
-// withHeaders adds the lines of h, whose names are in canonical form.
+// withHeaders returns an Edit that sets the fields of h, whose names are in canonical form.
 func withHeaders(h http.Header) testservice.Edit {
 	return func(r *http.Request) { maps.Copy(r.Header, h) }
 }
 
-// constant is a FingerprintFunc that tells no request from another.
-func constant(*http.Request, []byte) (idempotency.Fingerprint, error) {
+// constantFingerprint is a FingerprintFunc that returns the same fingerprint for all requests.
+func constantFingerprint(*http.Request, []byte) (idempotency.Fingerprint, error) {
 	return idempotency.Fingerprint{1}, nil
 }
 
-// A field that selects what a request does is a part of its fingerprint, whoever computes the rest.
+// A field that selects what a request does is a part of the fingerprint, no matter which FingerprintFunc computes the rest.
+// The option adds fields of the service to the default fields.
 func TestOptionFingerprintHeaders(t *testing.T) {
 	t.Parallel()
 	account := func(lines ...string) http.Header { return http.Header{"Stripe-Account": lines} }
@@ -505,7 +518,7 @@ func TestOptionFingerprintHeaders(t *testing.T) {
 	rows := []struct {
 		name          string
 		first, second http.Header
-		same          bool
+		wantSame      bool
 	}{
 		{"no such field", nil, nil, true},
 		{"same account", account("a"), account("a"), true},
@@ -513,7 +526,7 @@ func TestOptionFingerprintHeaders(t *testing.T) {
 		{"account added", nil, account("a"), false},
 		{"account dropped", account("a"), nil, false},
 		{"account in capitals", account("a"), account("A"), false},
-		{"empty and none", nil, account(""), false},
+		{"empty account added", nil, account(""), false},
 		{"long, same", account(long), account(long), true},
 		{"long, other end", account(long + "a"), account(long + "b"), false},
 		{"two lines, same", account("a", "b"), account("a", "b"), true},
@@ -536,27 +549,27 @@ func TestOptionFingerprintHeaders(t *testing.T) {
 		{"field that selects nothing", field("X-Other", "a"), field("X-Other", "b"), true},
 	}
 	for name, function := range map[string]struct {
-		f idempotency.FingerprintFunc
-		c content
+		compute idempotency.FingerprintFunc
+		request requestContent
 	}{
-		"default":   {nil, content{"", "text/plain", "b"}},
-		"raw":       {idempotency.FingerprintRaw, content{"", "text/plain", "b"}},
-		"JSON":      {fingerprint.JSON, content{"", js, `{"a":1}`}},
-		"multipart": {fingerprint.Multipart, content{"", "multipart/form-data; boundary=x", "--x\r\n\r\n1\r\n--x--\r\n"}},
-		"own":       {constant, content{"", "text/plain", "b"}},
+		"default":   {nil, requestContent{"", "text/plain", "b"}},
+		"raw":       {idempotency.FingerprintRaw, requestContent{"", "text/plain", "b"}},
+		"JSON":      {fingerprint.JSON, requestContent{"", mediaTypeJSON, `{"a":1}`}},
+		"multipart": {fingerprint.Multipart, requestContent{"", "multipart/form-data; boundary=x", "--x\r\n\r\n1\r\n--x--\r\n"}},
+		"own":       {constantFingerprint, requestContent{"", "text/plain", "b"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			svc := testservice.Setup{Opts: idempotency.Options{
-				Fingerprint: function.f, FingerprintHeaders: []string{"stripe-account", "X-TENANT", "Stripe-Account"},
+				Fingerprint: function.compute, FingerprintHeaders: []string{"stripe-account", "X-TENANT", "Stripe-Account"},
 			}}.Serve(t, testservice.Echo)
-			media := testservice.WithHeader("Content-Type", function.c.media)
+			media := testservice.WithHeader("Content-Type", function.request.mediaType)
 			for i, row := range rows {
 				key := fmt.Sprint("k", i)
-				first := svc.Post(key, function.c.body, media, withHeaders(row.first))
+				first := svc.Post(key, function.request.body, media, withHeaders(row.first))
 				require.Equal(t, http.StatusCreated, first.Status, row.name)
-				second := svc.Post(key, function.c.body, media, withHeaders(row.second))
-				if row.same {
+				second := svc.Post(key, function.request.body, media, withHeaders(row.second))
+				if row.wantSame {
 					testservice.RequireReplay(t, first, second)
 				} else {
 					require.Equal(t, http.StatusConflict, second.Status, row.name)
@@ -579,7 +592,7 @@ func TestFieldsThatSelectByDefault(t *testing.T) {
 	testservice.RequireProblem(t, svc.Post("l", "c", coded), http.StatusConflict, "key-reused")
 }
 
-func TestOptionFingerprintHeadersTakesWhatAHeaderCanHave(t *testing.T) {
+func TestOptionFingerprintHeadersRefusesInvalidNames(t *testing.T) {
 	t.Parallel()
 	keys := []string{"Idempotency-Key", "X-Key"}
 	for name, fault := range map[string]string{
@@ -599,7 +612,7 @@ func TestOptionFingerprintHeadersTakesWhatAHeaderCanHave(t *testing.T) {
 	}
 }
 
-// overrideMethod is middleware that replaces the method by a field of the header.
+// overrideMethod is middleware that replaces the method with the value of X-Http-Method-Override.
 func overrideMethod(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if method := r.Header.Get("X-Http-Method-Override"); method != "" {
@@ -609,7 +622,7 @@ func overrideMethod(next http.Handler) http.Handler {
 	})
 }
 
-// A GET that becomes a POST is guarded if it becomes one outside of the middleware, and passes otherwise.
+// A GET that outer middleware turns into a POST is guarded. A GET that becomes a POST inside of the Middleware passes unguarded.
 func TestMethodOverriddenInside(t *testing.T) {
 	t.Parallel()
 	pay := func(w http.ResponseWriter, r *http.Request) { w.Header().Set("X-Method", r.Method) }
@@ -621,13 +634,13 @@ func TestMethodOverriddenInside(t *testing.T) {
 	require.Equal(t, http.MethodPost, inside.Call("", "", get, become).Header.Get("X-Method"))
 }
 
-// The method that counts is the one that a request has when it arrives, wherever it has it from.
+// The Middleware uses the method that the request has on arrival, even if outer middleware has replaced the method.
 func TestMethodOverriddenByOuterMiddleware(t *testing.T) {
 	t.Parallel()
 	remove := testservice.WithHeader("X-Http-Method-Override", http.MethodDelete)
 	for name, row := range map[string]struct {
-		methods []string
-		guarded bool
+		methods   []string
+		isGuarded bool
 	}{
 		"guarded":     {[]string{http.MethodPost, http.MethodDelete}, true},
 		"not guarded": {nil, false},
@@ -643,7 +656,7 @@ func TestMethodOverriddenByOuterMiddleware(t *testing.T) {
 
 			testservice.RequireReplay(t, created, svc.Post("k", "b"))
 			again := svc.Post("k", "b", remove)
-			if !row.guarded {
+			if !row.isGuarded {
 				require.Equal(t, removed, again)
 				require.EqualValues(t, 3, svc.Runs.Load())
 				require.EqualValues(t, 2, svc.Store.Begins.Load(), "of the POST")
@@ -656,19 +669,20 @@ func TestMethodOverriddenByOuterMiddleware(t *testing.T) {
 	}
 }
 
-// Requests that were sent to another release of this package are compared with what it has stored.
+// Fingerprints with selecting fields must always stay the same, because a store has fingerprints of other releases of this
+// package.
 func TestFingerprintsWithFieldsAreFrozen(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		header http.Header
 		want   string
 	}{
-		"none": {nil, idempotency.Fingerprint{1}.String()},
-		"three": {http.Header{"X-Tenant": {"a", "b"}, "Content-Encoding": {"gzip"}, "Account": {"c"}},
+		"no field": {nil, idempotency.Fingerprint{1}.String()},
+		"three fields": {http.Header{"X-Tenant": {"a", "b"}, "Content-Encoding": {"gzip"}, "Account": {"c"}},
 			"af41f5f9a89da37cc9f46bac4918fe204497199b8ca93cb9ef1a9929a88d8c08"},
 	} {
 		svc := testservice.Setup{Opts: idempotency.Options{
-			Fingerprint: constant, FingerprintHeaders: []string{"X-Tenant", "Account"},
+			Fingerprint: constantFingerprint, FingerprintHeaders: []string{"X-Tenant", "Account"},
 		}}.Guard(t, testservice.Echo)
 		svc.Call("k", "b", withHeaders(row.header))
 		rec, _, err := svc.Store.Begin(t.Context(), svc.Journal.Last(t).Key, idempotency.ClaimRequest{Lease: time.Second})
@@ -677,8 +691,9 @@ func TestFingerprintsWithFieldsAreFrozen(t *testing.T) {
 	}
 }
 
-// fingerprintOf returns the fingerprint of a request with any bytes in its query.
-func fingerprintOf(t testing.TB, f idempotency.FingerprintFunc, parts [3]string) idempotency.Fingerprint {
+// fingerprintParts returns the fingerprint of a request with parts as its query, media type and body. The query may contain
+// any bytes.
+func fingerprintParts(t testing.TB, f idempotency.FingerprintFunc, parts [3]string) idempotency.Fingerprint {
 	t.Helper()
 	r := &http.Request{URL: &url.URL{RawQuery: parts[0]}, Header: http.Header{"Content-Type": {parts[1]}}}
 	fp, err := f(r, []byte(parts[2]))
@@ -686,8 +701,9 @@ func fingerprintOf(t testing.TB, f idempotency.FingerprintFunc, parts [3]string)
 	return fp
 }
 
-// FuzzFingerprint looks for two requests with one fingerprint. Requests that are nearly the same are the likeliest: those
-// whose query, media type and body are cut out of one text at other places, and likewise the fields that select.
+// FuzzFingerprint searches for two different requests with the same fingerprint. Nearly equal requests are the likeliest, so
+// query, media type and body are cut out of one text at different places. The values of the selecting fields are cut out of
+// the text in the same way.
 func FuzzFingerprint(f *testing.F) {
 	f.Add("amount=1 application/json {}", uint16(8), uint16(25), uint16(8), uint16(26), uint16(3), byte(0))
 	f.Add("\x00\x00\x00\x00\x00\x00\x00\x01aa", uint16(1), uint16(2), uint16(0), uint16(2), uint16(3), byte(1))
@@ -698,12 +714,12 @@ func FuzzFingerprint(f *testing.F) {
 			other[int(at)%len(other)] ^= flip
 		}
 		a, b := splitInThree(text, i, j), splitInThree(string(other), k, l)
-		x, y := fingerprintOf(t, idempotency.FingerprintRaw, a), fingerprintOf(t, idempotency.FingerprintRaw, b)
-		same := a[0] == b[0] && comparableMedia(a[1]) == comparableMedia(b[1]) && a[2] == b[2]
+		x, y := fingerprintParts(t, idempotency.FingerprintRaw, a), fingerprintParts(t, idempotency.FingerprintRaw, b)
+		same := a[0] == b[0] && comparableMediaType(a[1]) == comparableMediaType(b[1]) && a[2] == b[2]
 		require.Equal(t, same, x == y, "%q, %q", a, b)
 		const zeros = "\x00\x00\x00\x00\x00\x00\x00"
-		x = fingerprintOf(t, idempotency.FingerprintRaw, [3]string{a[0], zeros + "\x00", a[2]})
-		y = fingerprintOf(t, idempotency.FingerprintRaw, [3]string{a[0] + zeros + "\x08", "", a[2]})
+		x = fingerprintParts(t, idempotency.FingerprintRaw, [3]string{a[0], zeros + "\x00", a[2]})
+		y = fingerprintParts(t, idempotency.FingerprintRaw, [3]string{a[0] + zeros + "\x08", "", a[2]})
 		require.NotEqual(t, x, y, "%q: the length of the media type is taken for the end of the query", a)
 
 		for _, h := range [][2]http.Header{
@@ -724,8 +740,8 @@ func FuzzFingerprint(f *testing.F) {
 	})
 }
 
-// comparableMedia returns the part of a Content-Type that FingerprintRaw includes.
-func comparableMedia(contentType string) string {
+// comparableMediaType returns the part of a Content-Type that FingerprintRaw includes.
+func comparableMediaType(contentType string) string {
 	media, _, _ := strings.Cut(contentType, ";")
 	media = strings.ToLower(strings.TrimSpace(media))
 	if strings.HasPrefix(media, "multipart/") {

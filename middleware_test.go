@@ -107,10 +107,10 @@ func TestRefusedBeforeTheStoreIsAsked(t *testing.T) {
 			r.Body = io.NopCloser(io.MultiReader(r.Body, iotest.ErrReader(io.ErrUnexpectedEOF)))
 		}}, "b", 400, "body-invalid", io.ErrUnexpectedEOF, true},
 		{"body without fingerprint", testservice.Setup{Opts: idempotency.Options{Fingerprint: fingerprint.JSON}},
-			[]testservice.Edit{key, testservice.WithHeader("Content-Type", js)}, "{",
+			[]testservice.Edit{key, testservice.WithHeader("Content-Type", mediaTypeJSON)}, "{",
 			400, "body-invalid", idempotency.ErrBodyInvalid, true},
 		{"number without fingerprint", testservice.Setup{Opts: idempotency.Options{Fingerprint: fingerprint.JSON}},
-			[]testservice.Edit{key, testservice.WithHeader("Content-Type", js)}, `{"amount":1e400}`,
+			[]testservice.Edit{key, testservice.WithHeader("Content-Type", mediaTypeJSON)}, `{"amount":1e400}`,
 			400, "body-invalid", idempotency.ErrBodyInvalid, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {

@@ -1134,7 +1134,7 @@ func TestHeaderIsTheHandlersOwn(t *testing.T) {
 func TestHeaderOfOuterMiddlewareIsSafeFromAPanic(t *testing.T) {
 	t.Parallel()
 	svc := testservice.Setup{Outer: func(next http.Handler) http.Handler {
-		return recovering(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		return recoverPanics(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("X-Outer", "1")
 			next.ServeHTTP(w, r)
 		}))

@@ -349,7 +349,7 @@ func TestHowLongAnUnfinishedOperationIsKnown(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				a := &scriptedHandler{answers: append(test.before, testservice.Status(http.StatusCreated))}
-				svc := testservice.Setup{Opts: idempotency.Options{Lease: lease}, Outer: recovering}.Guard(t, a.ServeHTTP)
+				svc := testservice.Setup{Opts: idempotency.Options{Lease: lease}, Outer: recoverPanics}.Guard(t, a.ServeHTTP)
 				for range test.before {
 					svc.Call("k", "")
 				}
@@ -406,7 +406,7 @@ func TestFreedKey(t *testing.T) {
 				a := &scriptedHandler{answers: append(test.before[:len(test.before):len(test.before)], testservice.Status(http.StatusCreated))}
 				store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 				svc := testservice.Setup{
-					Store: store, Opts: idempotency.Options{Storable: test.storable}, Outer: recovering,
+					Store: store, Opts: idempotency.Options{Storable: test.storable}, Outer: recoverPanics,
 				}.Guard(t, a.ServeHTTP)
 				for range test.before {
 					svc.Call("k", "first")
