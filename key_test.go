@@ -25,9 +25,9 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// parsedKey returns the key that a middleware finds in the lines of the header. The result ok is false if the middleware
-// refuses the lines.
-func parsedKey(t testing.TB, lines ...string) (id string, ok bool) {
+// parseKeyLines returns the key that a Middleware finds in the lines of Idempotency-Key. The result ok is false if the
+// Middleware refuses the lines.
+func parseKeyLines(t testing.TB, lines ...string) (id string, ok bool) {
 	t.Helper()
 	svc := testservice.Setup{}.Guard(t, func(_ http.ResponseWriter, r *http.Request) {
 		op, _ := idempotency.FromContext(r.Context())
@@ -51,7 +51,7 @@ func TestKeyHeader(t *testing.T) {
 		{`"a,b;c"`}:                              `a,b;c`, {`"a\"b"`}: `a"b`, {`"a\\b"`}: `a\b`, {`"\""`}: `"`,
 		{long}: long, {`"` + long + `"`}: long, {`"` + strings.Repeat(`\\`, 255) + `"`}: strings.Repeat(`\`, 255),
 	} {
-		got, ok := parsedKey(t, lines[0])
+		got, ok := parseKeyLines(t, lines[0])
 		require.True(t, ok, "%q", lines)
 		require.Equal(t, want, got)
 	}
@@ -60,10 +60,10 @@ func TestKeyHeader(t *testing.T) {
 		`a b`, ` abc`, `abc `, `"a b"`, `" "`, ` `, "a\tb", "a\x00b", "a\x7f", "caf\xc3\xa9", "caf\xe9", "\"\xe9\"",
 		`a,b`, `a;b`, `"a";b=1`, `"a", "b"`, `"a" `, `:YWJj:;`, long + "k", `"` + long + `k"`,
 	} {
-		_, ok := parsedKey(t, line)
+		_, ok := parseKeyLines(t, line)
 		require.False(t, ok, "%q", line)
 	}
-	_, ok := parsedKey(t, `"foo`, `bar"`) // one string, had they been joined
+	_, ok := parseKeyLines(t, `"foo`, `bar"`) // joined, the lines would be a single string
 	require.False(t, ok)
 }
 
@@ -71,43 +71,43 @@ func TestKeyInvalidNamesTheReason(t *testing.T) {
 	t.Parallel()
 	both := idempotency.Options{Headers: []string{"Idempotency-Key", "X-Key"}}
 	uuids := idempotency.Options{ValidateKey: idempotency.ValidateUUID}
-	const quotes = "a comma, semicolon, backslash or double quote must be sent in quotes"
+	const quotesReason = "a comma, semicolon, backslash or double quote must be sent in quotes"
 	for _, row := range []struct {
-		opts   idempotency.Options
-		lines  []string
-		reason string
+		opts       idempotency.Options
+		keyLines   []string
+		wantReason string
 	}{
-		{lines: []string{"a,b"}, reason: quotes},
-		{lines: []string{"a;b"}, reason: quotes},
-		{lines: []string{`a\b`}, reason: quotes},
-		{lines: []string{`a"b`}, reason: quotes},
-		{lines: []string{`"ab`}, reason: "must be a well-formed RFC 9651 string"},
-		{lines: []string{`"ab";c=1`}, reason: "without parameters"},
-		{lines: []string{""}, reason: "the key is empty"},
-		{lines: []string{`""`}, reason: "the key is empty"},
-		{lines: []string{strings.Repeat("k", 256)}, reason: "longer than 255 characters"},
-		{lines: []string{"a b"}, reason: "must not contain spaces"},
-		{lines: []string{"a", "a"}, reason: "Idempotency-Key was sent 2 times"},
-		{opts: both, lines: []string{"a"}, reason: "Idempotency-Key and X-Key have different keys"},
-		{opts: uuids, lines: []string{"a"}, reason: "a UUID has 36 characters, not 1"},
-		{opts: uuids, lines: []string{"8E03978E-40D5-43DD-BC93-6894A57F9324"}, reason: "a UUID must be in lower case"},
+		{keyLines: []string{"a,b"}, wantReason: quotesReason},
+		{keyLines: []string{"a;b"}, wantReason: quotesReason},
+		{keyLines: []string{`a\b`}, wantReason: quotesReason},
+		{keyLines: []string{`a"b`}, wantReason: quotesReason},
+		{keyLines: []string{`"ab`}, wantReason: "must be a well-formed RFC 9651 string"},
+		{keyLines: []string{`"ab";c=1`}, wantReason: "without parameters"},
+		{keyLines: []string{""}, wantReason: "the key is empty"},
+		{keyLines: []string{`""`}, wantReason: "the key is empty"},
+		{keyLines: []string{strings.Repeat("k", 256)}, wantReason: "longer than 255 characters"},
+		{keyLines: []string{"a b"}, wantReason: "must not contain spaces"},
+		{keyLines: []string{"a", "a"}, wantReason: "Idempotency-Key was sent 2 times"},
+		{opts: both, keyLines: []string{"a"}, wantReason: "Idempotency-Key and X-Key have different keys"},
+		{opts: uuids, keyLines: []string{"a"}, wantReason: "a UUID has 36 characters, not 1"},
+		{opts: uuids, keyLines: []string{"8E03978E-40D5-43DD-BC93-6894A57F9324"}, wantReason: "a UUID must be in lower case"},
 	} {
 		svc := testservice.Setup{Opts: row.opts}.Guard(t, testservice.Echo)
-		got := svc.Call("", "b", testservice.WithHeader("Idempotency-Key", row.lines...), testservice.WithHeader("X-Key", "other"))
+		got := svc.Call("", "b", testservice.WithHeader("Idempotency-Key", row.keyLines...), testservice.WithHeader("X-Key", "other"))
 		detail := testservice.RequireProblem(t, got, http.StatusBadRequest, "key-invalid").Detail
 		require.Regexp(t, `^Nothing was executed\. .* Reason: .*[^.]\.$`, detail)
-		require.Contains(t, detail, row.reason, "%q", row.lines)
-		require.ErrorContains(t, svc.Journal.Last(t).Err, row.reason)
+		require.Contains(t, detail, row.wantReason, "%q", row.keyLines)
+		require.ErrorContains(t, svc.Journal.Last(t).Err, row.wantReason)
 	}
 }
 
 func TestParseKey(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		values []string
-		want   string
-		err    error
-		reason string
+		values     []string
+		want       string
+		wantErr    error
+		wantReason string
 	}{
 		{[]string{"abc"}, "abc", nil, ""},
 		{[]string{`"a\"b"`}, `a"b`, nil, ""},
@@ -118,10 +118,10 @@ func TestParseKey(t *testing.T) {
 	} {
 		got, err := idempotency.ParseKey(tt.values)
 		require.Equal(t, tt.want, got)
-		require.ErrorIs(t, err, tt.err)
+		require.ErrorIs(t, err, tt.wantErr)
 		if refusal, ok := errors.AsType[*idempotency.Error](err); ok {
 			require.Equal(t, http.StatusBadRequest, refusal.Status)
-			require.Contains(t, refusal.Detail, tt.reason)
+			require.Contains(t, refusal.Detail, tt.wantReason)
 		}
 	}
 }
@@ -143,7 +143,8 @@ func TestValidateUUID(t *testing.T) {
 	}
 }
 
-// Stores find their records by the digest: another one would execute every operation anew.
+// The digest of a key must always stay the same, because stores find their records by the digest. With another digest, every
+// operation would run again.
 func TestDigestIsFrozen(t *testing.T) {
 	t.Parallel()
 	digest := idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: "k"}.Digest()
@@ -161,7 +162,7 @@ func TestDigestsOfDifferentKeysDiffer(t *testing.T) {
 			seen[key.Digest()] = key
 		}
 	}
-	for _, key := range []idempotency.Key{{}, {User: "a"}, {Endpoint: "a"}, {ID: "a"}} { // which differ in one part
+	for _, key := range []idempotency.Key{{}, {User: "a"}, {Endpoint: "a"}, {ID: "a"}} { // the same text in different parts
 		require.NotContains(t, seen, key.Digest(), "%q", []string{key.User, key.Endpoint, key.ID})
 		seen[key.Digest()] = key
 	}
@@ -172,7 +173,7 @@ func TestDigestsOfDifferentKeysDiffer(t *testing.T) {
 	}, nil))
 }
 
-// A key prints as its operation, which is the same in all processes, and never shows its parts.
+// A printed key shows the ID of its operation, which is the same in all processes, and never the parts of the key.
 func TestKeyIsNotPrinted(t *testing.T) {
 	t.Parallel()
 	key := idempotency.Key{User: "secretuser", Endpoint: "secretendpoint", ID: "secretid"}
@@ -200,7 +201,7 @@ func TestKeyIsNotPrinted(t *testing.T) {
 	}
 }
 
-// However long a client makes the parts of its key, a store holds little of them; and different ones stay different.
+// A store keeps at most 257 bytes of each part of a key, however long the part is. Different long parts stay different.
 func TestPartsOfAKeyAreBounded(t *testing.T) {
 	t.Parallel()
 	long := func(end string) string { return "/" + strings.Repeat("a", 100_000) + end }
@@ -222,14 +223,14 @@ func TestPartsOfAKeyAreBounded(t *testing.T) {
 			require.NoError(t, svc.Send(request[1], "k", "", testservice.WithHeader("X-User", request[0])).Err)
 		}
 	}
-	require.Len(t, seen, len(requests), "each of them ran once")
+	require.Len(t, seen, len(requests), "each request ran once")
 	for _, key := range seen {
 		require.LessOrEqual(t, len(key.User), 257)
 		require.LessOrEqual(t, len(key.Endpoint), 257)
 	}
-	require.Equal(t, "POST /"+strings.Repeat("a", 249), seen[3].Endpoint, "255 bytes are kept")
-	require.True(t, strings.HasPrefix(seen[1].Endpoint, "POST /aaa"), "for people to read")
-	// Nobody can name a short endpoint so that it is taken for a long one.
+	require.Equal(t, "POST /"+strings.Repeat("a", 249), seen[3].Endpoint, "255 bytes are not cut")
+	require.True(t, strings.HasPrefix(seen[1].Endpoint, "POST /aaa"), "the start of the endpoint stays readable")
+	// A cut endpoint is longer than any uncut endpoint, so no client can send the cut endpoint of another request.
 	require.NotEqual(t, len(seen[1].Endpoint), len(seen[3].Endpoint))
 
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{})
@@ -249,12 +250,12 @@ func TestEndpointIsWhatTheClientAskedFor(t *testing.T) {
 		"/payments?q=1":                "POST /payments",
 		"/a%2Fb":                       "POST /a%2Fb",
 		"//evil/payments":              "POST //evil/payments",
-		"http://a.test/a%2Fb?q=1":      "POST /a%2Fb", // as proxies ask
+		"http://a.test/a%2Fb?q=1":      "POST /a%2Fb", // as sent to proxies
 		"https://user@a.test:1/":       "POST /",
-		"":                             "POST /rewritten", // a request that came from no server
+		"":                             "POST /rewritten", // no server has set RequestURI
 		"no target":                    "POST /rewritten",
 		"http://[fe80::1%25en0]:1/pay": "POST /pay",
-		"x:a?q=1":                      "POST x:a", // no path, but it names something
+		"x:a?q=1":                      "POST x:a", // without a path
 		"*":                            "POST *",
 	} {
 		var endpoint string
@@ -267,25 +268,27 @@ func TestEndpointIsWhatTheClientAskedFor(t *testing.T) {
 	}
 }
 
-// DefaultEndpoint names what no Endpoint names, whatever the client asks for: the record of one is that of the other.
+// DefaultEndpoint returns the endpoint that a Middleware without Options.Endpoint uses, for every request target. So a
+// Middleware with DefaultEndpoint as Options.Endpoint replays the records of a Middleware without this option.
 func TestDefaultEndpoint(t *testing.T) {
 	t.Parallel()
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	stored, named := "", ""
-	note := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	noteEndpoints := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		op, _ := idempotency.FromContext(r.Context())
 		stored, named = op.Key.Endpoint, idempotency.DefaultEndpoint(r)
 	})
-	guarded := func(opts idempotency.Options) http.Handler {
+	newHandler := func(opts idempotency.Options) http.Handler {
 		m, err := idempotency.New(store, idempotency.SingleUser, opts)
 		require.NoError(t, err)
-		return m.Handler(note)
+		return m.Handler(noteEndpoints)
 	}
-	without, with := guarded(idempotency.Options{}), guarded(idempotency.Options{Endpoint: idempotency.DefaultEndpoint})
+	withoutOption := newHandler(idempotency.Options{})
+	withOption := newHandler(idempotency.Options{Endpoint: idempotency.DefaultEndpoint})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		next := without
-		if r.Header.Get("X-With") != "" {
-			next = with
+		next := withoutOption
+		if r.Header.Get("X-With-Option") != "" {
+			next = withOption
 		}
 		if strings.HasPrefix(r.URL.Path, "/eu/") {
 			next = http.StripPrefix("/eu", next)
@@ -293,7 +296,7 @@ func TestDefaultEndpoint(t *testing.T) {
 		next.ServeHTTP(w, r)
 	}))
 	defer server.Close()
-	ask := func(line, field string) *http.Response {
+	sendRequestLine := func(line, field string) *http.Response {
 		conn, err := net.Dial("tcp", server.Listener.Addr().String())
 		require.NoError(t, err)
 		defer conn.Close()
@@ -319,20 +322,20 @@ func TestDefaultEndpoint(t *testing.T) {
 		long:                             long,
 	} {
 		stored, named = "", ""
-		require.Equal(t, 200, ask(line, "").StatusCode, line)
+		require.Equal(t, 200, sendRequestLine(line, "").StatusCode, line)
 		require.Equal(t, want, named, line)
 		require.Equal(t, idempotency.Key{Endpoint: want}.Bounded().Endpoint, stored, line)
-		require.Equal(t, "true", ask(line, "X-With: 1\r\n").Header.Get("Idempotent-Replayed"), line)
+		require.Equal(t, "true", sendRequestLine(line, "X-With-Option: 1\r\n").Header.Get("Idempotent-Replayed"), line)
 	}
 }
 
-// A part that is cut stays text, wherever its characters begin, and is longer than any part that is kept whole: so
-// nobody can name a short part that is taken for a long one.
+// A long part is cut between two characters, so the cut part stays valid text. A cut part is longer than any uncut part, so a
+// client cannot send the cut part of another key.
 func TestPartOfAKeyIsCutBetweenCharacters(t *testing.T) {
 	t.Parallel()
 	runner, err := idempotency.NewRunner(testservice.NewSpyStore(), idempotency.RunnerOptions{})
 	require.NoError(t, err)
-	bounded := func(part string) (cut string) {
+	cutPart := func(part string) (cut string) {
 		key := idempotency.Key{User: part, Endpoint: part, ID: part}
 		_, _, err := runner.Do(t.Context(), key, nil, func(ctx context.Context) (idempotency.Response, error) {
 			op, _ := idempotency.FromContext(ctx)
@@ -348,7 +351,7 @@ func TestPartOfAKeyIsCutBetweenCharacters(t *testing.T) {
 	for _, character := range []string{"a", "é", "€", "🔑"} {
 		for offset := range 4 {
 			part := strings.Repeat("-", 180+offset) + strings.Repeat(character, 100)
-			got := bounded(part)
+			got := cutPart(part)
 			require.True(t, utf8.ValidString(got), "%d times -, then %s: %q", 180+offset, character, got)
 			require.Len(t, got, 257)
 			readable, digest := strings.TrimRight(got[:193], "~"), got[193:]
@@ -360,25 +363,28 @@ func TestPartOfAKeyIsCutBetweenCharacters(t *testing.T) {
 			seen[got] = true
 		}
 	}
-	for _, part := range []string{strings.Repeat("\x80", 300), strings.Repeat("\xff", 300), strings.Repeat("é", 100) + "\xc3" + strings.Repeat("\xa9", 60)} {
-		require.Len(t, bounded(part), 257, "%q is no text, and is cut nevertheless", part)
+	for _, part := range []string{
+		strings.Repeat("\x80", 300), strings.Repeat("\xff", 300), strings.Repeat("é", 100) + "\xc3" + strings.Repeat("\xa9", 60),
+	} {
+		require.Len(t, cutPart(part), 257, "%q is no valid text, but is cut as well", part)
 	}
 }
 
-// keySpy is a store that notes the keys it is asked for.
+// keySpy is a store that notes the key of each call to Begin.
 type keySpy struct {
 	idempotency.Store
-	seen *[]idempotency.Key
+	calledKeys *[]idempotency.Key
 }
 
 func (s keySpy) Begin(ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest) (
 	idempotency.Record, idempotency.Claim, error,
 ) {
-	*s.seen = append(*s.seen, key)
+	*s.calledKeys = append(*s.calledKeys, key)
 	return s.Store.Begin(ctx, key, request)
 }
 
-// The path is a part of the request line, which may be large. A store that keeps a key does not keep that.
+// A key shares no memory with the request line, because a store that keeps the key would otherwise keep the whole request
+// line, which may be large.
 func TestKeyIsNoPartOfTheRequestLine(t *testing.T) {
 	t.Parallel()
 	for name, path := range map[string]string{"short": "/user/pay", "long": "/user/" + strings.Repeat("p", 300)} {
@@ -400,8 +406,8 @@ func TestKeyIsNoPartOfTheRequestLine(t *testing.T) {
 	}
 }
 
-// FuzzKeyHeader looks for a line that is taken for another key than it has, or refused although it has one, or accepted
-// although it has none. Two lines have no key.
+// FuzzKeyHeader compares FindKey with ParseKeyByPattern: both must find the same key in a line, or no key. FindKey must refuse
+// two lines of the same field, and two fields with different keys.
 func FuzzKeyHeader(f *testing.F) {
 	for _, seed := range []string{
 		"abc", `"abc"`, `"a\"b\\c"`, `"a`, "a,b", `"a";b=1`, "caf\xe9", "", `""`, `"\\`, " a", "a\x00", "\x7f",
@@ -440,9 +446,9 @@ func splitInThree(text string, first, second uint16) [3]string {
 	return [3]string{text[:min(i, j)], text[min(i, j):max(i, j)], text[max(i, j):]}
 }
 
-// FuzzDigest looks for two keys with one digest. Keys that are nearly the same are the likeliest: those whose parts are
-// cut out of one text at other places, and those of which one byte differs. Likewise for the parts that stores are given
-// of a key, which have a limited length, and for the names that Redis has.
+// FuzzDigest searches for two different keys with the same digest. Nearly equal keys are the likeliest, so the parts are cut
+// out of one text at different places, and one byte is changed. Bounded keys and their digests must differ as well, because
+// stores get bounded keys.
 func FuzzDigest(f *testing.F) {
 	long := strings.Repeat("-", 250) + strings.Repeat("é", 20)
 	for _, text := range []string{"", "alice POST /payments key", "aaaa", "\x00\x00\x00\x00\x00\x00\x00\x01a", long, long + long} {
