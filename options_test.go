@@ -46,11 +46,11 @@ func TestNewReportsEveryFault(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Each option of a Runner is an option of a Middleware under the same name, and reaches the Runner within.
-func TestOptionsOfTheRunnerAreHandedOn(t *testing.T) {
+// Each option of RunnerOptions has a namesake in Options, which the Middleware passes to its Runner.
+func TestOptionsReachTheRunner(t *testing.T) {
 	t.Parallel()
-	inRunner := reflect.TypeFor[idempotency.RunnerOptions]()
-	for field := range inRunner.Fields() {
+	runnerOptions := reflect.TypeFor[idempotency.RunnerOptions]()
+	for field := range runnerOptions.Fields() {
 		var opts idempotency.Options
 		set := reflect.ValueOf(&opts).Elem().FieldByName(field.Name)
 		require.True(t, set.IsValid(), "Options has no field %s", field.Name)
@@ -65,12 +65,12 @@ func TestOptionsOfTheRunnerAreHandedOn(t *testing.T) {
 		default:
 			set.Set(reflect.New(set.Type().Elem()))
 		}
-		handedOn := reflect.ValueOf(idempotency.RunnerOptionsOf(opts)).FieldByName(field.Name)
-		require.False(t, handedOn.IsZero(), field.Name)
+		passedOn := reflect.ValueOf(idempotency.RunnerOptionsOf(opts)).FieldByName(field.Name)
+		require.False(t, passedOn.IsZero(), field.Name)
 	}
 }
 
-// Limits are no plan to use them: nothing is made room for because a header announces it.
+// Neither a huge limit nor a huge Content-Length makes the Middleware allocate memory in advance.
 func TestHugeLimits(t *testing.T) {
 	t.Parallel()
 	const huge = "17592186044416"
@@ -124,7 +124,8 @@ func TestOptionHeaders(t *testing.T) {
 
 func TestOptionHeadersOfSeveralNames(t *testing.T) {
 	t.Parallel()
-	svc := testservice.Setup{Opts: idempotency.Options{Headers: []string{"Idempotency-Key", "x-idempotency-key"}}}.Guard(t, testservice.Echo)
+	opts := idempotency.Options{Headers: []string{"Idempotency-Key", "x-idempotency-key"}}
+	svc := testservice.Setup{Opts: opts}.Guard(t, testservice.Echo)
 	first := svc.Call("k", "b")
 	other := func(lines ...string) testservice.Edit { return testservice.WithHeader("X-Idempotency-Key", lines...) }
 	testservice.RequireReplay(t, first, svc.Call("", "b", other("k")))
@@ -141,9 +142,11 @@ func TestOptionHeadersOfSeveralNames(t *testing.T) {
 func TestOptionMethods(t *testing.T) {
 	t.Parallel()
 	svc := testservice.Setup{}.Guard(t, testservice.Echo)
-	testservice.RequireReplay(t, svc.Call("k", "b", testservice.WithMethod("PATCH")), svc.Call("k", "b", testservice.WithMethod("PATCH")))
+	patch := testservice.WithMethod("PATCH")
+	testservice.RequireReplay(t, svc.Call("k", "b", patch), svc.Call("k", "b", patch))
 	svc = testservice.Setup{Opts: idempotency.Options{Methods: []string{"DELETE"}}}.Guard(t, testservice.Echo)
-	testservice.RequireReplay(t, svc.Call("k", "b", testservice.WithMethod("DELETE")), svc.Call("k", "b", testservice.WithMethod("DELETE")))
+	remove := testservice.WithMethod("DELETE")
+	testservice.RequireReplay(t, svc.Call("k", "b", remove), svc.Call("k", "b", remove))
 	require.False(t, svc.Call("k", "b").Replayed())
 	require.False(t, svc.Call("k", "b").Replayed())
 }
@@ -165,16 +168,17 @@ func TestOptionValidateKey(t *testing.T) {
 
 func TestOptionEndpoint(t *testing.T) {
 	t.Parallel()
-	svc := testservice.Setup{Opts: idempotency.Options{Endpoint: func(*http.Request) string { return "payments" }}}.Serve(t, testservice.Echo)
+	endpoint := func(*http.Request) string { return "payments" }
+	svc := testservice.Setup{Opts: idempotency.Options{Endpoint: endpoint}}.Serve(t, testservice.Echo)
 	testservice.RequireReplay(t, svc.Send("/v1/payments", "k", "b"), svc.Send("/v2/payments", "k", "b"))
 }
 
 func TestOptionFingerprint(t *testing.T) {
 	t.Parallel()
-	ignoringCase := func(_ *http.Request, body []byte) (idempotency.Fingerprint, error) {
+	fingerprintLowerCase := func(_ *http.Request, body []byte) (idempotency.Fingerprint, error) {
 		return sha256.Sum256(bytes.ToLower(body)), nil
 	}
-	svc := testservice.Setup{Opts: idempotency.Options{Fingerprint: ignoringCase}}.Guard(t, testservice.Echo)
+	svc := testservice.Setup{Opts: idempotency.Options{Fingerprint: fingerprintLowerCase}}.Guard(t, testservice.Echo)
 	testservice.RequireReplay(t, svc.Call("k", "body"), svc.Call("k", "BODY"))
 	testservice.RequireProblem(t, svc.Call("k", "other"), http.StatusConflict, "key-reused")
 }
@@ -182,7 +186,7 @@ func TestOptionFingerprint(t *testing.T) {
 func TestOptionMaxBody(t *testing.T) {
 	t.Parallel()
 	for limit, opts := range map[int]idempotency.Options{4: {MaxBody: 4}, 1 << 20: {}} {
-		for _, length := range []int64{0, -1} { // as it is, unknown
+		for _, length := range []int64{0, -1} { // 0: the length of the body; -1: unknown
 			edits := []testservice.Edit{func(r *http.Request) { r.ContentLength += length * (r.ContentLength + 1) }}
 			svc := testservice.Setup{Opts: opts}.Guard(t, testservice.Echo)
 			require.Equal(t, http.StatusCreated, svc.Call("k", strings.Repeat("b", limit), edits...).Status)
@@ -207,7 +211,7 @@ func TestOptionTTL(t *testing.T) {
 	for ttl, opts := range map[time.Duration]idempotency.Options{24 * time.Hour: {}, time.Hour: {TTL: time.Hour}} {
 		synctest.Test(t, func(t *testing.T) {
 			svc := testservice.Setup{Opts: opts}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
-				time.Sleep(time.Hour) // the TTL is counted from the end
+				time.Sleep(time.Hour) // the TTL begins after this time
 				testservice.Echo(w, r)
 			})
 			svc.Call("k", "b")
@@ -231,7 +235,7 @@ func TestOptionLease(t *testing.T) {
 			store.OnExtend = testservice.Failing(testservice.Always, testservice.ErrDown)
 			svc := testservice.Setup{Store: store, Opts: opts}.Guard(t, testservice.Echo)
 			began := time.Now()
-			svc.Call("k", "b") // its claim is left to lapse
+			svc.Call("k", "b") // the Runner gives up, and the claim lapses
 			time.Sleep(lease - 1 - time.Since(began))
 			testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "in-progress")
 			time.Sleep(time.Nanosecond)
@@ -242,7 +246,7 @@ func TestOptionLease(t *testing.T) {
 
 func TestOptionStoreTimeout(t *testing.T) {
 	t.Parallel()
-	stalling := func(ctx context.Context, _ int64, _ func() error) error {
+	stallStep := func(ctx context.Context, _ int64, _ func() error) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
@@ -251,15 +255,15 @@ func TestOptionStoreTimeout(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			store := testservice.NewSpyStore()
-			store.OnBegin = stalling
+			store.OnBegin = stallStep
 			svc := testservice.Setup{Store: store, Opts: opts}.Guard(t, testservice.Echo)
 			began := time.Now()
 			testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
 			require.Equal(t, timeout, time.Since(began))
 
-			store.OnBegin, store.OnComplete = nil, stalling
+			store.OnBegin, store.OnComplete = nil, stallStep
 			began = time.Now()
-			require.Equal(t, http.StatusCreated, svc.Call("k", "b").Status, "the answer is held up no longer than that")
+			require.Equal(t, http.StatusCreated, svc.Call("k", "b").Status, "the answer waits no longer than the timeout")
 			require.Equal(t, timeout, time.Since(began))
 			require.Equal(t, idempotency.OutcomeUnrecorded, svc.Journal.Last(t).Outcome)
 		})
@@ -349,14 +353,14 @@ func TestOptionReuseStatus(t *testing.T) {
 
 func TestOptionErrorHandler(t *testing.T) {
 	t.Parallel()
-	mine := func(w http.ResponseWriter, r *http.Request, e *idempotency.Error) {
+	editDetail := func(w http.ResponseWriter, r *http.Request, e *idempotency.Error) {
 		assert.Equal(t, "/payments", r.URL.Path)
 		assert.ErrorIs(t, e, idempotency.ErrKeyReused)
 		assert.NotEmpty(t, e.Error())
 		e.Detail = "mine"
 		idempotency.WriteProblem(w, r, e)
 	}
-	svc := testservice.Setup{Opts: idempotency.Options{ErrorHandler: mine}}.Guard(t, testservice.Echo)
+	svc := testservice.Setup{Opts: idempotency.Options{ErrorHandler: editDetail}}.Guard(t, testservice.Echo)
 	svc.Call("k", "b")
 	for range 2 {
 		got := svc.Call("k", "c")
@@ -364,7 +368,7 @@ func TestOptionErrorHandler(t *testing.T) {
 	}
 	other := testservice.Setup{}.Guard(t, testservice.Echo)
 	other.Call("k", "b")
-	require.NotContains(t, other.Call("k", "c").Body, "mine", "what a handler edits is its own")
+	require.NotContains(t, other.Call("k", "c").Body, "mine", "an edit of one error handler must not reach another Middleware")
 }
 
 func TestOptionObserver(t *testing.T) {
@@ -392,58 +396,95 @@ func TestOptionObserver(t *testing.T) {
 	})
 }
 
-// A line says which operation at which endpoint, what is known of it, and nothing else. Neither user, key nor body is in it.
-// What is a part of normal operation has no line. An attempt that ended without an answer has one, unless it did nothing.
+// A line of the log has the operation, the endpoint and the outcome, but neither user, key nor body. Normal outcomes have no
+// line. An attempt that ends without a stored answer has a line, unless the attempt had no effect.
 func TestOptionLogger(t *testing.T) {
 	t.Parallel()
-	beginning := func(err error) func(*testservice.SpyStore) {
+	failBegin := func(err error) func(*testservice.SpyStore) {
 		return func(s *testservice.SpyStore) { s.OnBegin = testservice.Failing(testservice.Always, err) }
 	}
-	completing := func(err error) func(*testservice.SpyStore) {
+	failComplete := func(err error) func(*testservice.SpyStore) {
 		return func(s *testservice.SpyStore) { s.OnComplete = testservice.Failing(testservice.Always, err) }
 	}
-	answers := func(status int) http.HandlerFunc {
+	answerStatus := func(status int) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
 	}
-	decides := func(v idempotency.Verdict) http.HandlerFunc {
+	decideVerdict := func(v idempotency.Verdict) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			idempotency.Decide(r.Context(), v)
 			w.WriteHeader(http.StatusBadGateway)
 		}
 	}
-	panics := func(http.ResponseWriter, *http.Request) { panic("boom") }
-	open, refuse := idempotency.Options{FailOpen: true}, idempotency.Options{Abandoned: idempotency.Refuse}
-	const notStorable, notKept = "idempotency: the answer is not storable", "idempotency: the handler decided not to keep its answer"
+	panicWithBoom := func(http.ResponseWriter, *http.Request) { panic("boom") }
+	failOpen, refuse := idempotency.Options{FailOpen: true}, idempotency.Options{Abandoned: idempotency.Refuse}
+	const (
+		notStorable = "idempotency: the answer is not storable"
+		notKept     = "idempotency: the handler decided not to keep its answer"
+		panicked    = "idempotency: the handler panicked or exited"
+	)
 	for name, row := range map[string]struct {
-		opts    idempotency.Options
-		fault   func(*testservice.SpyStore)
-		handler http.HandlerFunc
-		want    string // what is between the endpoint and the end of the line; nothing: no line
+		opts        idempotency.Options
+		injectFault func(*testservice.SpyStore)
+		handler     http.HandlerFunc
+		wantLine    string // level, outcome, and the end of the line after the endpoint; empty: no line
 	}{
 		"executed":             {handler: testservice.Echo},
-		"turned away":          {handler: answers(http.StatusTooManyRequests)},
-		"refused by a verdict": {handler: decides(idempotency.Free)},
-		"failed":               {handler: answers(http.StatusServiceUnavailable), want: `WARN released attempt=1 status=503 error="` + notStorable + `"`},
-		"perhaps refused":      {handler: answers(http.StatusRequestTimeout), want: `WARN released attempt=1 status=408 error="` + notStorable + `"`},
-		"panicked":             {handler: panics, want: `WARN released attempt=1 error="idempotency: the handler panicked or exited"`},
-		"unknown":              {handler: decides(idempotency.Unknown), want: `WARN released attempt=1 status=502 error="` + notKept + `"`},
-		"failed, and not released": {fault: func(s *testservice.SpyStore) {
-			s.OnRelease = testservice.Failing(testservice.Always, testservice.ErrDown)
-		}, handler: answers(http.StatusServiceUnavailable),
-			want: `WARN released attempt=1 status=503 error="store down\n` + notStorable + `"`},
-		"panicked, Refuse": {opts: refuse, handler: panics, want: `WARN abandoned attempt=1 error="idempotency: the handler panicked or exited"`},
-		"unknown, Refuse":  {opts: refuse, handler: decides(idempotency.Unknown), want: `WARN abandoned attempt=1 status=502 error="` + notKept + `"`},
-		"unavailable":      {fault: beginning(testservice.ErrDown), handler: testservice.Echo, want: `ERROR store-unavailable error="store down"`},
-		"unprotected":      {opts: open, fault: beginning(testservice.ErrDown), handler: testservice.Echo, want: `ERROR unprotected status=201 error="store down"`},
-		"unrecorded":       {fault: completing(testservice.ErrDown), handler: testservice.Echo, want: `ERROR unrecorded attempt=1 status=201 error="store down"`},
-		"restored":         {fault: completing(idempotency.ErrRestored), handler: testservice.Echo, want: `WARN restored attempt=1 status=201 error="` + idempotency.ErrRestored.Error() + `"`},
-		"claim lost":       {fault: completing(idempotency.ErrClaimLost), handler: testservice.Echo, want: `WARN claim-lost attempt=1 status=201 error="` + idempotency.ErrClaimLost.Error() + `"`},
+		"too many requests":    {handler: answerStatus(http.StatusTooManyRequests)},
+		"refused by a verdict": {handler: decideVerdict(idempotency.Free)},
+		"failed": {
+			handler:  answerStatus(http.StatusServiceUnavailable),
+			wantLine: `WARN released attempt=1 status=503 error="` + notStorable + `"`,
+		},
+		"request timeout": {
+			handler:  answerStatus(http.StatusRequestTimeout),
+			wantLine: `WARN released attempt=1 status=408 error="` + notStorable + `"`,
+		},
+		"panicked": {handler: panicWithBoom, wantLine: `WARN released attempt=1 error="` + panicked + `"`},
+		"unknown": {
+			handler:  decideVerdict(idempotency.Unknown),
+			wantLine: `WARN released attempt=1 status=502 error="` + notKept + `"`,
+		},
+		"failed, and not released": {
+			injectFault: func(s *testservice.SpyStore) {
+				s.OnRelease = testservice.Failing(testservice.Always, testservice.ErrDown)
+			},
+			handler:  answerStatus(http.StatusServiceUnavailable),
+			wantLine: `WARN released attempt=1 status=503 error="store down\n` + notStorable + `"`,
+		},
+		"panicked, Refuse": {
+			opts: refuse, handler: panicWithBoom,
+			wantLine: `WARN abandoned attempt=1 error="` + panicked + `"`,
+		},
+		"unknown, Refuse": {
+			opts: refuse, handler: decideVerdict(idempotency.Unknown),
+			wantLine: `WARN abandoned attempt=1 status=502 error="` + notKept + `"`,
+		},
+		"unavailable": {
+			injectFault: failBegin(testservice.ErrDown), handler: testservice.Echo,
+			wantLine: `ERROR store-unavailable error="store down"`,
+		},
+		"unprotected": {
+			opts: failOpen, injectFault: failBegin(testservice.ErrDown), handler: testservice.Echo,
+			wantLine: `ERROR unprotected status=201 error="store down"`,
+		},
+		"unrecorded": {
+			injectFault: failComplete(testservice.ErrDown), handler: testservice.Echo,
+			wantLine: `ERROR unrecorded attempt=1 status=201 error="store down"`,
+		},
+		"restored": {
+			injectFault: failComplete(idempotency.ErrRestored), handler: testservice.Echo,
+			wantLine: `WARN restored attempt=1 status=201 error="` + idempotency.ErrRestored.Error() + `"`,
+		},
+		"claim lost": {
+			injectFault: failComplete(idempotency.ErrClaimLost), handler: testservice.Echo,
+			wantLine: `WARN claim-lost attempt=1 status=201 error="` + idempotency.ErrClaimLost.Error() + `"`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := testservice.NewSpyStore()
-				if row.fault != nil {
-					row.fault(store)
+				if row.injectFault != nil {
+					row.injectFault(store)
 				}
 				var log bytes.Buffer
 				opts := row.opts
@@ -454,13 +495,13 @@ func TestOptionLogger(t *testing.T) {
 					defer func() { _ = recover() }()
 					svc.Call("secretkey", "secretbody")
 				}()
-				svc.Call("secretkey secretkey", "secretbody") // invalid
-				if row.want == "" {
+				svc.Call("secretkey secretkey", "secretbody") // an invalid key
+				if row.wantLine == "" {
 					require.Empty(t, log.String())
 					return
 				}
 				key := idempotency.Key{User: "secretuser", Endpoint: "POST /payments", ID: "secretkey"}
-				level, rest, _ := strings.Cut(row.want, " ")
+				level, rest, _ := strings.Cut(row.wantLine, " ")
 				outcome, rest, _ := strings.Cut(rest, " ")
 				_, line, _ := strings.Cut(log.String(), " ") // without the time
 				require.Equal(t, fmt.Sprintf("level=%s msg=\"idempotency: %s\" operation=%s endpoint=\"POST /payments\" %s\n",
@@ -470,7 +511,7 @@ func TestOptionLogger(t *testing.T) {
 	}
 }
 
-func TestErrorsNameTheirSentinel(t *testing.T) {
+func TestErrorHandlerGetsSentinelAndCause(t *testing.T) {
 	t.Parallel()
 	var refused *idempotency.Error
 	svc := testservice.Setup{
@@ -485,26 +526,26 @@ func TestErrorsNameTheirSentinel(t *testing.T) {
 	require.False(t, errors.Is(refused, idempotency.ErrKeyInvalid))
 }
 
-// picky is a store that can keep no record for longer than an hour.
-type picky struct{ idempotency.Store }
+// shortTTLStore is a store whose Validate accepts a TTL of at most an hour.
+type shortTTLStore struct{ idempotency.Store }
 
-func (picky) Validate(opts idempotency.RunnerOptions) error {
+func (shortTTLStore) Validate(opts idempotency.RunnerOptions) error {
 	if opts.TTL > time.Hour {
 		return testservice.ErrDown
 	}
 	return nil
 }
 
-func (s picky) Unwrap() idempotency.Store { return s.Store }
+func (s shortTTLStore) Unwrap() idempotency.Store { return s.Store }
 
-// listing is a store that cannot be compared.
-type listing struct {
+// uncomparableStore is a store of a type that cannot be compared.
+type uncomparableStore struct {
 	idempotency.Store
 	keys []string
 }
 
-// The faults of a store's options are those of New, together with all others, whatever stands in front of the store. So a
-// service does not begin to refuse each request.
+// New reports the faults of the store's options together with all other faults, even if wrappers stand in front of the store.
+// Otherwise, a service would start, and refuse each request.
 func TestNewReportsFaultsOfTheStore(t *testing.T) {
 	t.Parallel()
 	_, client := testservice.NewMiniredis(t)
@@ -512,9 +553,9 @@ func TestNewReportsFaultsOfTheStore(t *testing.T) {
 	sealed, err := seal.New(faulty, seal.Options{Keys: []seal.Key{{ID: "1", Secret: make([]byte, 32)}}})
 	require.NoError(t, err)
 	for name, test := range map[string]struct {
-		store  idempotency.Store
-		opts   idempotency.Options
-		faults []string
+		store      idempotency.Store
+		opts       idempotency.Options
+		wantFaults []string
 	}{
 		"memory": {faulty, idempotency.Options{}, []string{"MaxBytes -1 is negative"}},
 		"memory without room": {
@@ -537,27 +578,29 @@ func TestNewReportsFaultsOfTheStore(t *testing.T) {
 			[]string{"cache: MaxBytes -1", "cache: MaxAge -2"},
 		},
 		"not comparable": {
-			listing{testservice.NewSpyStore(), nil}, idempotency.Options{}, []string{"idempotency_test.listing cannot be compared"},
+			uncomparableStore{testservice.NewSpyStore(), nil}, idempotency.Options{},
+			[]string{"idempotency_test.uncomparableStore cannot be compared"},
 		},
 		"cache of nothing": {cache.New(nil, cache.Options{}), idempotency.Options{}, []string{"cache: Store is nil"}},
-		"all together": {
+		"faults of cache, store and Middleware": {
 			cache.New(sealed, cache.Options{MaxBytes: -3}), idempotency.Options{MaxBody: -4, TTL: -5},
 			[]string{"cache: MaxBytes -3", "idempotency: MaxBytes -1", "MaxBody -4", "TTL -5"},
 		},
-		"other options": {
-			picky{testservice.NewSpyStore()}, idempotency.Options{TTL: 2 * time.Hour}, []string{testservice.ErrDown.Error()},
+		"TTL too long for the store": {
+			shortTTLStore{testservice.NewSpyStore()}, idempotency.Options{TTL: 2 * time.Hour}, []string{testservice.ErrDown.Error()},
 		},
-		"defaults": {
-			cache.New(picky{testservice.NewSpyStore()}, cache.Options{}), idempotency.Options{}, []string{testservice.ErrDown.Error()},
+		"default TTL too long for the store": {
+			cache.New(shortTTLStore{testservice.NewSpyStore()}, cache.Options{}), idempotency.Options{},
+			[]string{testservice.ErrDown.Error()},
 		},
-		"options that fit": {picky{testservice.NewSpyStore()}, idempotency.Options{TTL: time.Hour}, nil},
+		"TTL that the store accepts": {shortTTLStore{testservice.NewSpyStore()}, idempotency.Options{TTL: time.Hour}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := idempotency.New(test.store, idempotency.SingleUser, test.opts)
-			if test.faults == nil {
+			if test.wantFaults == nil {
 				require.NoError(t, err)
 			}
-			for _, fault := range test.faults {
+			for _, fault := range test.wantFaults {
 				require.ErrorContains(t, err, fault)
 			}
 		})
