@@ -19,42 +19,42 @@ func CollidingMemoryStore() *MemoryStore {
 // RefusalFor returns the refusal that a client gets for err.
 var RefusalFor = refusalFor
 
-// MemoryUsage is the bytes of all records in a store, and those of each user.
+// MemoryUsage holds the bytes of all records in a store, and the bytes of the records of each user.
 type MemoryUsage struct {
 	Total int64
 	Users map[string]int64
 }
 
-// Counted returns what the store has counted.
+// Counted returns the usage that the store has counted with each change.
 func (s *MemoryStore) Counted() MemoryUsage {
 	total, users := s.byteUsage.Counted()
 	return MemoryUsage{total, users}
 }
 
-// Held returns what there is to count.
+// Held measures the usage anew, from all records in the store.
 func (s *MemoryStore) Held() MemoryUsage {
-	held := MemoryUsage{Users: map[string]int64{}}
+	measured := MemoryUsage{Users: map[string]int64{}}
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		for _, e := range sh.entriesByHash {
 			for ; e != nil; e = e.nextInChain {
-				held.Total += e.countBytes()
-				held.Users[e.key.User] += e.countBytes()
+				measured.Total += e.countBytes()
+				measured.Users[e.key.User] += e.countBytes()
 			}
 		}
 		sh.mu.Unlock()
 	}
-	return held
+	return measured
 }
 
-// UsersCounted returns how many users hold a share of the body budget, plus how many users have waiting requests.
+// UsersCounted returns the number of users with bodies in the body budget, plus the number of users with waiting requests.
 func (m *Middleware) UsersCounted() int {
 	return m.bodyBudget.Users() + m.runner.waitingRequests.userShares.Users()
 }
 
-// RenewLate begins to renew a lease that was requested age ago, as after a standstill of the process. RenewLate returns the
-// context of the owner.
+// RenewLate starts the renewals of a lease that was requested age ago, as if the process had stood still meanwhile. RenewLate
+// returns the context of the owner.
 func (r *Runner) RenewLate(ctx context.Context, claim Claim, age time.Duration) context.Context {
 	owner, cancel := context.WithCancelCause(ctx)
 	l := &lease{leaseSettings: &r.leaseSettings, claim: claim, storeCtx: ctx, cancelAttempt: cancel}

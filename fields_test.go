@@ -35,7 +35,7 @@ func TestFieldsAreText(t *testing.T) {
 	require.Empty(t, idempotency.NewFields(http.Header{"": {"no header has it"}}))
 }
 
-func TestParseFieldsRefusesWhatFieldsAreNotStoredAs(t *testing.T) {
+func TestParseFieldsRefusesInvalidText(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"A", "A: 1", "\n", "\nA\n", "A\n\n", "A\n\nB\n", "A: \x00\n", "A: é\n", "A\r\n", "A: \x7f\n"} {
 		_, err := idempotency.ParseFields(text)
@@ -70,7 +70,7 @@ func TestHeaderSurvivesAsFields(t *testing.T) {
 	}
 }
 
-// What Header returns belongs to the caller: values may be changed and added.
+// The caller of Header may change the header, because the header shares no memory with the fields.
 func TestHeaderOfFieldsSharesNoMemory(t *testing.T) {
 	t.Parallel()
 	const f = idempotency.Fields("A: 1\nA: 2\nB: 3\n")

@@ -15,8 +15,8 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// Whoever knows the parts of a key as service and client have named them finds its record, however long they are. So does
-// whoever knows nothing but the digest.
+// Inspect finds a record by the parts of its key as the service and the client know these parts, however long the parts are.
+// InspectDigest finds the record by the digest alone.
 func TestInspectByPartsAndByDigest(t *testing.T) {
 	t.Parallel()
 	store := idempotency.NewRedisStore(testservice.NewRedisClient(t, servertest.Redis(t).Addr()), idempotency.RedisOptions{})
@@ -39,14 +39,14 @@ func TestInspectByPartsAndByDigest(t *testing.T) {
 	require.ErrorIs(t, err, idempotency.ErrNoRecord)
 }
 
-// FuzzRedisInspect puts anything under the name of a record. The store shows what another reader sees there, shows nothing of
-// what is no record, and forgets only what may be forgotten.
+// FuzzRedisInspect stores any value under the name of a record. The store must return the same entry as another reader,
+// nothing from an invalid value, and must forget only records that Forget allows.
 func FuzzRedisInspect(f *testing.F) {
 	server := miniredis.RunT(f) // its clock stands still
 	server.RequireAuth(servertest.RedisPassword())
 	client := testservice.NewRedisClient(f, server.Addr(), testservice.WithContextTimeout)
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-	noted := frozen
+	noted := frozenResponse
 	noted.Note = "charge ch_1"
 	testservice.MustComplete(f, store, testservice.NumberedKey(1), noted)
 	name := server.Keys()[0]
@@ -86,7 +86,7 @@ func FuzzRedisInspect(f *testing.F) {
 		err := store.Forget(t.Context(), seen)
 		m := redisForm.FindStringSubmatch(value)
 		switch {
-		case seen.State == "", !hexToken.MatchString(m[2]): // which no script takes for a record
+		case seen.State == "", !hexToken.MatchString(m[2]): // no script accepts this value as a record
 			require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
 		case seen.State == idempotency.StateRunning:
 			require.ErrorIs(t, err, idempotency.ErrInProgress)
@@ -99,7 +99,7 @@ func FuzzRedisInspect(f *testing.F) {
 	})
 }
 
-// redisEntryFor returns what another reader sees, or nil.
+// redisEntryFor returns the entry of another reader, or nil if the value is no record.
 func redisEntryFor(t *testing.T, value, key string) *redisEntry {
 	t.Helper()
 	if entry, ok := redisEntryOf(value, key); ok {
@@ -108,7 +108,8 @@ func redisEntryFor(t *testing.T, value, key string) *redisEntry {
 	return nil
 }
 
-// inspectFuzzed inspects and lists the only record, and compares both with what another reader sees, if it sees a record.
+// inspectFuzzed inspects and lists the only record, and compares both results with want, the entry of another reader. A nil
+// want means that the value is no record.
 func inspectFuzzed(
 	t *testing.T, store *idempotency.RedisStore, want *redisEntry, expiry uint32,
 ) idempotency.Entry {
@@ -126,7 +127,7 @@ func inspectFuzzed(
 		require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
 		require.Nil(t, seen.Response)
 		require.Empty(t, seen.Note)
-		for _, listed := range listing.Entries { // of which the beginning is a record's
+		for _, listed := range listing.Entries { // List accepts a value with a valid beginning
 			require.Equal(t, idempotency.StateCompleted, seen.State)
 			require.Equal(t, seen.Digest, listed.Digest)
 			requirePrintable(t, listed.Note)
@@ -138,7 +139,7 @@ func inspectFuzzed(
 	require.Len(t, listing.Entries, 1)
 	record := want.after(int64(expiry))
 	for _, e := range []idempotency.Entry{seen, listing.Entries[0]} {
-		require.Equal(t, stateNow(want, record), e.State)
+		require.Equal(t, deriveState(want, record), e.State)
 		require.Equal(t, record.Attempt, e.Attempt)
 		require.Equal(t, record.Created, e.Created)
 		require.Equal(t, record.Fingerprint, e.Fingerprint)
@@ -156,7 +157,8 @@ func inspectFuzzed(
 	return seen
 }
 
-func stateNow(e *redisEntry, record idempotency.Record) idempotency.State {
+// deriveState returns the state of the entry e, whose record is now as in record.
+func deriveState(e *redisEntry, record idempotency.Record) idempotency.State {
 	switch {
 	case e.state == "done":
 		return idempotency.StateCompleted
@@ -168,13 +170,14 @@ func stateNow(e *redisEntry, record idempotency.Record) idempotency.State {
 	return idempotency.StateAbandoned
 }
 
+// requirePrintable requires that note contains only printable ASCII.
 func requirePrintable(t *testing.T, note string) {
 	t.Helper()
 	require.NotContains(t, note, "\n")
 	require.False(t, strings.ContainsFunc(note, func(c rune) bool { return c < ' ' || c > '~' }), "%q", note)
 }
 
-// The stored form of a resolution is kept for ever, whatever is in it.
+// The stored form of a resolution must always stay the same, for any operator and reason.
 func TestStoredResolution(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 11, 21, 10, 5, 29, 123456000, time.UTC)
@@ -237,8 +240,8 @@ func TestFaultsOfAResolution(t *testing.T) {
 	for _, want := range []string{"status 99", "note", "operator", "reason", "TTL -1ns"} {
 		require.ErrorContains(t, err, want)
 	}
-	for _, hidden := range []string{"\x00", " a", "\u202e", "\xff", "\u00a0", strings.Repeat("x", 256)} {
-		require.Error(t, idempotency.Resolution{Operator: hidden, TTL: 1}.Validate(), "%q", hidden)
+	for _, unprintable := range []string{"\x00", " a", "\u202e", "\xff", "\u00a0", strings.Repeat("x", 256)} {
+		require.Error(t, idempotency.Resolution{Operator: unprintable, TTL: 1}.Validate(), "%q", unprintable)
 	}
 	require.NoError(t, idempotency.Resolution{Operator: "Zoë 語", Reason: strings.Repeat("é", 500), TTL: 1}.Validate())
 }

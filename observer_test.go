@@ -19,11 +19,11 @@ import (
 	"github.com/idempotency-go/idempotency/stores/cache"
 )
 
-// The times that the steps of an operation take in these tests.
+// The durations of the steps of an operation in these tests.
 const (
-	claimTakes      = 3 * time.Millisecond
-	workTakes       = 50 * time.Millisecond
-	completionTakes = 7 * time.Millisecond
+	claimDuration      = 3 * time.Millisecond
+	workDuration       = 50 * time.Millisecond
+	completionDuration = 7 * time.Millisecond
 )
 
 // delayBy returns a hook that delays each step of a store.
@@ -34,29 +34,31 @@ func delayBy(d time.Duration) testservice.Hook {
 	}
 }
 
-func slowStore() *testservice.SpyStore {
+// newSlowStore returns a store whose steps take these durations.
+func newSlowStore() *testservice.SpyStore {
 	store := testservice.NewSpyStore()
-	store.OnBegin, store.OnComplete, store.OnRelease = delayBy(claimTakes), delayBy(completionTakes), delayBy(completionTakes)
+	store.OnBegin, store.OnComplete, store.OnRelease = delayBy(claimDuration), delayBy(completionDuration), delayBy(completionDuration)
 	return store
 }
 
-// told is an event with the context that came with it.
-type told struct {
+// observedEvent is an event with the context that the Observer got.
+type observedEvent struct {
 	idempotency.Event
 	ctx context.Context
 }
 
-// observed is a Runner whose events a test sees.
-type observed struct {
+// observedRunner is a Runner whose Observer sends all events to events.
+type observedRunner struct {
 	*idempotency.Runner
-	events chan told
+	events chan observedEvent
 }
 
-func newObserved(t *testing.T, store idempotency.Store, opts idempotency.RunnerOptions) observed {
+// newObservedRunner returns a Runner. At the end, the test must have received all events.
+func newObservedRunner(t *testing.T, store idempotency.Store, opts idempotency.RunnerOptions) observedRunner {
 	t.Helper()
-	events := make(chan told, 16)
+	events := make(chan observedEvent, 16)
 	opts.Logger = slog.New(slog.DiscardHandler)
-	opts.Observer = func(ctx context.Context, e idempotency.Event) { events <- told{e, ctx} }
+	opts.Observer = func(ctx context.Context, e idempotency.Event) { events <- observedEvent{e, ctx} }
 	runner, err := idempotency.NewRunner(store, opts)
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -64,20 +66,23 @@ func newObserved(t *testing.T, store idempotency.Store, opts idempotency.RunnerO
 			require.Empty(t, events, "one event for each outcome")
 		}
 	})
-	return observed{runner, events}
+	return observedRunner{runner, events}
 }
 
-var answered = idempotency.Response{Status: http.StatusCreated, Header: "A: b\n", Body: []byte("body")}
+var workResponse = idempotency.Response{Status: http.StatusCreated, Header: "A: b\n", Body: []byte("body")}
 
-const answeredBytes = len("A: b\n") + len("body")
+const workResponseBytes = len("A: b\n") + len("body")
 
+// workSlowly returns workResponse after workDuration.
 func workSlowly(context.Context) (idempotency.Response, error) {
-	time.Sleep(workTakes)
-	return answered, nil
+	time.Sleep(workDuration)
+	return workResponse, nil
 }
 
-// doOperation runs work and returns its event, without the fields that vary from run to run.
-func (o observed) doOperation(t *testing.T, payload string, work func(context.Context) (idempotency.Response, error)) idempotency.Event {
+// doOperation calls Do with payload and work, and returns the event without the fields that vary from run to run.
+func (o observedRunner) doOperation(
+	t *testing.T, payload string, work func(context.Context) (idempotency.Response, error),
+) idempotency.Event {
 	t.Helper()
 	key := idempotency.Key{User: "u", Endpoint: "e", ID: "k"}
 	began := time.Now()
@@ -90,35 +95,36 @@ func (o observed) doOperation(t *testing.T, payload string, work func(context.Co
 	return e.Event
 }
 
-// Each event says how long each step took, and what was stored.
+// Each event has the durations of the steps, and the size of the stored answer.
 func TestEventsHaveDurations(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		service := newObserved(t, slowStore(), idempotency.RunnerOptions{})
+		service := newObservedRunner(t, newSlowStore(), idempotency.RunnerOptions{})
 		refusal := errors.New("declined")
 		require.Equal(t, idempotency.Event{
 			Outcome: idempotency.OutcomeReleased, Attempt: 1, Err: refusal,
-			Claim: claimTakes, Completion: completionTakes, Total: claimTakes + completionTakes,
+			Claim: claimDuration, Completion: completionDuration, Total: claimDuration + completionDuration,
 		}, service.doOperation(t, "a", func(context.Context) (idempotency.Response, error) { return idempotency.Response{}, refusal }))
 		require.Equal(t, idempotency.Event{
-			Outcome: idempotency.OutcomeExecuted, Attempt: 2, Status: http.StatusCreated, Stored: answeredBytes,
-			Claim: claimTakes, Work: workTakes, Completion: completionTakes, Total: claimTakes + workTakes + completionTakes,
+			Outcome: idempotency.OutcomeExecuted, Attempt: 2, Status: http.StatusCreated, Stored: workResponseBytes,
+			Claim: claimDuration, Work: workDuration, Completion: completionDuration,
+			Total: claimDuration + workDuration + completionDuration,
 		}, service.doOperation(t, "a", workSlowly))
 		require.Equal(t, idempotency.Event{
-			Outcome: idempotency.OutcomeReplayed, Attempt: 2, Status: http.StatusCreated, Stored: answeredBytes,
-			Claim: claimTakes, Total: claimTakes,
+			Outcome: idempotency.OutcomeReplayed, Attempt: 2, Status: http.StatusCreated, Stored: workResponseBytes,
+			Claim: claimDuration, Total: claimDuration,
 		}, service.doOperation(t, "a", workSlowly))
 		require.Equal(t, idempotency.Event{
-			Outcome: idempotency.OutcomeKeyReused, Attempt: 2, Err: idempotency.ErrKeyReused, Claim: claimTakes, Total: claimTakes,
+			Outcome: idempotency.OutcomeKeyReused, Attempt: 2, Err: idempotency.ErrKeyReused, Claim: claimDuration, Total: claimDuration,
 			Fingerprints: &[2]idempotency.Fingerprint{sha256.Sum256([]byte("a")), sha256.Sum256([]byte("b"))},
 		}, service.doOperation(t, "b", workSlowly))
 	})
 }
 
-func TestEventsTellOfAnswersThatAreNotKept(t *testing.T) {
+func TestEventsOfOmittedAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		service := newObserved(t, slowStore(), idempotency.RunnerOptions{})
+		service := newObservedRunner(t, newSlowStore(), idempotency.RunnerOptions{})
 		first := service.doOperation(t, "a", func(ctx context.Context) (idempotency.Response, error) {
 			idempotency.Decide(ctx, idempotency.Tombstone)
 			return workSlowly(ctx)
@@ -133,44 +139,44 @@ func TestEventsTellOfAnswersThatAreNotKept(t *testing.T) {
 	})
 }
 
-// The lease of an attempt that runs is told to whoever is turned away, and a wait is told apart from the claim.
-func TestEventsTellOfTheAttemptThatRuns(t *testing.T) {
+// The event of a refused request has the lease of the running attempt. Waited is separate from Claim.
+func TestEventsOfTheRunningAttempt(t *testing.T) {
 	t.Parallel()
 	const lease = 10 * time.Second
 	key := idempotency.Key{User: "u", Endpoint: "e", ID: "k"}
 	for _, wait := range []time.Duration{0, time.Second} {
 		synctest.Test(t, func(t *testing.T) {
-			store := slowStore()
+			store := newSlowStore()
 			request := idempotency.ClaimRequest{Fingerprint: sha256.Sum256([]byte("a")), Lease: lease, TTL: time.Hour}
 			_, claim, err := store.Store.Begin(t.Context(), key, request)
 			require.NoError(t, err)
 			require.NotNil(t, claim)
-			service := newObserved(t, store, idempotency.RunnerOptions{Wait: wait})
+			service := newObservedRunner(t, store, idempotency.RunnerOptions{Wait: wait})
 			time.Sleep(lease / 4)
 			e := service.doOperation(t, "a", workSlowly)
 			require.Equal(t, idempotency.OutcomeInProgress, e.Outcome)
-			require.Equal(t, claimTakes, e.Claim)
+			require.Equal(t, claimDuration, e.Claim)
 			require.Equal(t, e.Claim+e.Waited, e.Total)
 			if wait == 0 {
 				require.Zero(t, e.Waited)
 				require.Equal(t, lease-lease/4-e.Total, e.LeaseLeft)
 			} else {
 				require.GreaterOrEqual(t, e.Waited, wait)
-				require.Less(t, e.LeaseLeft, lease-lease/4-wait/2, "as it was at the last look")
+				require.Less(t, e.LeaseLeft, lease-lease/4-wait/2, "the lease at the last read of the record")
 			}
 		})
 	}
 }
 
-// The event of what is stored later has the values of its request, and a context that has not ended.
-func TestEventsOfWhatIsStoredLater(t *testing.T) {
+// The event of a late answer has the context values of its request, although the context of the request has ended.
+func TestEventOfALateAnswer(t *testing.T) {
 	t.Parallel()
-	type name struct{}
+	type contextKey struct{}
 	synctest.Test(t, func(t *testing.T) {
 		const down = time.Minute
-		store := &reluctantStore{Store: testservice.NewSpyStore(), until: time.Now().Add(down)}
-		service := newObserved(t, store, idempotency.RunnerOptions{StoreTimeout: time.Second, Lease: 3 * time.Second})
-		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), name{}, "value"))
+		store := &refusingStore{Store: testservice.NewSpyStore(), refusesUntil: time.Now().Add(down)}
+		service := newObservedRunner(t, store, idempotency.RunnerOptions{StoreTimeout: time.Second, Lease: 3 * time.Second})
+		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), contextKey{}, "value"))
 		_, _, err := service.Do(ctx, idempotency.Key{ID: "k"}, nil, func(ctx context.Context) (idempotency.Response, error) {
 			require.NoError(t, idempotency.Annotate(ctx, someNote))
 			return workSlowly(ctx)
@@ -183,12 +189,12 @@ func TestEventsOfWhatIsStoredLater(t *testing.T) {
 		later := <-service.events
 		require.Equal(t, idempotency.OutcomeRecorded, later.Outcome)
 		require.NoError(t, later.ctx.Err())
-		require.Equal(t, "value", later.ctx.Value(name{}))
+		require.Equal(t, "value", later.ctx.Value(contextKey{}))
 		require.Equal(t, first.Began, later.Began)
-		require.GreaterOrEqual(t, later.Completion, down-workTakes)
-		require.Equal(t, workTakes+later.Completion, later.Total)
+		require.GreaterOrEqual(t, later.Completion, down-workDuration)
+		require.Equal(t, workDuration+later.Completion, later.Total)
 		require.False(t, later.Omitted)
-		require.Equal(t, answeredBytes, later.Stored, "without the note")
+		require.Equal(t, workResponseBytes, later.Stored, "without the note")
 		require.Equal(t, someNote, later.Note)
 		_, replayed, err := service.Do(t.Context(), idempotency.Key{ID: "k"}, nil, workSlowly)
 		require.NoError(t, err)
@@ -198,77 +204,77 @@ func TestEventsOfWhatIsStoredLater(t *testing.T) {
 	})
 }
 
-// reluctantStore takes no answer before a time.
-type reluctantStore struct {
+// refusingStore refuses all answers until the given time.
+type refusingStore struct {
 	idempotency.Store
-	until time.Time
+	refusesUntil time.Time
 }
 
-func (s *reluctantStore) Begin(
+func (s *refusingStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	record, claim, err := s.Store.Begin(ctx, key, request)
 	if claim != nil {
-		claim = reluctantClaim{claim, s}
+		claim = refusingClaim{claim, s}
 	}
 	return record, claim, err
 }
 
-type reluctantClaim struct {
+type refusingClaim struct {
 	idempotency.Claim
-	store *reluctantStore
+	store *refusingStore
 }
 
-func (c reluctantClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	if time.Now().Before(c.store.until) {
+func (c refusingClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+	if time.Now().Before(c.store.refusesUntil) {
 		return errors.New("not taken")
 	}
 	return c.Claim.Complete(ctx, resp, ttl)
 }
 
-func TestEventsTellOfTheCache(t *testing.T) {
+func TestEventsOfTheCache(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		service := newObserved(t, cache.New(slowStore(), cache.Options{}), idempotency.RunnerOptions{})
+		service := newObservedRunner(t, cache.New(newSlowStore(), cache.Options{}), idempotency.RunnerOptions{})
 		require.False(t, service.doOperation(t, "a", workSlowly).FromCache)
 		replay := service.doOperation(t, "a", workSlowly)
 		require.True(t, replay.FromCache)
 		require.Zero(t, replay.Claim)
-		require.Equal(t, answeredBytes, replay.Stored)
+		require.Equal(t, workResponseBytes, replay.Stored)
 	})
 }
 
-// A handler that panics has run, too: its event says for how long.
-func TestEventOfAPanicTellsTheWork(t *testing.T) {
+// A panic is a result of the work, too, so its event has the duration of the work.
+func TestEventOfAPanicHasTheDurationOfTheWork(t *testing.T) {
 	t.Parallel()
-	for name, open := range map[string]bool{"claimed": false, "unprotected": true} {
+	for name, isDown := range map[string]bool{"claimed": false, "unprotected": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store := slowStore()
-				if open {
+				store := newSlowStore()
+				if isDown {
 					store.OnBegin = func(context.Context, int64, func() error) error { return errors.New("down") }
 				}
-				service := newObserved(t, store, idempotency.RunnerOptions{FailOpen: open})
+				service := newObservedRunner(t, store, idempotency.RunnerOptions{FailOpen: isDown})
 				require.Panics(t, func() {
 					_, _, _ = service.Do(t.Context(), idempotency.Key{ID: "k"}, nil,
 						func(context.Context) (idempotency.Response, error) {
-							time.Sleep(workTakes)
+							time.Sleep(workDuration)
 							panic(http.ErrAbortHandler)
 						})
 				})
-				require.Equal(t, workTakes, (<-service.events).Work)
+				require.Equal(t, workDuration, (<-service.events).Work)
 			})
 		})
 	}
 }
 
-// An Observer that panics in the background, where no server recovers, does not end the process.
+// A panic of the Observer in the background does not end the process, although no server recovers there.
 func TestObserverPanicsInTheBackground(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var logged bytes.Buffer
-		store := &reluctantStore{Store: testservice.NewSpyStore(), until: time.Now().Add(time.Minute)}
+		store := &refusingStore{Store: testservice.NewSpyStore(), refusesUntil: time.Now().Add(time.Minute)}
 		runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{
 			StoreTimeout: time.Second, Lease: 3 * time.Second,
 			Logger: slog.New(slog.NewTextHandler(&logged, nil)),

@@ -144,7 +144,7 @@ func TestNoteOfAnAnswerThatIsNotKept(t *testing.T) {
 // form of a note.
 func TestHeaderIsNoNote(t *testing.T) {
 	t.Parallel()
-	service := newObserved(t, testservice.NewSpyStore(), idempotency.RunnerOptions{})
+	service := newObservedRunner(t, testservice.NewSpyStore(), idempotency.RunnerOptions{})
 	resp := idempotency.Response{Header: idempotency.NewFields(http.Header{"": {someNote}, ":": {someNote}, " ": {someNote}})}
 	for range 2 {
 		got, _, err := service.Do(t.Context(), idempotency.Key{ID: "k"}, nil,
@@ -158,7 +158,7 @@ func TestHeaderIsNoNote(t *testing.T) {
 // Do returns the response with the note, even in the first call. The Note in the response of work is ignored.
 func TestNoteOfARunner(t *testing.T) {
 	t.Parallel()
-	service := newObserved(t, testservice.NewSpyStore(), idempotency.RunnerOptions{})
+	service := newObservedRunner(t, testservice.NewSpyStore(), idempotency.RunnerOptions{})
 	for range 2 {
 		got, _, err := service.Do(t.Context(), idempotency.Key{ID: "k"}, nil,
 			func(ctx context.Context) (idempotency.Response, error) {
@@ -189,11 +189,11 @@ func TestNoteDoesNotChangeBetweenRepetitions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &notedStore{Store: testservice.NewSpyStore()}
-		service := newObserved(t, store, idempotency.RunnerOptions{})
+		service := newObservedRunner(t, store, idempotency.RunnerOptions{})
 		_, _, err := service.Do(t.Context(), idempotency.Key{ID: "k"}, nil,
 			func(ctx context.Context) (idempotency.Response, error) {
 				store.afterFirst = func() { _ = idempotency.Annotate(ctx, "later") }
-				return answered, idempotency.Annotate(ctx, "first")
+				return workResponse, idempotency.Annotate(ctx, "first")
 			})
 		require.NoError(t, err)
 		require.Equal(t, "first", (<-service.events).Note)

@@ -16,8 +16,8 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// frozen is the response in testdata/response_v1.txt.
-var frozen = idempotency.Response{
+// frozenResponse is the response in testdata/response_v1.txt.
+var frozenResponse = idempotency.Response{
 	Status: http.StatusCreated,
 	Header: idempotency.NewFields(http.Header{
 		"Content-Type": {"application/json"},
@@ -31,20 +31,21 @@ var frozen = idempotency.Response{
 	Body:    []byte("{\"id\":1}\n\x00\xff"),
 }
 
-// A record must stay readable by every later release, and by releases that still run beside a later one.
+// A record must stay readable for every later release, and for earlier releases that still run beside the current
+// release.
 func TestFrozenRecordIsReadAndWritten(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("testdata/response_v1.txt")
 	require.NoError(t, err)
 	var got idempotency.Response
 	require.NoError(t, got.UnmarshalBinary(data))
-	require.Equal(t, frozen, got)
-	encoded, err := frozen.MarshalBinary()
+	require.Equal(t, frozenResponse, got)
+	encoded, err := frozenResponse.MarshalBinary()
 	require.NoError(t, err)
 	require.Equal(t, string(data), string(encoded))
 }
 
-// randomResponse makes use of everything that has a meaning of its own in the stored form.
+// randomResponse returns a response with random texts, which contain all pieces with a special meaning in the stored form.
 func randomResponse(rnd *rand.Rand) idempotency.Response {
 	pieces := []string{"a", "Z", "0", " ", "\n", "\r", "\\", ":", ": ", "\\n", "\x00", "\xff", "é", "body=", "\n\n"}
 	text := func() string {
@@ -93,27 +94,27 @@ func TestResponseSurvivesItsStoredForm(t *testing.T) {
 
 func TestDamageIsDetected(t *testing.T) {
 	t.Parallel()
-	data, err := frozen.MarshalBinary()
+	data, err := frozenResponse.MarshalBinary()
 	require.NoError(t, err)
-	damaged := func(data []byte, what string, args ...any) {
+	requireDamaged := func(data []byte, damage string, args ...any) {
 		t.Helper()
 		var got idempotency.Response
-		require.ErrorIs(t, got.UnmarshalBinary(data), idempotency.ErrRecordInvalid, append([]any{what}, args...)...)
+		require.ErrorIs(t, got.UnmarshalBinary(data), idempotency.ErrRecordInvalid, append([]any{damage}, args...)...)
 		require.Zero(t, got)
 	}
 	for i := range data {
 		for bit := range 8 {
 			flipped := bytes.Clone(data)
 			flipped[i] ^= 1 << bit
-			damaged(flipped, "bit %d of byte %d: %q", bit, i, flipped)
+			requireDamaged(flipped, "bit %d of byte %d: %q", bit, i, flipped)
 		}
-		damaged(data[:i], "cut at %d", i)
-		damaged(data[i+1:], "without the first %d bytes", i+1)
+		requireDamaged(data[:i], "cut at %d", i)
+		requireDamaged(data[i+1:], "without the first %d bytes", i+1)
 	}
-	damaged(append(bytes.Clone(data), 'x'), "longer")
+	requireDamaged(append(bytes.Clone(data), 'x'), "longer")
 }
 
-// withChecksum returns rest as a stored response with a correct checksum.
+// withChecksum returns a stored response of version and rest with a correct checksum.
 func withChecksum(version int, rest string) string {
 	crc := crc32.Checksum([]byte(rest), crc32.MakeTable(crc32.Castagnoli))
 	return fmt.Sprintf("response/%d crc=%08x%s", version, crc, rest)
@@ -150,18 +151,18 @@ func TestForeignValueIsNoResponse(t *testing.T) {
 
 func TestClonedResponseSharesNoMemory(t *testing.T) {
 	t.Parallel()
-	clone := frozen.Clone()
-	require.Equal(t, frozen, clone)
+	clone := frozenResponse.Clone()
+	require.Equal(t, frozenResponse, clone)
 	clone.Body[0] = 'x'
-	require.NotEqual(t, byte('x'), frozen.Body[0])
+	require.NotEqual(t, byte('x'), frozenResponse.Body[0])
 }
 
-// FuzzResponse decodes what may be a stored response, and has another decoder say the same. What is encoded again is read
-// by both, and no byte of it can be changed.
+// FuzzResponse compares UnmarshalBinary with another decoder, for valid and invalid texts. Both decoders must read a response
+// that is encoded again, and UnmarshalBinary must detect a change of any byte.
 func FuzzResponse(f *testing.F) {
 	const head = "response/1 crc=01234567"
 	for _, resp := range []idempotency.Response{
-		{}, {Status: 200, Omitted: true}, {Status: 204, Header: "A\n", Note: "a note"}, {Omitted: true, Note: "-"}, frozen,
+		{}, {Status: 200, Omitted: true}, {Status: 204, Header: "A\n", Note: "a note"}, {Omitted: true, Note: "-"}, frozenResponse,
 	} {
 		data, err := resp.MarshalBinary()
 		require.NoError(f, err)
@@ -192,8 +193,8 @@ func FuzzResponse(f *testing.F) {
 	})
 }
 
-// headerByForm reads fields in another way than the package does. It is right for the lines that NewFields writes.
-func headerByForm(text string) http.Header {
+// parseHeaderByForm parses fields in another way than the package. The result is correct for the text that NewFields writes.
+func parseHeaderByForm(text string) http.Header {
 	h := http.Header{}
 	for line := range strings.Lines(text) {
 		name, value, found := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
@@ -207,7 +208,7 @@ func headerByForm(text string) http.Header {
 	return h
 }
 
-// FuzzFields writes a header as fields, and reads it back; and reads what may be fields.
+// FuzzFields encodes a header as fields, and parses these fields. FuzzFields also parses any text, valid or not.
 func FuzzFields(f *testing.F) {
 	for _, seed := range []string{"", "A: 1\n", "A\nA: 1\nA: 2\n", "\\x4: \\xzz\\\n", "::\n", "A: 1\nB\nB-C: \\x0d\\x0a\n"} {
 		f.Add("Name", "a", "b\r\n", seed)
@@ -217,7 +218,7 @@ func FuzzFields(f *testing.F) {
 		want := http.Header{"n" + name: {first, second, first}, "N" + name: nil, "no" + name: {second}}
 		fields := idempotency.NewFields(want)
 		require.Regexp(t, testservice.FieldsPattern, string(fields))
-		require.Equal(t, want, headerByForm(string(fields)))
+		require.Equal(t, want, parseHeaderByForm(string(fields)))
 		parsed, err := idempotency.ParseFields(string(fields))
 		require.NoError(t, err)
 		require.Equal(t, want, parsed.Header())
@@ -228,10 +229,10 @@ func FuzzFields(f *testing.F) {
 		if err != nil {
 			return
 		}
-		h := parsed.Header() // whatever it is, it can be read
+		h := parsed.Header() // valid fields always have a header
 		again := idempotency.NewFields(h)
-		if again == parsed && len(h) > 0 { // it is as NewFields writes it
-			require.Equal(t, headerByForm(text), h)
+		if again == parsed && len(h) > 0 { // text is in the form that NewFields writes
+			require.Equal(t, parseHeaderByForm(text), h)
 		}
 		delete(h, "")
 		if len(h) > 0 {

@@ -1318,7 +1318,7 @@ func FuzzRedisRecord(f *testing.F) {
 	server.RequireAuth(servertest.RedisPassword())
 	client := testservice.NewRedisClient(f, server.Addr(), testservice.WithContextTimeout)
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-	testservice.MustComplete(f, store, testservice.NumberedKey(1), frozen)
+	testservice.MustComplete(f, store, testservice.NumberedKey(1), frozenResponse)
 	name := server.Keys()[0]
 	key := strings.TrimPrefix(name, "idempotency:{")[:32]
 	done := client.Get(f.Context(), name).Val()
