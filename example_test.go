@@ -49,7 +49,7 @@ func Example() {
 	// 409
 }
 
-// createPayment is the handler that must not run twice for one payment.
+// createPayment must not run twice for the same payment.
 func createPayment(w http.ResponseWriter, r *http.Request) {
 	paymentCount++
 	w.Header().Set("Location", fmt.Sprintf("/payments/%d", paymentCount))
@@ -93,8 +93,7 @@ func ExampleNew() {
 	// idempotency: UserFunc is nil: use SingleUser if there is one caller only
 }
 
-// The middleware guards single routes of a router. Other routes, and requests without a key, reach their handlers
-// unchanged.
+// Handler guards a single route. Other routes are not affected, and requests without a key reach their handler as usual.
 func ExampleMiddleware_Handler() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{})
@@ -140,7 +139,7 @@ func ExampleMiddleware_Handler_order() {
 	})
 
 	mux := http.NewServeMux()
-	mux.Handle("POST /payments", idem.Handler(pay)) // inside the router, only for the routes that need a guard
+	mux.Handle("POST /payments", idem.Handler(pay)) // inside the router, on the routes that need protection
 
 	handler := authenticate(mux)                               // checks each request, replays included
 	handler = http.NewCrossOriginProtection().Handler(handler) // reads headers only
@@ -647,8 +646,8 @@ func ExampleFromContext() {
 	// attempt 2, same key as before: true
 }
 
-// DownstreamKey returns the same key in every attempt at the operation, but a different key for each name. So a handler
-// names each of its calls.
+// DownstreamKey returns the same key in every attempt at the operation. Give each call to another system its own name,
+// because each name has a different key.
 func ExampleOperation_DownstreamKey() {
 	op := idempotency.Operation{ID: uuid.MustParse("8f0f4d6e-9f3c-4b57-9b8a-0c7b8d0d6c11"), Attempt: 2}
 	fmt.Println(op.DownstreamKey("charge"))
@@ -1187,7 +1186,7 @@ func ExampleOptions_replay() {
 	// 403 false
 }
 
-// With Stream, the first client gets each event immediately. A retry gets all events at once.
+// With Stream, the first client gets each event as soon as the handler writes the event. A retry gets all events at once.
 func ExampleOptions_stream() {
 	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser,
 		idempotency.Options{Stream: true})
@@ -1329,8 +1328,8 @@ func ExampleAnnotate() {
 // chargesByKey stands for a payment provider that finds charges by their keys.
 type chargesByKey map[string]string
 
-// If a process crashes during an attempt, the outcome of the attempt is unknown. With Refuse, the handler does not simply
-// run again: Reconcile first asks the provider about the key that all attempts at the operation send to the provider.
+// A crash leaves the outcome of an attempt unknown. With Refuse, a retry does not simply run the handler again. Reconcile
+// first asks the provider for a charge with the key that all attempts at the operation send.
 func ExampleOptions_reconcile() {
 	provider, crashes := chargesByKey{}, true
 	opts := idempotency.Options{
@@ -1646,7 +1645,7 @@ func ExampleInspector_list() {
 		key := idempotency.Key{User: "billing", Endpoint: "invoices", ID: id}
 		_, _, _ = runner.Do(ctx, key, nil, func(context.Context) (idempotency.Response, error) {
 			if answer == "" {
-				return idempotency.Response{}, errors.New("the printer is out of paper") // so a retry may run the work again
+				return idempotency.Response{}, errors.New("the printer is out of paper") // releases the record
 			}
 			return idempotency.Response{Body: []byte(answer)}, nil
 		})
@@ -1686,7 +1685,7 @@ func ExampleResolver() {
 	// Output: true
 }
 
-// countingStore is no Resolver, but its inner Store is. As finds the inner Store.
+// countingStore does not implement Resolver, but its inner Store does. As finds the inner Store.
 func ExampleAs() {
 	store := &countingStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
 	_, direct := idempotency.Store(store).(idempotency.Resolver)
@@ -1780,7 +1779,7 @@ func accessLog(logger *slog.Logger, next http.Handler) http.Handler {
 func (e *logEntry) attributes() (attrs []any) {
 	if event := e.event.Load(); event != nil {
 		attrs = append(attrs, slog.Any("outcome", event.Outcome))
-		if event.Operation != uuid.Nil { // Nil: without a valid key
+		if event.Operation != uuid.Nil { // Nil means that the request has no valid key
 			attrs = append(attrs, slog.Any("operation", event.Operation))
 		}
 	}

@@ -164,8 +164,8 @@ func TestAnnouncedBodyTakesNoMemory(t *testing.T) {
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(requests*announced/8))
 }
 
-// slowBody sends one byte, after a signal to firstRead. The next Read waits for end, and fails. If firstRead is nil, the first
-// Read does so.
+// slowBody sends one byte, after a signal to firstRead. The next Read waits for end, and fails. Without firstRead, already the
+// first Read waits and fails.
 type slowBody struct {
 	firstRead chan<- struct{}
 	end       <-chan struct{}
