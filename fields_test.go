@@ -46,7 +46,7 @@ func TestParseFieldsRefusesInvalidText(t *testing.T) {
 func TestHeaderSurvivesAsFields(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(3, 4))
-	text := func() string {
+	randomText := func() string {
 		b := make([]byte, rnd.IntN(6))
 		for i := range b {
 			b[i] = "aZ09-: \\\\xX\r\n\x00\x7f\xff\t;,"[rnd.IntN(19)]
@@ -56,10 +56,10 @@ func TestHeaderSurvivesAsFields(t *testing.T) {
 	for range 20000 {
 		want := http.Header{}
 		for range rnd.IntN(6) {
-			name := "n" + text()
+			name := "n" + randomText()
 			want[name] = nil
 			for range rnd.IntN(3) {
-				want[name] = append(want[name], text())
+				want[name] = append(want[name], randomText())
 			}
 		}
 		f, err := idempotency.ParseFields(string(idempotency.NewFields(want)))

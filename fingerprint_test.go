@@ -511,8 +511,8 @@ func constantFingerprint(*http.Request, []byte) (idempotency.Fingerprint, error)
 // The option adds fields of the service to the default fields.
 func TestOptionFingerprintHeaders(t *testing.T) {
 	t.Parallel()
-	account := func(lines ...string) http.Header { return http.Header{"Stripe-Account": lines} }
-	field := func(name string, lines ...string) http.Header { return http.Header{name: lines} }
+	accountField := func(lines ...string) http.Header { return http.Header{"Stripe-Account": lines} }
+	headerField := func(name string, lines ...string) http.Header { return http.Header{name: lines} }
 	const override = "X-Http-Method-Override"
 	long := strings.Repeat("a", 1000)
 	rows := []struct {
@@ -521,32 +521,32 @@ func TestOptionFingerprintHeaders(t *testing.T) {
 		wantSame      bool
 	}{
 		{"no such field", nil, nil, true},
-		{"same account", account("a"), account("a"), true},
-		{"other account", account("a"), account("b"), false},
-		{"account added", nil, account("a"), false},
-		{"account dropped", account("a"), nil, false},
-		{"account in capitals", account("a"), account("A"), false},
-		{"empty account added", nil, account(""), false},
-		{"long, same", account(long), account(long), true},
-		{"long, other end", account(long + "a"), account(long + "b"), false},
-		{"two lines, same", account("a", "b"), account("a", "b"), true},
-		{"another line", account("a"), account("a", "b"), false},
-		{"other second line", account("a", "b"), account("a", "c"), false},
-		{"lines in another order", account("a", "b"), account("b", "a"), false},
-		{"lines joined", account("a", "b"), account("a, b"), false},
-		{"bytes moved from line to line", account("ab", "c"), account("a", "bc"), false},
-		{"value moved from field to field", account("a"), field("X-Tenant", "a"), false},
-		{"other field of the option", field("X-Tenant", "a"), field("X-Tenant", "b"), false},
+		{"same account", accountField("a"), accountField("a"), true},
+		{"other account", accountField("a"), accountField("b"), false},
+		{"account added", nil, accountField("a"), false},
+		{"account dropped", accountField("a"), nil, false},
+		{"account in capitals", accountField("a"), accountField("A"), false},
+		{"empty account added", nil, accountField(""), false},
+		{"long, same", accountField(long), accountField(long), true},
+		{"long, other end", accountField(long + "a"), accountField(long + "b"), false},
+		{"two lines, same", accountField("a", "b"), accountField("a", "b"), true},
+		{"another line", accountField("a"), accountField("a", "b"), false},
+		{"other second line", accountField("a", "b"), accountField("a", "c"), false},
+		{"lines in another order", accountField("a", "b"), accountField("b", "a"), false},
+		{"lines joined", accountField("a", "b"), accountField("a, b"), false},
+		{"bytes moved from line to line", accountField("ab", "c"), accountField("a", "bc"), false},
+		{"value moved from field to field", accountField("a"), headerField("X-Tenant", "a"), false},
+		{"other field of the option", headerField("X-Tenant", "a"), headerField("X-Tenant", "b"), false},
 
-		{"same coding", field("Content-Encoding", "own"), field("Content-Encoding", "own"), true},
-		{"other coding", field("Content-Encoding", "own"), field("Content-Encoding", "gzip"), false},
-		{"coding dropped", field("Content-Encoding", "own"), nil, false},
-		{"same override", field(override, "PUT"), field(override, "PUT"), true},
-		{"other override", field(override, "PUT"), field(override, "DELETE"), false},
-		{"override added", nil, field(override, "DELETE"), false},
-		{"override of another name", nil, field("X-Http-Method", "DELETE"), false},
-		{"override of a third name", nil, field("X-Method-Override", "DELETE"), false},
-		{"field that selects nothing", field("X-Other", "a"), field("X-Other", "b"), true},
+		{"same coding", headerField("Content-Encoding", "own"), headerField("Content-Encoding", "own"), true},
+		{"other coding", headerField("Content-Encoding", "own"), headerField("Content-Encoding", "gzip"), false},
+		{"coding dropped", headerField("Content-Encoding", "own"), nil, false},
+		{"same override", headerField(override, "PUT"), headerField(override, "PUT"), true},
+		{"other override", headerField(override, "PUT"), headerField(override, "DELETE"), false},
+		{"override added", nil, headerField(override, "DELETE"), false},
+		{"override of another name", nil, headerField("X-Http-Method", "DELETE"), false},
+		{"override of a third name", nil, headerField("X-Method-Override", "DELETE"), false},
+		{"field that selects nothing", headerField("X-Other", "a"), headerField("X-Other", "b"), true},
 	}
 	for name, function := range map[string]struct {
 		compute idempotency.FingerprintFunc

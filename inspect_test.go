@@ -221,15 +221,15 @@ func TestDamagedResolution(t *testing.T) {
 
 func TestOpenMarks(t *testing.T) {
 	t.Parallel()
-	steps := func(names ...string) (e idempotency.Entry) {
+	newEntry := func(names ...string) (e idempotency.Entry) {
 		for _, name := range names {
 			e.Steps = append(e.Steps, idempotency.StepSize{Name: name})
 		}
 		return e
 	}
-	require.Empty(t, steps().OpenMarks())
-	require.Empty(t, steps("charge", "charge?", "ship").OpenMarks())
-	require.Equal(t, []string{"mail?", "ship?"}, steps("charge", "charge?", "mail?", "ship?").OpenMarks())
+	require.Empty(t, newEntry().OpenMarks())
+	require.Empty(t, newEntry("charge", "charge?", "ship").OpenMarks())
+	require.Equal(t, []string{"mail?", "ship?"}, newEntry("charge", "charge?", "mail?", "ship?").OpenMarks())
 }
 
 func TestFaultsOfAResolution(t *testing.T) {

@@ -204,7 +204,7 @@ func TestKeyIsNotPrinted(t *testing.T) {
 // A store keeps at most 257 bytes of each part of a key, however long the part is. Different long parts stay different.
 func TestPartsOfAKeyAreBounded(t *testing.T) {
 	t.Parallel()
-	long := func(end string) string { return "/" + strings.Repeat("a", 100_000) + end }
+	makeLongPart := func(end string) string { return "/" + strings.Repeat("a", 100_000) + end }
 	var seen []idempotency.Key
 	store := testservice.NewSpyStore()
 	svc := testservice.Setup{
@@ -215,8 +215,8 @@ func TestPartsOfAKeyAreBounded(t *testing.T) {
 		seen = append(seen, op.Key)
 	})
 	requests := [][2]string{
-		{"alice", "/a"}, {"alice", long("1")}, {"alice", long("2")}, {"alice", "/" + strings.Repeat("a", 249)},
-		{"alice", "/" + strings.Repeat("a", 250)}, {long("1"), "/a"}, {long("2"), "/a"},
+		{"alice", "/a"}, {"alice", makeLongPart("1")}, {"alice", makeLongPart("2")}, {"alice", "/" + strings.Repeat("a", 249)},
+		{"alice", "/" + strings.Repeat("a", 250)}, {makeLongPart("1"), "/a"}, {makeLongPart("2"), "/a"},
 	}
 	for _, request := range requests {
 		for range 2 {
@@ -235,7 +235,7 @@ func TestPartsOfAKeyAreBounded(t *testing.T) {
 
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{})
 	require.NoError(t, err)
-	_, _, err = runner.Do(t.Context(), idempotency.Key{User: long(""), Endpoint: long(""), ID: long("")}, nil,
+	_, _, err = runner.Do(t.Context(), idempotency.Key{User: makeLongPart(""), Endpoint: makeLongPart(""), ID: makeLongPart("")}, nil,
 		func(ctx context.Context) (idempotency.Response, error) {
 			op, _ := idempotency.FromContext(ctx)
 			require.LessOrEqual(t, len(op.Key.User)+len(op.Key.Endpoint)+len(op.Key.ID), 3*257)

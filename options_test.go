@@ -105,7 +105,8 @@ func TestOptionHeadersMustBeFreeForKeys(t *testing.T) {
 		"authorization", "Connection", "Cookie", "HOST", "Proxy-Authorization", "Trailer", "Transfer-Encoding",
 		"content-type", "Content-Digest", "",
 	} {
-		_, err := idempotency.New(testservice.NewSpyStore(), idempotency.SingleUser, idempotency.Options{Headers: []string{"X-Key", name}})
+		opts := idempotency.Options{Headers: []string{"X-Key", name}}
+		_, err := idempotency.New(testservice.NewSpyStore(), idempotency.SingleUser, opts)
 		require.ErrorContains(t, err, "Headers", name)
 	}
 	_, err := idempotency.New(testservice.NewSpyStore(), idempotency.SingleUser, idempotency.Options{Headers: []string{}})
@@ -127,12 +128,12 @@ func TestOptionHeadersOfSeveralNames(t *testing.T) {
 	opts := idempotency.Options{Headers: []string{"Idempotency-Key", "x-idempotency-key"}}
 	svc := testservice.Setup{Opts: opts}.Guard(t, testservice.Echo)
 	first := svc.Call("k", "b")
-	other := func(lines ...string) testservice.Edit { return testservice.WithHeader("X-Idempotency-Key", lines...) }
-	testservice.RequireReplay(t, first, svc.Call("", "b", other("k")))
-	testservice.RequireReplay(t, first, svc.Call("k", "b", other("k")))
-	testservice.RequireReplay(t, first, svc.Call("k", "b", other(`"k"`)))
+	withOtherHeader := func(lines ...string) testservice.Edit { return testservice.WithHeader("X-Idempotency-Key", lines...) }
+	testservice.RequireReplay(t, first, svc.Call("", "b", withOtherHeader("k")))
+	testservice.RequireReplay(t, first, svc.Call("k", "b", withOtherHeader("k")))
+	testservice.RequireReplay(t, first, svc.Call("k", "b", withOtherHeader(`"k"`)))
 	for _, lines := range [][]string{{"l"}, {"K"}, {""}, {"k", "k"}} {
-		testservice.RequireProblem(t, svc.Call("k", "b", other(lines...)), http.StatusBadRequest, "key-invalid")
+		testservice.RequireProblem(t, svc.Call("k", "b", withOtherHeader(lines...)), http.StatusBadRequest, "key-invalid")
 	}
 	require.EqualValues(t, 1, svc.Runs.Load())
 	require.Equal(t, http.StatusCreated, svc.Call("", "b").Status)

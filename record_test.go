@@ -48,30 +48,30 @@ func TestFrozenRecordIsReadAndWritten(t *testing.T) {
 // randomResponse returns a response with random texts, which contain all pieces with a special meaning in the stored form.
 func randomResponse(rnd *rand.Rand) idempotency.Response {
 	pieces := []string{"a", "Z", "0", " ", "\n", "\r", "\\", ":", ": ", "\\n", "\x00", "\xff", "é", "body=", "\n\n"}
-	text := func() string {
+	randomText := func() string {
 		var b strings.Builder
 		for range rnd.IntN(8) {
 			b.WriteString(pieces[rnd.IntN(len(pieces))])
 		}
 		return b.String()
 	}
-	fields := func() idempotency.Fields {
+	randomFields := func() idempotency.Fields {
 		var h http.Header
 		for range rnd.IntN(5) {
 			if h == nil {
 				h = http.Header{}
 			}
-			name := text()
+			name := randomText()
 			h[name] = nil
 			for range rnd.IntN(4) {
-				h[name] = append(h[name], text())
+				h[name] = append(h[name], randomText())
 			}
 		}
 		return idempotency.NewFields(h)
 	}
-	resp := idempotency.Response{Status: rnd.IntN(1000), Header: fields(), Trailer: fields(), Omitted: rnd.IntN(4) == 0}
+	resp := idempotency.Response{Status: rnd.IntN(1000), Header: randomFields(), Trailer: randomFields(), Omitted: rnd.IntN(4) == 0}
 	if !resp.Omitted {
-		resp.Body = []byte(text() + text())
+		resp.Body = []byte(randomText() + randomText())
 	}
 	resp.Note = []string{"", "x", "payment 17", "note=a body=0", strings.Repeat("x", 255)}[rnd.IntN(5)]
 	return resp
