@@ -21,26 +21,26 @@ var RefusalFor = refusalFor
 
 // MemoryUsage holds the bytes of all records in a store, and the bytes of the records of each user.
 type MemoryUsage struct {
-	Total int64
-	Users map[string]int64
+	TotalBytes  int64
+	BytesByUser map[string]int64
 }
 
-// Counted returns the usage that the store has counted with each change.
-func (s *MemoryStore) Counted() MemoryUsage {
+// CountedUsage returns the usage that the store has counted with each change.
+func (s *MemoryStore) CountedUsage() MemoryUsage {
 	total, users := s.byteUsage.Counted()
 	return MemoryUsage{total, users}
 }
 
-// Held measures the usage anew, from all records in the store.
-func (s *MemoryStore) Held() MemoryUsage {
-	measured := MemoryUsage{Users: map[string]int64{}}
+// MeasuredUsage measures the usage anew, from all records in the store.
+func (s *MemoryStore) MeasuredUsage() MemoryUsage {
+	measured := MemoryUsage{BytesByUser: map[string]int64{}}
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		for _, e := range sh.entriesByHash {
 			for ; e != nil; e = e.nextInChain {
-				measured.Total += e.countBytes()
-				measured.Users[e.key.User] += e.countBytes()
+				measured.TotalBytes += e.countBytes()
+				measured.BytesByUser[e.key.User] += e.countBytes()
 			}
 		}
 		sh.mu.Unlock()

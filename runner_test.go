@@ -806,7 +806,7 @@ func TestLargeHeaderIsNotStored(t *testing.T) {
 			problem := testservice.RequireProblem(t, svc.Call("k", ""), http.StatusConflict, "not-replayable")
 			require.Equal(t, http.StatusOK, problem.OriginalStatus)
 			require.EqualValues(t, 1, svc.Runs.Load())
-			require.Less(t, store.Counted().Total, int64(1000))
+			require.Less(t, store.CountedUsage().TotalBytes, int64(1000))
 		})
 	}
 }

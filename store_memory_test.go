@@ -49,7 +49,7 @@ func TestMemoryStoreIsResolved(t *testing.T) {
 	t.Parallel()
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	idempotencytest.RunResolver(t, func(*testing.T) idempotency.Store { return store })
-	require.Equal(t, store.Held(), store.Counted())
+	require.Equal(t, store.MeasuredUsage(), store.CountedUsage())
 }
 
 // oneUserStore returns a store without a limit for users, so that one user can fill the store.
@@ -509,14 +509,14 @@ func TestFullMemoryStoreIsResolved(t *testing.T) {
 					_, err := claim.(idempotency.Checkpointer).Checkpoint(t.Context(), "charge", make([]byte, c.checkpointBytes))
 					require.NoError(t, err)
 				}
-				rest := c.usedBytes - store.Counted().Total - 320
+				rest := c.usedBytes - store.CountedUsage().TotalBytes - 320
 				testservice.MustClaim(t, store, idempotency.Key{ID: strings.Repeat("x", int(rest))}, testservice.AttemptFor(time.Hour))
-				require.Equal(t, c.usedBytes, store.Counted().Total)
+				require.Equal(t, c.usedBytes, store.CountedUsage().TotalBytes)
 				time.Sleep(time.Minute)
 				c.resolution.TTL = time.Hour
 				err := store.Resolve(t.Context(), testservice.MustInspect(t, store, testservice.NumberedKey(0)), c.resolution)
 				require.Equal(t, c.wantErr, err)
-				require.Equal(t, store.Held(), store.Counted())
+				require.Equal(t, store.MeasuredUsage(), store.CountedUsage())
 			})
 		})
 	}
@@ -608,10 +608,10 @@ func checkByteCounts(t *testing.T, random *rand.Rand) {
 		if err != nil {
 			seen[err.Error()]++
 		}
-		counted := store.Counted()
-		require.Equal(t, store.Held(), counted)
-		require.LessOrEqual(t, counted.Total, int64(limit))
-		for user, n := range counted.Users {
+		counted := store.CountedUsage()
+		require.Equal(t, store.MeasuredUsage(), counted)
+		require.LessOrEqual(t, counted.TotalBytes, int64(limit))
+		for user, n := range counted.BytesByUser {
 			require.LessOrEqual(t, n, int64(share), "%s", user)
 		}
 	}
@@ -634,8 +634,8 @@ func requireNothingCounted(t *testing.T, store *idempotency.MemoryStore, limit i
 	t.Helper()
 	_, _, err := store.Begin(t.Context(), idempotency.Key{ID: strings.Repeat("x", limit)}, testservice.AttemptFor(time.Hour))
 	require.Error(t, err)
-	require.Equal(t, idempotency.MemoryUsage{Users: map[string]int64{}}, store.Counted())
-	require.Equal(t, store.Held(), store.Counted())
+	require.Equal(t, idempotency.MemoryUsage{BytesByUser: map[string]int64{}}, store.CountedUsage())
+	require.Equal(t, store.MeasuredUsage(), store.CountedUsage())
 }
 
 func TestMemoryStoreCountsExactlyUnderContention(t *testing.T) {
@@ -665,8 +665,8 @@ func TestMemoryStoreCountsExactlyUnderContention(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		require.Equal(t, store.Held(), store.Counted())
-		require.LessOrEqual(t, store.Counted().Total, int64(limit))
+		require.Equal(t, store.MeasuredUsage(), store.CountedUsage())
+		require.LessOrEqual(t, store.CountedUsage().TotalBytes, int64(limit))
 		time.Sleep(time.Minute)
 		requireNothingCounted(t, store, limit)
 	})
@@ -719,14 +719,14 @@ func TestMemoryStoreExtendAfterTheEndOfItsClaim(t *testing.T) {
 				store := oneUserStore(limit)
 				claim := testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Minute))
 				require.NoError(t, settle(t.Context(), claim))
-				before := store.Counted()
+				before := store.CountedUsage()
 				require.ErrorIs(t, claim.Extend(t.Context(), time.Hour), idempotency.ErrClaimLost)
-				require.Equal(t, before, store.Counted())
+				require.Equal(t, before, store.CountedUsage())
 
 				time.Sleep(time.Minute)
 				requireNothingCounted(t, store, limit)
 				require.ErrorIs(t, claim.Extend(t.Context(), time.Hour), idempotency.ErrClaimLost)
-				require.Zero(t, store.Counted().Total, "the record is back")
+				require.Zero(t, store.CountedUsage().TotalBytes, "the record is back")
 				testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Minute))
 			})
 		})
