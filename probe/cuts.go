@@ -56,7 +56,7 @@ func (t *trial) requireAnswerAfter(interrupted *exchange, before int) error {
 		return fail([]*exchange{interrupted, retry.exchange}, "the service is alive, and does not know the outcome")
 	}
 	if retry.tryCount > 1 {
-		t.note("after the probe %s, the key was blocked for %s", interrupted.probeAction, round(retry.blockedFor))
+		t.longestBlock = max(t.longestBlock, retry.blockedFor)
 	}
 	again := t.sendTo(2, interrupted.request)
 	if err := t.requireSameAnswer(retry.exchange, again); err != nil {

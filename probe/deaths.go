@@ -28,7 +28,6 @@ func checkDeaths(t *trial) error {
 		}
 		killed = append(killed, death)
 	}
-	var longest time.Duration
 	unknown := 0
 	for i, death := range killed {
 		t.reportStep(len(killed)+i, 2*len(killed))
@@ -36,14 +35,14 @@ func checkDeaths(t *trial) error {
 		if err != nil {
 			return err
 		}
-		longest = max(longest, retry.blockedFor)
+		t.longestBlock = max(t.longestBlock, retry.blockedFor)
 		if retry.isUnknown {
 			unknown++
 		}
 	}
 	t.note("the process was killed %d times, in %d cases after the answer", len(killed), countAnswers(killed))
-	t.note("a key was blocked for at most %s, and %d outcomes are unknown", round(longest), unknown)
 	if unknown > 0 {
+		t.note("%d outcomes are unknown", unknown)
 		return t.decide("after-death", "unknown")
 	}
 	return t.decide("after-death", "answered")

@@ -69,3 +69,13 @@ func ExampleMakeChecks() {
 	// the retry got another body
 	// payment 6
 }
+
+// Checks names all checks, for Service.Only and Service.Skip.
+func ExampleChecks() {
+	for _, check := range probe.Checks()[:2] {
+		fmt.Println(check.Name + ": " + check.Demands)
+	}
+	// Output:
+	// replay: The same request again gets the same status, header and body, and the service acts once.
+	// replay-later: The same request gets the same answer a second later.
+}

@@ -175,7 +175,11 @@ func (p *prober) makeCheck(ctx context.Context, c *checkRun, reportStep func(don
 		return result
 	}
 	t := p.newTrial(ctx, &result, reportStep)
-	t.end(c.runCheck(t))
+	err := c.runCheck(t)
+	if t.longestBlock > 0 {
+		t.note("a key was blocked for at most %s", round(t.longestBlock))
+	}
+	t.end(err)
 	return result
 }
 

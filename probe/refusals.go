@@ -3,6 +3,7 @@ package probe
 import (
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 )
 
@@ -99,11 +100,11 @@ func checkTold(t *trial) error {
 		refusal, draft string
 		wanted         int
 	}{
-		{"key-missing", "a missing key, where keys are required, SHOULD be refused with 400 (section 2.7)", http.StatusBadRequest},
-		{"other-content", "a key with another content SHOULD be refused with 422 (section 2.7)", http.StatusUnprocessableEntity},
-		{"while-running", "a retry of a running request SHOULD be refused with 409 (section 2.7)", http.StatusConflict},
+		{"key-missing", "no key, where keys are required: the draft wants 400", http.StatusBadRequest},
+		{"other-content", "another content: the draft wants 422", http.StatusUnprocessableEntity},
+		{"while-running", "the first request still runs: the draft wants 409", http.StatusConflict},
 	} {
-		t.note("%s. The service: %s", line.draft, t.describeRefusal(line.refusal, line.wanted))
+		t.note("%s; seen: %s", line.draft, t.describeRefusal(line.refusal, line.wanted))
 	}
 	return nil
 }
@@ -112,13 +113,13 @@ func checkTold(t *trial) error {
 func (t *trial) describeRefusal(name string, wanted int) string {
 	made := t.known.seenRefusals[name]
 	if made == nil {
-		return "no such refusal was seen"
+		return "no refusal"
 	}
 	var parts []string
 	if made.answer.status == wanted {
-		parts = append(parts, fmt.Sprintf("%d, as the draft", wanted))
+		parts = append(parts, strconv.Itoa(wanted))
 	} else {
-		parts = append(parts, fmt.Sprintf("%d", made.answer.status))
+		parts = append(parts, fmt.Sprintf("%d, unlike the draft", made.answer.status))
 	}
 	if parsed, ok := parseProblem(made.answer.header, made.answer.body); ok {
 		parts = append(parts, "problem+json of type "+parsed.Type)

@@ -89,6 +89,8 @@ func (r *request) build(base string) (*http.Request, error) {
 		return nil, err
 	}
 	built.Header = r.header.Clone()
+	built.GetBody = nil            // because http.Transport would itself send a request with an Idempotency-Key again
+	built.Close = len(r.body) == 0 // a request without a body is sent again on a reused connection only
 	if r.host != "" {
 		built.Host = r.host
 	}

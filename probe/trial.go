@@ -20,6 +20,7 @@ type trial struct {
 	known        *knowledge
 	result       *Result
 	missingParts []string // the parts of the check that could not be made
+	longestBlock time.Duration
 	reportStep   func(done, total int)
 }
 

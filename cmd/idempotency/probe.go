@@ -291,7 +291,7 @@ func (a *app) showReport(report *probe.Report) {
 	table := newTable(a.out)
 	for _, result := range report.Results {
 		detail := result.Detail
-		if len(result.Notes) > 0 && detail == "" {
+		if detail == "" && result.Name != "told" {
 			detail = strings.Join(result.Notes, "; ")
 		}
 		table.writeRow(result.Name, a.style.colourText(statusColours[result.Status], string(result.Status)), visible.Text(detail))
@@ -304,6 +304,12 @@ func (a *app) showReport(report *probe.Report) {
 	}
 	table.flush()
 	for _, result := range report.Results {
+		if result.Name == "told" && len(result.Notes) > 0 {
+			fmt.Fprintln(a.out, "\nWhat clients are told:")
+			for _, note := range result.Notes {
+				fmt.Fprintln(a.out, "  "+visible.Text(note))
+			}
+		}
 		if result.Status == probe.Failed {
 			fmt.Fprintf(a.out, "\n%s\n", result.Explain())
 		}
