@@ -13,17 +13,19 @@ import (
 	"github.com/idempotency-go/idempotency/examples/telemetry/board"
 )
 
-func read(t *testing.T, elements ...string) string {
+// readFile returns the content of the file whose path has the given elements.
+func readFile(t *testing.T, elements ...string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(elements...))
 	require.NoError(t, err)
 	return string(content)
 }
 
-// Whoever is called by an alert finds its section by the link, and every outcome in the table.
+// The link of each alert leads to a section of the operating page with the three answers that an operator needs. The table of
+// the page has every outcome.
 func TestOperatingExplains(t *testing.T) {
 	t.Parallel()
-	page, rules := read(t, "../../docs/operating.md"), read(t, monitoring, "alerts.yml")
+	page, rules := readFile(t, "../../docs/operating.md"), readFile(t, monitoringDir, "alerts.yml")
 	alerts := regexp.MustCompile(`(?s)alert: (\w+)\n.*?/docs/operating\.md#(\w+)\n`).FindAllStringSubmatch(rules, -1)
 	require.Len(t, alerts, strings.Count(rules, "- alert:"))
 	for _, alert := range alerts {
@@ -35,21 +37,21 @@ func TestOperatingExplains(t *testing.T) {
 			require.Contains(t, section, part, alert[1])
 		}
 	}
-	outcomes := regexp.MustCompile(`Outcome\w+ +Outcome = "([a-z-]+)"`).FindAllStringSubmatch(read(t, "../../observer.go"), -1)
+	outcomes := regexp.MustCompile(`Outcome\w+ +Outcome = "([a-z-]+)"`).FindAllStringSubmatch(readFile(t, "../../observer.go"), -1)
 	require.NotEmpty(t, outcomes)
 	for _, outcome := range outcomes {
 		assert.Regexp(t, "\n\\| (`[a-z-]+`, )*`"+outcome[1]+"`(, `[a-z-]+`)* \\| ", page)
 	}
 }
 
-// Grafana asks the data source that is chosen, and shows each panel at a place of its own. Counters begin anew with each process,
-// so queries have their rate or increase, which are right all the same.
+// Each panel queries the data source that the user has chosen, and has its own cells of the grid. Queries use rate or increase,
+// because counters restart at zero with each process.
 func TestDashboardIsWellFormed(t *testing.T) {
 	t.Parallel()
-	panels, err := board.Load(filepath.Join(monitoring, "grafana.json"))
+	panels, err := board.LoadPanels(filepath.Join(monitoringDir, "grafana.json"))
 	require.NoError(t, err)
 	require.NotEmpty(t, panels)
-	taken, ids := map[[2]int]string{}, map[int]bool{}
+	titleByCell, ids := map[[2]int]string{}, map[int]bool{}
 	for _, panel := range panels {
 		require.False(t, ids[panel.ID], panel.ID)
 		ids[panel.ID] = true
@@ -57,8 +59,9 @@ func TestDashboardIsWellFormed(t *testing.T) {
 		require.NotEmpty(t, panel.Targets)
 		for _, target := range panel.Targets {
 			require.Contains(t, target.Expr, `{job=~"$job"`)
-			if panel.Title != "Answers not recorded" { // of the processes that run: the others have lost their answers
-				require.NotRegexp(t, `_(total|bucket|sum|count)\b`, sinceReset.ReplaceAllString(target.Expr, ""), panel.Title)
+			// "Answers not recorded" counts the running processes only, because a process that has ended has lost its answers.
+			if panel.Title != "Answers not recorded" {
+				require.NotRegexp(t, `_(total|bucket|sum|count)\b`, resetAware.ReplaceAllString(target.Expr, ""), panel.Title)
 			}
 		}
 		place := panel.GridPos
@@ -66,12 +69,12 @@ func TestDashboardIsWellFormed(t *testing.T) {
 		for x := range place.W {
 			for y := range place.H {
 				cell := [2]int{place.X + x, place.Y + y}
-				require.Empty(t, taken[cell], panel.Title)
-				taken[cell] = panel.Title
+				require.Empty(t, titleByCell[cell], panel.Title)
+				titleByCell[cell] = panel.Title
 			}
 		}
 	}
 }
 
-// sinceReset is a part of a query for which Prometheus sees where a counter begins anew.
-var sinceReset = regexp.MustCompile(`\b(?:rate|increase)\([^()]*\)`)
+// resetAware matches a function of a query that takes into account when a counter restarts at zero.
+var resetAware = regexp.MustCompile(`\b(?:rate|increase)\([^()]*\)`)

@@ -1,6 +1,7 @@
-// Telemetry is a service with metrics and traces: otelhttp outside of the middleware, the Telemetry of otelidempotency, and
-// its metrics at /metrics. Clients pay, retry, misuse a key and meet a store that is down, and write down what they see.
-// The metrics have the same numbers, and the trace of a retry has a link to that of the payment. It ends with the line
+// Telemetry is a service with metrics and traces: otelhttp wraps the middleware, the middleware reports to the Telemetry of
+// otelidempotency, and Prometheus can read the metrics at /metrics. Clients pay, retry, misuse a key, and call the service
+// while the store is down. The program compares the clients' counts with the metrics, and checks that the trace of each
+// replay has a link to the trace of the first execution. The output ends with the line
 //
 //	requests: 80, counted by /metrics: 80, links from replays to their first execution: 40 of 40
 package main
@@ -32,11 +33,11 @@ func main() {
 	run, err := traffic.Open(traffic.Scenario{}, traces)
 	demo.Check(err)
 
-	demo.Check(traffic.Quiet(ctx, run))
-	demo.Check(traffic.Misuse(ctx, run))
-	demo.Check(traffic.StoreDown(ctx, run))
-	counted := metrics(run.Shop.Addr)
-	demo.Check(run.Shop.Close(ctx)) // waits for the spans
+	demo.Check(traffic.PlayQuiet(ctx, run))
+	demo.Check(traffic.PlayMisuse(ctx, run))
+	demo.Check(traffic.PlayStoreDown(ctx, run))
+	counted := scrapeRequestCounts(run.Shop.Addr)
+	demo.Check(run.Shop.Close(ctx)) // waits until all spans are exported
 
 	ledger, sum := run.Ledger(), 0
 	fmt.Println("outcome               clients  /metrics")
@@ -44,7 +45,7 @@ func main() {
 		fmt.Printf("%-20s  %7d  %8d\n", outcome, ledger.Requests[outcome], counted[outcome])
 		sum += counted[outcome]
 	}
-	replays, links := linksOf(spans.GetSpans())
+	replays, links := countLinks(spans.GetSpans())
 	fmt.Printf("requests: %d, counted by /metrics: %d, links from replays to their first execution: %d of %d\n",
 		ledger.Sum(), sum, links, replays)
 	if !maps.Equal(ledger.Requests, counted) || replays != ledger.Requests["replayed"] || links != replays {
@@ -52,8 +53,8 @@ func main() {
 	}
 }
 
-// metrics returns the requests that a service has counted, by outcome.
-func metrics(addr string) map[string]int {
+// scrapeRequestCounts returns the numbers of requests by outcome from the metrics of the service at addr.
+func scrapeRequestCounts(addr string) map[string]int {
 	resp, err := http.Get("http://" + addr + "/metrics")
 	demo.Check(err)
 	defer resp.Body.Close()
@@ -75,16 +76,16 @@ func metrics(addr string) map[string]int {
 	return counts
 }
 
-// linksOf counts the spans of replays, and those that have a link to the span of an execution.
-func linksOf(spans tracetest.SpanStubs) (replays, links int) {
+// countLinks returns the number of spans of replays, and how many of these spans have a link to the span of an execution.
+func countLinks(spans tracetest.SpanStubs) (replays, links int) {
 	executions := map[string]bool{}
 	for _, span := range spans {
-		if outcomeOf(span) == "executed" {
+		if readOutcome(span) == "executed" {
 			executions[span.SpanContext.SpanID().String()] = true
 		}
 	}
 	for _, span := range spans {
-		if outcomeOf(span) != "replayed" {
+		if readOutcome(span) != "replayed" {
 			continue
 		}
 		replays++
@@ -95,7 +96,8 @@ func linksOf(spans tracetest.SpanStubs) (replays, links int) {
 	return replays, links
 }
 
-func outcomeOf(span tracetest.SpanStub) string {
+// readOutcome returns the outcome in the attributes of span, and "" for a span without an outcome.
+func readOutcome(span tracetest.SpanStub) string {
 	for _, attribute := range span.Attributes {
 		if attribute.Key == "idempotency.outcome" {
 			return attribute.Value.AsString()

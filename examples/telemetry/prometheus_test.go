@@ -19,18 +19,18 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-const monitoring = "../../adapters/otelidempotency/monitoring"
+const monitoringDir = "../../adapters/otelidempotency/monitoring"
 
-// stage has a shop for each scenario, and a Prometheus that scrapes them all.
-type stage struct {
+// monitoredShops has a shop for each scenario, and a Prometheus server that scrapes all shops.
+type monitoredShops struct {
 	scenarios  []traffic.Scenario
-	runs       map[string]*traffic.Run
+	runByName  map[string]*traffic.Run // by the name of the scenario
 	prometheus board.Prometheus
 }
 
-func newStage(t *testing.T) *stage {
+func newMonitoredShops(t *testing.T) *monitoredShops {
 	t.Helper()
-	s := &stage{scenarios: traffic.Scenarios(), runs: map[string]*traffic.Run{}}
+	s := &monitoredShops{scenarios: traffic.Scenarios(), runByName: map[string]*traffic.Run{}}
 	targets := map[string]string{}
 	for _, scenario := range s.scenarios {
 		run, err := traffic.Open(scenario, noop.NewTracerProvider())
@@ -38,29 +38,29 @@ func newStage(t *testing.T) *stage {
 		t.Cleanup(func() {
 			over, cancel := context.WithCancel(context.Background())
 			cancel()
-			_ = run.Shop.Close(over) // some answers are never taken
+			_ = run.Shop.Close(over) // reports the answers that the store never accepts
 		})
-		s.runs[scenario.Name], targets[scenario.Name] = run, run.Shop.Addr
+		s.runByName[scenario.Name], targets[scenario.Name] = run, run.Shop.Addr
 	}
-	rules, err := os.ReadFile(filepath.Join(monitoring, "alerts.yml"))
+	rules, err := os.ReadFile(filepath.Join(monitoringDir, "alerts.yml"))
 	require.NoError(t, err)
 	server := servertest.Prometheus(t, map[string]string{
-		"prometheus.yml": board.Config(targets, time.Second), "alerts.yml": string(rules),
+		"prometheus.yml": board.ScrapeConfig(targets, time.Second), "alerts.yml": string(rules),
 	})
 	s.prometheus, err = board.Connect(server.Addr())
 	require.NoError(t, err)
 	return s
 }
 
-// play plays all scenarios at once.
-func (s *stage) play(t *testing.T) {
+// playScenarios plays all scenarios at once.
+func (s *monitoredShops) playScenarios(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var all errgroup.Group
 	for _, scenario := range s.scenarios {
 		all.Go(func() error {
-			if err := scenario.Play(ctx, s.runs[scenario.Name]); err != nil {
+			if err := scenario.Play(ctx, s.runByName[scenario.Name]); err != nil {
 				return fmt.Errorf("%s: %w", scenario.Name, err)
 			}
 			return nil
@@ -69,44 +69,44 @@ func (s *stage) play(t *testing.T) {
 	require.NoError(t, all.Wait())
 }
 
-// scraped waits until each job was scraped after now, and returns when that was.
-func (s *stage) scraped(t *testing.T) map[string]time.Time {
+// awaitScrapes waits until each job was scraped after the call, and returns the times of these scrapes.
+func (s *monitoredShops) awaitScrapes(t *testing.T) map[string]time.Time {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	now, times := time.Now().Add(10*time.Millisecond), map[string]time.Time{} // Prometheus aligns the times of scrapes
+	now, times := time.Now().Add(10*time.Millisecond), map[string]time.Time{} // later, because Prometheus aligns the times of scrapes
 	for _, scenario := range s.scenarios {
-		at, err := s.prometheus.Scraped(ctx, scenario.Name, now)
+		at, err := s.prometheus.AwaitScrape(ctx, scenario.Name, now)
 		require.NoError(t, err)
 		times[scenario.Name] = at
 	}
 	return times
 }
 
-// Every scenario is played twice, with a Prometheus that has scraped its shop before. The alerts that it raises are those
-// that it names, and no others. Every query of the dashboard gives the numbers of the ledger of the second time.
+// The test plays every scenario twice, after Prometheus has scraped the shops. Each scenario raises exactly the alerts that
+// the scenario names. Every query of the dashboard returns the numbers in the ledger of the second time.
 func TestDashboardAndAlerts(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
-	s.scraped(t)
-	s.play(t)
+	s := newMonitoredShops(t)
+	s.awaitScrapes(t)
+	s.playScenarios(t)
 	s.requireAlerts(t)
 
 	first := map[string]traffic.Ledger{}
-	from := s.scraped(t)
-	for name, run := range s.runs {
+	from := s.awaitScrapes(t)
+	for name, run := range s.runByName {
 		first[name] = run.Ledger()
-		run.Forget()
+		run.ResetLedger()
 	}
-	s.play(t)
-	to := s.scraped(t)
-	panels, err := board.Load(filepath.Join(monitoring, "grafana.json"))
+	s.playScenarios(t)
+	to := s.awaitScrapes(t)
+	panels, err := board.LoadPanels(filepath.Join(monitoringDir, "grafana.json"))
 	require.NoError(t, err)
 	for _, scenario := range s.scenarios {
 		name := scenario.Name
-		ledger := s.runs[name].Ledger()
+		ledger := s.runByName[name].Ledger()
 		t.Logf("%s: %+v", name, ledger)
-		want := expected(first[name], ledger)
+		want := expectedNumbers(first[name], ledger)
 		for _, panel := range panels {
 			t.Run(name+"/"+panel.Title, func(t *testing.T) {
 				s.requirePanel(t, panel, name, from[name], to[name], want)
@@ -117,8 +117,9 @@ func TestDashboardAndAlerts(t *testing.T) {
 	s.requireAlerts(t)
 }
 
-// requireAlerts checks which alerts are raised. Those with "for" wait.
-func (s *stage) requireAlerts(t *testing.T) {
+// requireAlerts waits until the pending and firing alerts are the alerts that the scenarios name. Alerts with "for" are
+// pending.
+func (s *monitoredShops) requireAlerts(t *testing.T) {
 	t.Helper()
 	want := map[string][]string{}
 	for _, scenario := range s.scenarios {
@@ -127,19 +128,19 @@ func (s *stage) requireAlerts(t *testing.T) {
 		}
 	}
 	require.EventuallyWithT(t, func(t *assert.CollectT) {
-		alerts, err := s.prometheus.Alerts(context.Background())
+		alerts, err := s.prometheus.AlertsByJob(context.Background())
 		require.NoError(t, err)
 		require.Equal(t, want, alerts)
 	}, time.Minute, 100*time.Millisecond)
-	s.scraped(t) // and the rules are evaluated again
-	alerts, err := s.prometheus.Alerts(t.Context())
+	s.awaitScrapes(t) // meanwhile Prometheus evaluates the rules again
+	alerts, err := s.prometheus.AlertsByJob(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, want, alerts)
 }
 
-// expected returns what the panels show of a ledger, by their titles and the names of their series. Series that are zero
-// are left out.
-func expected(before, l traffic.Ledger) map[string]map[string]float64 {
+// expectedNumbers returns the numbers that the panels show for the ledger l, by the titles of the panels and the names of the
+// series. Series without an event may be absent. The ledger before has the events before the time of the panels.
+func expectedNumbers(before, l traffic.Ledger) map[string]map[string]float64 {
 	of := func(counts map[string]int, names ...string) map[string]float64 {
 		some := map[string]float64{}
 		for _, name := range names {
@@ -186,15 +187,15 @@ func expected(before, l traffic.Ledger) map[string]map[string]float64 {
 	return all
 }
 
-// requirePanel checks what a panel shows of a job. The window begins and ends with a scrape, so that rate and increase
-// extrapolate nothing: what they give is exact.
-func (s *stage) requirePanel(
+// requirePanel compares the numbers that a panel shows for job with want. The window begins and ends with a scrape, so the
+// results of rate and increase are exact: Prometheus has nothing to extrapolate.
+func (s *monitoredShops) requirePanel(
 	t *testing.T, panel board.Panel, job string, from, to time.Time, want map[string]map[string]float64,
 ) {
 	t.Helper()
 	window := to.Sub(from)
 	for _, target := range panel.Targets {
-		numbers, err := s.prometheus.Numbers(t.Context(), target, job, window, to)
+		numbers, err := s.prometheus.QueryNumbers(t.Context(), target, job, window, to)
 		require.NoError(t, err)
 		if panel.FieldConfig.Defaults.Unit == "s" {
 			requireLatency(t, want[panel.Title], numbers)
@@ -216,7 +217,7 @@ func (s *stage) requirePanel(
 	}
 }
 
-// requireLatency checks that there is a duration if the step has taken place.
+// requireLatency requires one plausible duration if the step has taken place, and none otherwise.
 func requireLatency(t *testing.T, steps, durations map[string]float64) {
 	t.Helper()
 	if steps[""] == 0 {
@@ -225,13 +226,13 @@ func requireLatency(t *testing.T, steps, durations map[string]float64) {
 	}
 	require.Len(t, durations, 1)
 	for name, seconds := range durations {
-		require.Greater(t, seconds, 0.0, name) // NaN is not
+		require.Greater(t, seconds, 0.0, name) // fails for NaN, too
 		require.Less(t, seconds, 60.0, name)
 	}
 }
 
-// requireSums checks how many durations there are, and how many spans of time.
-func (s *stage) requireSums(t *testing.T, job string, from, to time.Time, before, l traffic.Ledger) {
+// requireSums compares the counts of the duration metrics with the two ledgers.
+func (s *monitoredShops) requireSums(t *testing.T, job string, from, to time.Time, before, l traffic.Ledger) {
 	t.Helper()
 	for metric, want := range map[string]int{
 		"handler": before.Runs + l.Runs,
@@ -240,20 +241,20 @@ func (s *stage) requireSums(t *testing.T, job string, from, to time.Time, before
 			before.FromCache - l.FromCache,
 	} {
 		target := board.Target{Expr: `sum(idempotency_` + metric + `_duration_seconds_count{job="$job"}) or vector(0)`}
-		numbers, err := s.prometheus.Numbers(t.Context(), target, job, to.Sub(from), to)
+		numbers, err := s.prometheus.QueryNumbers(t.Context(), target, job, to.Sub(from), to)
 		require.NoError(t, err)
 		require.EqualValues(t, want, numbers[""], "%s of %s", metric, job)
 	}
 }
 
-// promtool knows the syntax of the rules, and when alerts fire.
+// promtool checks the syntax of the rules, and when the alerts fire.
 func TestAlertRules(t *testing.T) {
 	t.Parallel()
 	program, err := exec.LookPath("promtool")
 	servertest.Require(t, err)
 	for _, args := range [][]string{{"check", "rules", "alerts.yml"}, {"test", "rules", "alerts_test.yml"}} {
 		cmd := exec.Command(program, args...)
-		cmd.Dir = monitoring
+		cmd.Dir = monitoringDir
 		output, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", output)
 	}

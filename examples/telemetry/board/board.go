@@ -1,4 +1,4 @@
-// Package board reads the Grafana dashboard of otelidempotency, and asks Prometheus what its panels show.
+// Package board reads the Grafana dashboard of otelidempotency, and queries Prometheus for the numbers of the panels.
 package board
 
 import (
@@ -35,8 +35,8 @@ type Panel struct {
 // Target is a query of a panel.
 type Target struct{ Expr, LegendFormat string }
 
-// Load returns the panels of a dashboard.
-func Load(file string) ([]Panel, error) {
+// LoadPanels returns the panels of the dashboard in file.
+func LoadPanels(file string) ([]Panel, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -45,24 +45,24 @@ func Load(file string) ([]Panel, error) {
 	return dashboard.Panels, json.Unmarshal(content, &dashboard)
 }
 
-// Query returns the expression of a target for a job, with a window in the place of the intervals of Grafana.
-func (t Target) Query(job string, window time.Duration) string {
+// ExpandExpr returns the expression of the target for job. The duration window replaces Grafana's variables for intervals.
+func (t Target) ExpandExpr(job string, window time.Duration) string {
 	interval := fmt.Sprintf("%dms", window.Milliseconds())
 	return strings.NewReplacer("$job", job, "$__rate_interval", interval, "$__range", interval).Replace(t.Expr)
 }
 
-var field = regexp.MustCompile(`{{(\w+)}}`)
+var labelPlaceholder = regexp.MustCompile(`{{(\w+)}}`)
 
-// Legend returns how a target names a series.
-func (t Target) Legend(labels model.Metric) string {
-	return field.ReplaceAllStringFunc(t.LegendFormat, func(name string) string {
+// SeriesName returns the legend of the series with the given labels.
+func (t Target) SeriesName(labels model.Metric) string {
+	return labelPlaceholder.ReplaceAllStringFunc(t.LegendFormat, func(name string) string {
 		return string(labels[model.LabelName(strings.Trim(name, "{}"))])
 	})
 }
 
-// Config returns a configuration for Prometheus that scrapes targets, which are addresses by the names of their jobs. The
-// rules are in alerts.yml.
-func Config(targets map[string]string, interval time.Duration) string {
+// ScrapeConfig returns a configuration with which Prometheus scrapes the addresses in targets, whose keys are the names of
+// the jobs. Prometheus reads its rules from alerts.yml.
+func ScrapeConfig(targets map[string]string, interval time.Duration) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "global: {scrape_interval: %[1]v, scrape_timeout: %[1]v, evaluation_interval: %[1]v}\n", interval)
 	b.WriteString("rule_files: [alerts.yml]\nscrape_configs:\n")
@@ -72,30 +72,32 @@ func Config(targets map[string]string, interval time.Duration) string {
 	return b.String()
 }
 
-// Prometheus answers queries.
+// Prometheus is a client of a Prometheus server.
 type Prometheus struct{ prometheus.API }
 
-// Connect returns the Prometheus at an address.
+// Connect returns a client of the Prometheus server at address.
 func Connect(address string) (Prometheus, error) {
 	client, err := api.NewClient(api.Config{Address: "http://" + address})
 	return Prometheus{prometheus.NewAPI(client)}, err
 }
 
-// Numbers returns what a target shows for a job at a time, by the names of its series.
-func (p Prometheus) Numbers(ctx context.Context, t Target, job string, window time.Duration, at time.Time) (map[string]float64, error) {
-	value, _, _, err := p.Query(ctx, t.Query(job, window), at)
+// QueryNumbers returns the numbers that t shows for job at the given time, by the names of the series.
+func (p Prometheus) QueryNumbers(
+	ctx context.Context, t Target, job string, window time.Duration, at time.Time,
+) (map[string]float64, error) {
+	value, _, _, err := p.Query(ctx, t.ExpandExpr(job, window), at)
 	if err != nil {
 		return nil, err
 	}
 	numbers := map[string]float64{}
 	for _, sample := range value.(model.Vector) {
-		numbers[t.Legend(sample.Metric)] = float64(sample.Value)
+		numbers[t.SeriesName(sample.Metric)] = float64(sample.Value)
 	}
 	return numbers, nil
 }
 
-// scrapes returns when a job was scraped in the last minute.
-func (p Prometheus) scrapes(ctx context.Context, job string) (times []time.Time, err error) {
+// listScrapes returns the times at which job was scraped in the last minute.
+func (p Prometheus) listScrapes(ctx context.Context, job string) (times []time.Time, err error) {
 	value, _, _, err := p.Query(ctx, fmt.Sprintf("idempotency_leases_lost_total{job=%q}[1m]", job), time.Now())
 	if err != nil {
 		return nil, err
@@ -108,10 +110,10 @@ func (p Prometheus) scrapes(ctx context.Context, job string) (times []time.Time,
 	return times, nil
 }
 
-// Scraped waits for a scrape of a job that began after a time, and returns when that was.
-func (p Prometheus) Scraped(ctx context.Context, job string, after time.Time) (time.Time, error) {
+// AwaitScrape waits for a scrape of job that began after the given time, and returns when the scrape began.
+func (p Prometheus) AwaitScrape(ctx context.Context, job string, after time.Time) (time.Time, error) {
 	for {
-		times, err := p.scrapes(ctx, job)
+		times, err := p.listScrapes(ctx, job)
 		if err != nil {
 			return time.Time{}, err
 		}
@@ -126,9 +128,9 @@ func (p Prometheus) Scraped(ctx context.Context, job string, after time.Time) (t
 	}
 }
 
-// Alerts returns the alerts that wait or fire, by jobs.
-func (p Prometheus) Alerts(ctx context.Context) (map[string][]string, error) {
-	result, err := p.API.Alerts(ctx)
+// AlertsByJob returns the names of the pending and firing alerts of each job.
+func (p Prometheus) AlertsByJob(ctx context.Context) (map[string][]string, error) {
+	result, err := p.Alerts(ctx)
 	if err != nil {
 		return nil, err
 	}

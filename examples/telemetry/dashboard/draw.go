@@ -17,12 +17,12 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// The size of the dashboard: Grafana's grid has 24 columns.
+// The size of the dashboard, whose panels stand in Grafana's grid of 24 columns.
 const (
-	columns = 24
-	column  = 40
-	row     = 22
-	margin  = 8
+	gridColumns = 24
+	columnWidth = 40
+	rowHeight   = 22
+	panelMargin = 8
 )
 
 var (
@@ -31,7 +31,7 @@ var (
 	border = draw.LineStyle{Color: faint, Width: 1}
 )
 
-// palette is that of Okabe and Ito, which the colour-blind can tell apart, and greys.
+// palette has the colours of Okabe and Ito, because colour-blind readers can distinguish these colours, and greys.
 var palette = []color.Color{
 	color.RGBA{0x00, 0x72, 0xb2, 0xff}, color.RGBA{0xe6, 0x9f, 0x00, 0xff}, color.RGBA{0x00, 0x9e, 0x73, 0xff},
 	color.RGBA{0xcc, 0x79, 0xa7, 0xff}, color.RGBA{0xd5, 0x5e, 0x00, 0xff}, color.RGBA{0x56, 0xb4, 0xe9, 0xff},
@@ -39,85 +39,88 @@ var palette = []color.Color{
 }
 
 // drawPanels returns the panels as an SVG.
-func drawPanels(panels []shown) []byte {
+func drawPanels(panels []panelData) []byte {
 	plot.DefaultFont = font.Font{Typeface: "Liberation", Variant: "Sans"}
 	plotter.DefaultFont = plot.DefaultFont
 	rows := 0
 	for _, p := range panels {
 		rows = max(rows, p.GridPos.Y+p.GridPos.H)
 	}
-	width, height := vg.Length(columns*column), vg.Length(rows*row)
+	width, height := vg.Length(gridColumns*columnWidth), vg.Length(rows*rowHeight)
 	svg := vgsvg.New(width, height)
 	page := draw.New(svg)
 	page.SetColor(color.White)
 	page.Fill(page.Rectangle.Path())
 	for _, p := range panels {
-		left, top := vg.Length(p.GridPos.X*column), height-vg.Length(p.GridPos.Y*row)
+		left, top := vg.Length(p.GridPos.X*columnWidth), height-vg.Length(p.GridPos.Y*rowHeight)
 		frame := draw.Canvas{Canvas: page.Canvas, Rectangle: vg.Rectangle{
-			Min: vg.Point{X: left + margin/2, Y: top - vg.Length(p.GridPos.H*row) + margin/2},
-			Max: vg.Point{X: left + vg.Length(p.GridPos.W*column) - margin/2, Y: top - margin/2},
+			Min: vg.Point{X: left + panelMargin/2, Y: top - vg.Length(p.GridPos.H*rowHeight) + panelMargin/2},
+			Max: vg.Point{X: left + vg.Length(p.GridPos.W*columnWidth) - panelMargin/2, Y: top - panelMargin/2},
 		}}
-		p.draw(frame)
+		p.drawPanel(frame)
 	}
 	var b bytes.Buffer
-	_, _ = svg.WriteTo(&b) // a buffer takes everything
+	_, _ = svg.WriteTo(&b) // a write to a buffer cannot fail
 	return bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans"), []byte("font-family:Liberation Sans,Arial,sans-serif"))
 }
 
-func style(size vg.Length) text.Style {
+// textStyle returns the style of text with the given font size.
+func textStyle(size vg.Length) text.Style {
 	return text.Style{
 		Color: ink, Font: font.From(plot.DefaultFont, size), Handler: plot.DefaultTextHandler, YAlign: text.YTop,
 	}
 }
 
-func (p *shown) draw(c draw.Canvas) {
+// drawPanel draws the frame of the panel, the title and the data.
+func (p *panelData) drawPanel(c draw.Canvas) {
 	c.SetLineStyle(border)
 	c.Stroke(c.Rectangle.Path())
-	c = draw.Crop(c, margin, -margin, margin, -margin)
-	c.FillText(style(12), vg.Point{X: c.Min.X, Y: c.Max.Y}, p.Title)
+	c = draw.Crop(c, panelMargin, -panelMargin, panelMargin, -panelMargin)
+	c.FillText(textStyle(12), vg.Point{X: c.Min.X, Y: c.Max.Y}, p.Title)
 	c = draw.Crop(c, 0, 0, 0, -20)
 	if p.Type == "stat" {
-		c.FillText(style(30), vg.Point{X: c.Min.X, Y: c.Max.Y - 4}, fmt.Sprintf("%.0f", p.number))
+		c.FillText(textStyle(30), vg.Point{X: c.Min.X, Y: c.Max.Y - 4}, fmt.Sprintf("%.0f", p.total))
 		return
 	}
 	p.drawLines(draw.Crop(c, 0, 0, p.drawLegend(c), 0))
 }
 
-// drawLegend writes the names of the series at the bottom, and returns how high that is.
-func (p *shown) drawLegend(c draw.Canvas) vg.Length {
+// drawLegend writes the legends of the series at the bottom of c, and returns the height of the text.
+func (p *panelData) drawLegend(c draw.Canvas) vg.Length {
 	const line, swatch = 13, 8
-	names, x, lines := style(9), c.Min.X, 1
-	type entry struct {
-		x    vg.Length
-		line int
+	names, x, lines := textStyle(9), c.Min.X, 1
+	type position struct {
+		left       vg.Length
+		lineNumber int
 	}
-	places := make([]entry, len(p.series))
+	places := make([]position, len(p.series))
 	for i, s := range p.series {
-		width := names.Width(s.name)*6/5 + 2*swatch + 6 // other fonts than ours may be wider
+		width := names.Width(s.legend)*6/5 + 2*swatch + 6 // a fifth more, because the reader's font may be wider
 		if x+width > c.Max.X && x > c.Min.X {
 			x, lines = c.Min.X, lines+1
 		}
-		places[i] = entry{x, lines}
+		places[i] = position{x, lines}
 		x += width
 	}
 	for i, s := range p.series {
-		y := c.Min.Y + vg.Length(lines-places[i].line+1)*line
-		c.SetColor(p.colour(i))
+		y := c.Min.Y + vg.Length(lines-places[i].lineNumber+1)*line
+		c.SetColor(p.seriesColour(i))
 		c.Fill(vg.Rectangle{
-			Min: vg.Point{X: places[i].x, Y: y - swatch - 1}, Max: vg.Point{X: places[i].x + swatch, Y: y - 1},
+			Min: vg.Point{X: places[i].left, Y: y - swatch - 1}, Max: vg.Point{X: places[i].left + swatch, Y: y - 1},
 		}.Path())
-		c.FillText(names, vg.Point{X: places[i].x + swatch + 4, Y: y}, s.name)
+		c.FillText(names, vg.Point{X: places[i].left + swatch + 4, Y: y}, s.legend)
 	}
 	return vg.Length(lines)*line + 4
 }
 
-func (p *shown) colour(i int) color.Color { return palette[i%len(palette)] }
+func (p *panelData) seriesColour(i int) color.Color { return palette[i%len(palette)] }
 
-func (p *shown) drawLines(c draw.Canvas) {
+// drawLines draws the series, as areas or as lines, with the axes.
+func (p *panelData) drawLines(c draw.Canvas) {
 	chart := plot.New()
 	chart.BackgroundColor = nil
-	chart.X.Min, chart.X.Max, chart.Y.Min, chart.Y.Max = 0, p.seconds, 0, p.highest()*1.05
-	chart.X.Tick.Marker, chart.Y.Tick.Marker = plot.TickerFunc(p.times), plot.TickerFunc(p.values)
+	chart.X.Min, chart.X.Max, chart.Y.Min, chart.Y.Max = 0, p.durationSeconds, 0, p.highestValue()*1.05
+	chart.X.Tick.Marker, chart.Y.Tick.Marker = plot.TickerFunc(p.markTimes), plot.TickerFunc(p.markValues)
 	for _, axis := range []*plot.Axis{&chart.X, &chart.Y} {
 		axis.LineStyle.Color, axis.Tick.LineStyle.Color, axis.Tick.Length = faint, faint, 3
 		axis.Tick.Label.Font.Size, axis.Tick.Label.Color, axis.Padding = 9, ink, 0
@@ -125,25 +128,28 @@ func (p *shown) drawLines(c draw.Canvas) {
 	grid := plotter.NewGrid()
 	grid.Vertical.Color, grid.Horizontal.Color = nil, faint
 	chart.Add(grid)
-	if p.stacked() {
+	if p.isStacked() {
 		p.addStack(chart)
 	} else {
 		for i, s := range p.series {
-			chart.Add(&plotter.Line{XYs: points(s.x, s.y), LineStyle: draw.LineStyle{Color: p.colour(i), Width: 1.4}})
+			chart.Add(&plotter.Line{
+				XYs: makePoints(s.elapsedSeconds, s.values), LineStyle: draw.LineStyle{Color: p.seriesColour(i), Width: 1.4},
+			})
 		}
 	}
 	chart.Draw(c)
 }
 
-func (p *shown) stacked() bool { return p.FieldConfig.Defaults.Custom.Stacking.Mode == "normal" }
+// isStacked reports whether the panel shows the sum of the series.
+func (p *panelData) isStacked() bool { return p.FieldConfig.Defaults.Custom.Stacking.Mode == "normal" }
 
-// addStack adds each series as an area on top of those before it.
-func (p *shown) addStack(chart *plot.Plot) {
-	floor := make([]float64, int(p.seconds)+2)
+// addStack adds each series to chart as an area on top of the previous areas.
+func (p *panelData) addStack(chart *plot.Plot) {
+	floor := make([]float64, int(p.durationSeconds)+2)
 	for i, s := range p.series {
 		ceiling := slices.Clone(floor)
-		for j, x := range s.x {
-			ceiling[int(math.Round(x))] += s.y[j]
+		for j, elapsed := range s.elapsedSeconds {
+			ceiling[int(math.Round(elapsed))] += s.values[j]
 		}
 		var outline plotter.XYs
 		for x, y := range ceiling {
@@ -152,28 +158,28 @@ func (p *shown) addStack(chart *plot.Plot) {
 		for x, y := range slices.Backward(floor) {
 			outline = append(outline, plotter.XY{X: float64(x), Y: y})
 		}
-		chart.Add(&plotter.Polygon{XYs: []plotter.XYs{outline}, Color: p.colour(i)})
+		chart.Add(&plotter.Polygon{XYs: []plotter.XYs{outline}, Color: p.seriesColour(i)})
 		floor = ceiling
 	}
 }
 
-// highest returns the largest value that is drawn.
-func (p *shown) highest() (highest float64) {
-	sums := make([]float64, int(p.seconds)+2)
+// highestValue returns the largest value on the chart, and 1 if all values are zero.
+func (p *panelData) highestValue() (highest float64) {
+	sums := make([]float64, int(p.durationSeconds)+2)
 	for _, s := range p.series {
-		for i, y := range s.y {
-			at := int(math.Round(s.x[i]))
-			if !p.stacked() {
+		for i, value := range s.values {
+			at := int(math.Round(s.elapsedSeconds[i]))
+			if !p.isStacked() {
 				sums[at] = 0
 			}
-			sums[at] += y
+			sums[at] += value
 			highest = max(highest, sums[at])
 		}
 	}
 	return cmp.Or(highest, 1)
 }
 
-func points(x, y []float64) plotter.XYs {
+func makePoints(x, y []float64) plotter.XYs {
 	xys := make(plotter.XYs, len(x))
 	for i := range x {
 		xys[i] = plotter.XY{X: x[i], Y: y[i]}
@@ -181,16 +187,16 @@ func points(x, y []float64) plotter.XYs {
 	return xys
 }
 
-// times marks half minutes.
-func (p *shown) times(_, most float64) (ticks []plot.Tick) {
+// markTimes returns a tick for each half minute.
+func (p *panelData) markTimes(_, most float64) (ticks []plot.Tick) {
 	for t := 0.0; t <= most; t += 30 {
 		ticks = append(ticks, plot.Tick{Value: t, Label: fmt.Sprintf("%d:%02d", int(t)/60, int(t)%60)})
 	}
 	return ticks
 }
 
-// values marks at most six round values, with their unit.
-func (p *shown) values(least, most float64) (ticks []plot.Tick) {
+// markValues returns ticks for at most six round values, with the unit of the panel.
+func (p *panelData) markValues(least, most float64) (ticks []plot.Tick) {
 	step := math.Pow(10, math.Floor(math.Log10(most)))
 	for _, part := range []float64{.1, .2, .5, 1, 2} {
 		if most <= 5*part*step {
@@ -199,12 +205,13 @@ func (p *shown) values(least, most float64) (ticks []plot.Tick) {
 		}
 	}
 	for n := 0.0; n*step <= most; n++ {
-		ticks = append(ticks, plot.Tick{Value: n * step, Label: p.label(n * step)})
+		ticks = append(ticks, plot.Tick{Value: n * step, Label: p.formatLabel(n * step)})
 	}
 	return ticks
 }
 
-func (p *shown) label(v float64) string {
+// formatLabel returns v with the unit of the panel.
+func (p *panelData) formatLabel(v float64) string {
 	switch unit := p.FieldConfig.Defaults.Unit; {
 	case v == 0:
 		return "0"

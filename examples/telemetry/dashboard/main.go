@@ -1,10 +1,10 @@
-// Command dashboard draws the Grafana dashboard of otelidempotency as one SVG, without Grafana. It runs a shop under load on
-// a private Redis, which stands still once and crashes once, scrapes it with a private Prometheus, and asks that what each
-// panel shows.
+// Command dashboard draws the Grafana dashboard of otelidempotency as one SVG, without Grafana. The command runs a shop
+// under load on a private Redis, which pauses once and crashes once. A private Prometheus scrapes the shop, and the command
+// draws the numbers that Prometheus returns for each panel.
 //
 //	go run ./examples/telemetry/dashboard -o docs/dashboard.svg
 //
-// It needs the programs redis-server and prometheus.
+// The command needs the programs redis-server and prometheus.
 package main
 
 import (
@@ -28,15 +28,15 @@ import (
 )
 
 const (
-	monitoring = "adapters/otelidempotency/monitoring/"
-	job        = "shop"
+	monitoringDir = "adapters/otelidempotency/monitoring/"
+	job           = "shop"
 )
 
 func main() {
 	duration := flag.Duration("for", 2*time.Minute, "how long the shop is under load")
 	output := flag.String("o", "dashboard.svg", "the file to draw into")
 	flag.Parse()
-	panels, err := board.Load(monitoring + "grafana.json")
+	panels, err := board.LoadPanels(monitoringDir + "grafana.json")
 	demo.Check(err)
 	ctx, cancel := context.WithTimeout(context.Background(), *duration+time.Minute)
 	defer cancel()
@@ -45,7 +45,7 @@ func main() {
 	demo.Check(err)
 	defer server.Close()
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Password: servertest.RedisPassword()})
-	redis.SetLogger(quiet{})
+	redis.SetLogger(discardLogger{})
 	defer client.Close()
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	run, err := traffic.Open(traffic.Scenario{
@@ -55,41 +55,41 @@ func main() {
 		},
 	}, noop.NewTracerProvider())
 	demo.Check(err)
-	rules, err := os.ReadFile(monitoring + "alerts.yml")
+	rules, err := os.ReadFile(monitoringDir + "alerts.yml")
 	demo.Check(err)
 	scraper, err := servertest.StartPrometheus(map[string]string{
-		"prometheus.yml": board.Config(map[string]string{job: run.Shop.Addr}, time.Second), "alerts.yml": string(rules),
+		"prometheus.yml": board.ScrapeConfig(map[string]string{job: run.Shop.Addr}, time.Second), "alerts.yml": string(rules),
 	})
 	demo.Check(err)
 	defer scraper.Close()
 	prometheus, err := board.Connect(scraper.Addr())
 	demo.Check(err)
 
-	begin, err := prometheus.Scraped(ctx, job, time.Now())
+	begin, err := prometheus.AwaitScrape(ctx, job, time.Now())
 	demo.Check(err)
-	story := traffic.Story{For: *duration, Clients: 6, Events: []traffic.Event{
+	load := traffic.LoadTest{Duration: *duration, Clients: 6, Events: []traffic.Event{
 		{At: .25, Do: server.Pause},
 		{At: .32, Do: func() error { server.Resume(); return nil }},
-		{At: .55, Do: func() error { return run.Lapse(ctx, 5) }},
+		{At: .55, Do: func() error { return run.LoseLeases(ctx, 5) }},
 		{At: .75, Do: server.Restart},
 	}}
-	demo.Check(story.Tell(ctx, run))
-	end, err := prometheus.Scraped(ctx, job, time.Now())
+	demo.Check(load.Play(ctx, run))
+	end, err := prometheus.AwaitScrape(ctx, job, time.Now())
 	demo.Check(err)
-	shown, err := ask(ctx, prometheus, panels, begin, end)
+	drawn, err := queryPanels(ctx, prometheus, panels, begin, end)
 	demo.Check(err)
-	demo.Check(os.WriteFile(*output, drawPanels(shown), 0o644))
+	demo.Check(os.WriteFile(*output, drawPanels(drawn), 0o644))
 
 	ledger := run.Ledger()
 	fmt.Println("clients have seen", ledger.Requests)
-	fmt.Printf("requests: %d, shown by the dashboard: %.0f\n", ledger.Sum(), shown[0].number)
-	if math.Round(shown[0].number) != float64(ledger.Sum()) {
+	fmt.Printf("requests: %d, shown by the dashboard: %.0f\n", ledger.Sum(), drawn[0].total)
+	if math.Round(drawn[0].total) != float64(ledger.Sum()) {
 		log.Fatal("this is broken")
 	}
 	demo.Check(run.Shop.Close(ctx))
 }
 
-// quiet keeps the client of Redis from telling that its connections break, which they do on purpose.
-type quiet struct{}
+// discardLogger drops the messages of the Redis client, because the command breaks connections on purpose.
+type discardLogger struct{}
 
-func (quiet) Printf(context.Context, string, ...any) {}
+func (discardLogger) Printf(context.Context, string, ...any) {}

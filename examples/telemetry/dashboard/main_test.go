@@ -16,8 +16,8 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// The picture is an SVG with every panel. The command itself fails if its dashboard does not have the requests that its
-// clients have sent.
+// The picture is an SVG with every panel. The command compares the number of requests on the dashboard with the number that
+// the clients have sent, and fails if the numbers differ.
 func TestPictureHasEveryPanel(t *testing.T) {
 	t.Parallel()
 	for _, program := range []string{"redis-server", "prometheus"} {
@@ -30,8 +30,8 @@ func TestPictureHasEveryPanel(t *testing.T) {
 	output, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", output)
 
-	texts := textsOf(t, picture)
-	panels, err := board.Load("../../../adapters/otelidempotency/monitoring/grafana.json")
+	texts := readTexts(t, picture)
+	panels, err := board.LoadPanels("../../../adapters/otelidempotency/monitoring/grafana.json")
 	require.NoError(t, err)
 	for _, panel := range panels {
 		require.Contains(t, texts, panel.Title)
@@ -41,8 +41,8 @@ func TestPictureHasEveryPanel(t *testing.T) {
 	}
 }
 
-// textsOf returns what is written in an SVG.
-func textsOf(t *testing.T, file string) (texts []string) {
+// readTexts returns all text in the SVG file.
+func readTexts(t *testing.T, file string) (texts []string) {
 	t.Helper()
 	in, err := os.Open(file)
 	require.NoError(t, err)

@@ -1,5 +1,5 @@
-// Package shop is a service with metrics and traces. Its guarded handler is inside of otelhttp, and its metrics are at
-// /metrics, for Prometheus.
+// Package shop is a service with metrics and traces. Package otelhttp wraps the guarded handler. Prometheus reads the metrics
+// at /metrics.
 package shop
 
 import (
@@ -24,13 +24,15 @@ import (
 // Shop is a running service.
 type Shop struct {
 	Addr    string
-	Observe idempotency.Observer // makes the metrics and traces
-	idem    *idempotency.Middleware
-	server  *http.Server
-	meters  *metric.MeterProvider
+	Observe idempotency.Observer // records metrics and traces
+
+	middleware    *idempotency.Middleware
+	httpServer    *http.Server
+	meterProvider *metric.MeterProvider
 }
 
-// Open starts a service that guards POST /payments. Its traces go to the provider. The Observer of opts is the shop's.
+// Open starts a service that guards POST /payments with the given store and options, and sends traces to the provider
+// traces. Open replaces the Observer and Logger of opts.
 func Open(
 	store idempotency.Store, payments http.Handler, traces trace.TracerProvider, opts idempotency.Options,
 ) (*Shop, error) {
@@ -55,19 +57,23 @@ func Open(
 	mux.Handle("POST /payments", otelhttp.NewHandler(guarded, "payments",
 		otelhttp.WithTracerProvider(traces), otelhttp.WithMeterProvider(meters)))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		DisableCompression:  true, // Prometheus is near
-		MaxRequestsInFlight: 1,    // a slow one that Prometheus gives up goes on: on a busy machine there would be ever more
+		DisableCompression:  true, // Prometheus runs on the same machine
+		MaxRequestsInFlight: 1,    // because slow requests go on after Prometheus has given up, and would pile up on a busy machine
 	}))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	s := &Shop{Addr: listener.Addr().String(), Observe: telemetry.Observe, idem: idem, server: &http.Server{Handler: mux}, meters: meters}
-	go func() { _ = s.server.Serve(listener) }()
+	s := &Shop{
+		Addr: listener.Addr().String(), Observe: telemetry.Observe,
+		middleware: idem, httpServer: &http.Server{Handler: mux}, meterProvider: meters,
+	}
+	go func() { _ = s.httpServer.Serve(listener) }()
 	return s, nil
 }
 
-// Close stops the service. When ctx ends, answers that the store has not taken are given up.
+// Close stops the service. Close retries to store the unrecorded answers until ctx ends.
 func (s *Shop) Close(ctx context.Context) error {
-	return errors.Join(s.server.Shutdown(context.WithoutCancel(ctx)), s.idem.Shutdown(ctx), s.meters.Shutdown(context.Background()))
+	return errors.Join(
+		s.httpServer.Shutdown(context.WithoutCancel(ctx)), s.middleware.Shutdown(ctx), s.meterProvider.Shutdown(context.Background()))
 }

@@ -10,57 +10,57 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Faults is a store in which claims, renewals and completions can be made to fail.
-type Faults struct {
+// FaultyStore is a store whose claims, renewals and completions fail on demand.
+type FaultyStore struct {
 	idempotency.Store
 	Claims, Renewals, Completions Fault
 
-	Held chan bool // has a value when a request has found that another attempt holds its key
+	KeyHeld chan bool // receives a value when Begin finds that another attempt holds the key
 }
 
-func newFaults(store idempotency.Store) *Faults {
+func newFaultyStore(store idempotency.Store) *FaultyStore {
 	if store == nil {
 		store = idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	}
-	return &Faults{Store: store, Held: make(chan bool, 1)}
+	return &FaultyStore{Store: store, KeyHeld: make(chan bool, 1)}
 }
 
-// forgetHeld empties Held: a request that waits asks more than once.
-func (s *Faults) forgetHeld() {
+// drainKeyHeld empties KeyHeld, because a waiting request calls Begin more than once.
+func (s *FaultyStore) drainKeyHeld() {
 	select {
-	case <-s.Held:
+	case <-s.KeyHeld:
 	default:
 	}
 }
 
 // Begin implements [idempotency.Store].
-func (s *Faults) Begin(
+func (s *FaultyStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	if err := s.Claims.failure(); err != nil {
+	if err := s.Claims.loadError(); err != nil {
 		return idempotency.Record{}, nil, err
 	}
 	record, inner, err := s.Store.Begin(ctx, key, request)
 	if inner != nil {
-		inner = &claim{inner, s}
+		inner = &faultyClaim{inner, s}
 	}
 	if record.LeaseLeft > 0 && inner == nil {
 		select {
-		case s.Held <- true:
+		case s.KeyHeld <- true:
 		default:
 		}
 	}
 	return record, inner, err
 }
 
-// Fault is how a step of the store fails. The zero Fault is none.
-type Fault struct{ err atomic.Pointer[error] }
+// Fault makes a step of the store fail. The zero Fault lets the step succeed.
+type Fault struct{ errPointer atomic.Pointer[error] }
 
-// Set lets the step fail with err. Nil ends that.
-func (f *Fault) Set(err error) { f.err.Store(&err) }
+// Set makes the step fail with err, or succeed if err is nil.
+func (f *Fault) Set(err error) { f.errPointer.Store(&err) }
 
-func (f *Fault) failure() error {
-	if err := f.err.Load(); err != nil {
+func (f *Fault) loadError() error {
+	if err := f.errPointer.Load(); err != nil {
 		return *err
 	}
 	return nil
@@ -69,21 +69,23 @@ func (f *Fault) failure() error {
 // ErrDown is the error of a store that cannot be reached.
 var ErrDown error = &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}
 
-type claim struct {
+// faultyClaim is a claim whose renewals and completions fail on demand.
+type faultyClaim struct {
 	idempotency.Claim
-	store *Faults
+	faultyStore *FaultyStore
 }
 
-func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
-	if err := c.store.Renewals.failure(); err != nil {
+func (c *faultyClaim) Extend(ctx context.Context, lease time.Duration) error {
+	if err := c.faultyStore.Renewals.loadError(); err != nil {
 		return err
 	}
 	return c.Claim.Extend(ctx, lease)
 }
 
-// Complete stores the response if the fault says that the store had lost the record.
-func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	err := c.store.Completions.failure()
+// Complete stores the response and returns the error of the fault if that is ErrRestored, because a store that restores a
+// lost record keeps the response. Any other fault keeps Complete from storing.
+func (c *faultyClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+	err := c.faultyStore.Completions.loadError()
 	if err != nil && !errors.Is(err, idempotency.ErrRestored) {
 		return err
 	}

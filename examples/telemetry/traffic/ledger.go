@@ -8,18 +8,18 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Ledger is what clients have seen, and what the handler has done. It knows nothing of metrics.
+// Ledger counts the answers that clients have seen, and the work of the handler, independently of the metrics.
 type Ledger struct {
 	Requests   map[string]int // by outcome
 	Recoveries map[string]int // by outcome
 	Errors     map[string]int // by outcome and type: "rejected: key_invalid"
-	FromCache  int            // replays
+	FromCache  int            // replays from the cache
 	LeasesLost int
-	Runs       int // of the handler
-	Waits      int
-	Stored     int // bytes
+	Runs       int // runs of the handler
+	Waits      int // requests that have waited for another attempt
+	Stored     int // bytes of the stored answers
 
-	Resolutions int // by an operator: the operation has happened
+	Resolutions int // operations that an operator has resolved as happened
 }
 
 // Sum returns the number of all requests.
@@ -30,39 +30,41 @@ func (l *Ledger) Sum() (n int) {
 	return n
 }
 
-// book is a ledger that many write to.
-type book struct {
-	mu     sync.Mutex
-	ledger Ledger
+// sharedLedger is a Ledger for concurrent use.
+type sharedLedger struct {
+	mu      sync.Mutex
+	current Ledger
 }
 
-func (b *book) write(entry func(*Ledger)) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ledger.Requests == nil {
-		b.ledger = Ledger{Requests: map[string]int{}, Recoveries: map[string]int{}, Errors: map[string]int{}}
+// update calls entry with the current ledger, and holds the lock meanwhile.
+func (l *sharedLedger) update(entry func(*Ledger)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.current.Requests == nil {
+		l.current = Ledger{Requests: map[string]int{}, Recoveries: map[string]int{}, Errors: map[string]int{}}
 	}
-	entry(&b.ledger)
+	entry(&l.current)
 }
 
-// read returns a copy.
-func (b *book) read() (l Ledger) {
-	b.write(func(own *Ledger) {
-		l = *own
-		l.Requests, l.Recoveries, l.Errors = maps.Clone(l.Requests), maps.Clone(l.Recoveries), maps.Clone(l.Errors)
+// snapshot returns a copy of the current ledger.
+func (l *sharedLedger) snapshot() (copied Ledger) {
+	l.update(func(current *Ledger) {
+		copied = *current
+		copied.Requests, copied.Recoveries, copied.Errors =
+			maps.Clone(current.Requests), maps.Clone(current.Recoveries), maps.Clone(current.Errors)
 	})
-	return l
+	return copied
 }
 
-func (b *book) clear() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.ledger = Ledger{}
+func (l *sharedLedger) reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.current = Ledger{}
 }
 
-// mark writes down an answer, and how it came about.
-func (b *book) mark(outcome idempotency.Outcome, errorType string) {
-	b.write(func(l *Ledger) {
+// countAnswer counts an answer with the given outcome, and the error type unless errorType is empty.
+func (l *sharedLedger) countAnswer(outcome idempotency.Outcome, errorType string) {
+	l.update(func(l *Ledger) {
 		l.Requests[string(outcome)]++
 		if errorType != "" {
 			l.Errors[fmt.Sprintf("%s: %s", outcome, errorType)]++

@@ -1,5 +1,5 @@
-// Package traffic sends known numbers of requests to a shop, makes its store fail, and keeps a ledger of what clients have
-// seen.
+// Package traffic sends known numbers of requests to a shop, makes the shop's store fail, and keeps a ledger of the answers
+// that clients have seen.
 package traffic
 
 import (
@@ -20,18 +20,18 @@ import (
 	"github.com/idempotency-go/idempotency/stores/cache"
 )
 
-// Run is a shop with its store, its handler and its clients.
+// Run is a shop with a store, a handler and clients.
 type Run struct {
 	Shop  *shop.Shop
-	Store *Faults
+	Store *FaultyStore
 
-	book book
-	gate chan bool // a handler that waits sends when it has begun, and when it may go on
+	observed    sharedLedger
+	handlerGate chan bool // a gated handler sends a value when the handler has begun, and a second value before going on
 }
 
-// Open starts a shop for a scenario.
+// Open starts a shop for the scenario s.
 func Open(s Scenario, traces trace.TracerProvider) (*Run, error) {
-	r := &Run{Store: newFaults(s.Store), gate: make(chan bool)}
+	r := &Run{Store: newFaultyStore(s.Store), handlerGate: make(chan bool)}
 	var store idempotency.Store = r.Store
 	if s.Cached {
 		store = cache.New(store, cache.Options{})
@@ -41,121 +41,121 @@ func Open(s Scenario, traces trace.TracerProvider) (*Run, error) {
 	return r, err
 }
 
-// Ledger returns what has happened since the last Forget.
-func (r *Run) Ledger() Ledger { return r.book.read() }
+// Ledger returns a copy of the ledger since the last call to ResetLedger.
+func (r *Run) Ledger() Ledger { return r.observed.snapshot() }
 
-// Forget begins the ledger anew.
-func (r *Run) Forget() { r.book.clear() }
+// ResetLedger sets all counts to zero.
+func (r *Run) ResetLedger() { r.observed.reset() }
 
-// The bodies of requests, and what the handler makes of them.
+// The bodies of requests, and the answers of the handler.
 const (
-	plain   = "plain"   // 201
-	slow    = "slow"    // 201, when the gate opens
-	busy    = "busy"    // 503
-	unclear = "unclear" // 500, and nobody knows what has happened
-	once    = "once"    // 201, and the answer is not to be kept
-	takes   = "takes"   // 201, after as many milliseconds as follow
-	lapsing = "lapsing" // 201, by the first attempt only after its lease has lapsed, and the gate opens
+	plainBody     = "plain"   // 201
+	gatedBody     = "slow"    // 201, after two receives from handlerGate
+	busyBody      = "busy"    // 503
+	unknownBody   = "unclear" // 500, with the decision that the outcome is unknown
+	tombstoneBody = "once"    // 201, and the record keeps a tombstone in place of the answer
+	timedBody     = "takes"   // 201, after the number of milliseconds that follows in the body
+	lapsingBody   = "lapsing" // 201. The first attempt answers after the loss of its lease, and two receives from handlerGate
 )
 
-const receipt = "charged"
+const receiptText = "charged"
 
-// charge is the handler.
+// charge is the handler of payments.
 func (r *Run) charge(w http.ResponseWriter, req *http.Request) {
-	r.book.write(func(l *Ledger) { l.Runs++ })
+	r.observed.update(func(l *Ledger) { l.Runs++ })
 	body, _ := io.ReadAll(req.Body)
 	op, _ := idempotency.FromContext(req.Context())
 	kind, duration, _ := strings.Cut(string(body), " ")
 	switch {
-	case kind == takes:
+	case kind == timedBody:
 		milliseconds, _ := strconv.Atoi(duration)
-		time.Sleep(time.Duration(milliseconds) * time.Millisecond) // the bank
-	case kind == slow:
-		r.gate <- true
-		r.gate <- true
-	case kind == busy:
+		time.Sleep(time.Duration(milliseconds) * time.Millisecond) // stands for the call to the bank
+	case kind == gatedBody:
+		r.handlerGate <- true
+		r.handlerGate <- true
+	case kind == busyBody:
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
-	case kind == unclear:
+	case kind == unknownBody:
 		idempotency.Decide(req.Context(), idempotency.Unknown)
 		w.WriteHeader(http.StatusInternalServerError)
 		return
-	case kind == once:
+	case kind == tombstoneBody:
 		idempotency.Decide(req.Context(), idempotency.Tombstone)
-	case kind == lapsing && op.Attempt == 1:
-		r.gate <- true
+	case kind == lapsingBody && op.Attempt == 1:
+		r.handlerGate <- true
 		<-req.Context().Done()
-		r.book.write(func(l *Ledger) { l.LeasesLost++ })
-		r.gate <- true
+		r.observed.update(func(l *Ledger) { l.LeasesLost++ })
+		r.handlerGate <- true
 	}
 	w.Header().Set("Content-Type", "text/plain")
 	w.WriteHeader(http.StatusCreated)
-	_, _ = io.WriteString(w, receipt)
+	_, _ = io.WriteString(w, receiptText)
 }
 
-// answerSize is how many bytes are stored of an answer.
-const answerSize = len("Content-Type: text/plain\n") + len(receipt)
+// storedAnswerSize is the number of bytes of the header and body that the store keeps for an answer.
+const storedAnswerSize = len("Content-Type: text/plain\n") + len(receiptText)
 
-// seen is what a client makes of an answer.
-type seen struct {
-	status   int
-	replayed bool
-	code     string // of a problem
+// clientAnswer has the parts of an answer that show the outcome to a client.
+type clientAnswer struct {
+	statusCode  int
+	isReplay    bool
+	problemCode string // the fragment of the type of a problem
 }
 
-// What clients see of outcomes that do not show themselves.
-var disguised = map[idempotency.Outcome]seen{
-	idempotency.OutcomeUnprotected: {status: http.StatusCreated},
-	idempotency.OutcomeUnrecorded:  {status: http.StatusCreated},
-	idempotency.OutcomeRestored:    {status: http.StatusCreated},
-	idempotency.OutcomeReleased:    {status: http.StatusServiceUnavailable},
-	idempotency.OutcomeAbandoned:   {status: http.StatusInternalServerError},
-	idempotency.OutcomeClaimLost:   {status: http.StatusConflict, code: "in-progress"},
+// answerByOutcome has the answer for each outcome that the answer alone does not show.
+var answerByOutcome = map[idempotency.Outcome]clientAnswer{
+	idempotency.OutcomeUnprotected: {statusCode: http.StatusCreated},
+	idempotency.OutcomeUnrecorded:  {statusCode: http.StatusCreated},
+	idempotency.OutcomeRestored:    {statusCode: http.StatusCreated},
+	idempotency.OutcomeReleased:    {statusCode: http.StatusServiceUnavailable},
+	idempotency.OutcomeAbandoned:   {statusCode: http.StatusInternalServerError},
+	idempotency.OutcomeClaimLost:   {statusCode: http.StatusConflict, problemCode: "in-progress"},
 }
 
-// outcome says what a client takes an answer for.
-func (s seen) outcome() idempotency.Outcome {
+// apparentOutcome returns the outcome that the answer shows.
+func (s clientAnswer) apparentOutcome() idempotency.Outcome {
 	switch {
-	case s.replayed:
+	case s.isReplay:
 		return idempotency.OutcomeReplayed
-	case s.status == http.StatusCreated:
+	case s.statusCode == http.StatusCreated:
 		return idempotency.OutcomeExecuted
-	case s.code == "key-invalid":
+	case s.problemCode == "key-invalid":
 		return idempotency.OutcomeRejected
-	case s.code == "":
+	case s.problemCode == "":
 		return idempotency.OutcomeReleased
 	default:
-		return idempotency.Outcome(s.code)
+		return idempotency.Outcome(s.problemCode)
 	}
 }
 
-// Send sends a request, and writes down that it had the outcome, and the error.type if there is one. The error says that
-// the client has seen something else.
+// Send sends a request, and counts the given outcome and errorType (the attribute error.type). Send fails if the answer does
+// not fit the outcome.
 func (r *Run) Send(ctx context.Context, key, body string, outcome idempotency.Outcome, errorType ...string) error {
-	got, err := r.send(ctx, key, body)
+	got, err := r.sendRequest(ctx, key, body)
 	if err != nil {
 		return err
 	}
-	want, ok := disguised[outcome]
-	if ok && got != want || !ok && got.outcome() != outcome {
+	want, ok := answerByOutcome[outcome]
+	if ok && got != want || !ok && got.apparentOutcome() != outcome {
 		return fmt.Errorf("the answer to %s is %+v, and was to be %s", body, got, outcome)
 	}
-	r.book.mark(outcome, strings.Join(errorType, ""))
-	if outcome == idempotency.OutcomeExecuted && body != once || outcome == idempotency.OutcomeRestored {
-		r.book.write(func(l *Ledger) { l.Stored += answerSize })
+	r.observed.countAnswer(outcome, strings.Join(errorType, ""))
+	if outcome == idempotency.OutcomeExecuted && body != tombstoneBody || outcome == idempotency.OutcomeRestored {
+		r.observed.update(func(l *Ledger) { l.Stored += storedAnswerSize })
 	}
 	return nil
 }
 
-// SendUntil sends a request again and again until it has the outcome. It writes down each answer.
+// SendUntil repeats a request until the answer shows the given outcome, and counts each answer.
 func (r *Run) SendUntil(ctx context.Context, key, body string, outcome idempotency.Outcome) error {
 	for {
-		got, err := r.send(ctx, key, body)
+		got, err := r.sendRequest(ctx, key, body)
 		if err != nil {
 			return err
 		}
-		r.book.mark(got.outcome(), "")
-		if got.outcome() == outcome {
+		r.observed.countAnswer(got.apparentOutcome(), "")
+		if got.apparentOutcome() == outcome {
 			return nil
 		}
 		select {
@@ -166,27 +166,28 @@ func (r *Run) SendUntil(ctx context.Context, key, body string, outcome idempoten
 	}
 }
 
-func (r *Run) send(ctx context.Context, key, body string) (seen, error) {
+// sendRequest sends a request with the given key and body.
+func (r *Run) sendRequest(ctx context.Context, key, body string) (clientAnswer, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+r.Shop.Addr+"/payments", strings.NewReader(body))
 	if err != nil {
-		return seen{}, err
+		return clientAnswer{}, err
 	}
 	req.SetBasicAuth("alice", "secret")
 	req.Header.Set("Idempotency-Key", key)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return seen{}, err
+		return clientAnswer{}, err
 	}
 	defer resp.Body.Close()
-	got := seen{status: resp.StatusCode, replayed: resp.Header.Get("Idempotent-Replayed") == "true"}
+	got := clientAnswer{statusCode: resp.StatusCode, isReplay: resp.Header.Get("Idempotent-Replayed") == "true"}
 	content, err := io.ReadAll(resp.Body)
 	if err == nil && resp.Header.Get("Content-Type") == "application/problem+json" {
 		var problem struct{ Type string }
 		err = json.Unmarshal(content, &problem)
-		_, got.code, _ = strings.Cut(problem.Type, "#")
+		_, got.problemCode, _ = strings.Cut(problem.Type, "#")
 	}
 	return got, err
 }
 
-// NewKey returns a key that was not used before.
+// NewKey returns a new key.
 func NewKey() string { return rand.Text() }

@@ -11,46 +11,46 @@ import (
 	"github.com/idempotency-go/idempotency/resolve"
 )
 
-// Scenario is something that happens to a shop. It can be played more than once.
+// Scenario is a course of events in a shop. Play can be called more than once.
 type Scenario struct {
-	Name    string   // also of the job in Prometheus
-	Alerts  []string // that are raised, whether they wait or fire
+	Name    string   // also the name of the job in Prometheus
+	Alerts  []string // the alerts that become pending or firing
 	Options idempotency.Options
-	Store   idempotency.Store // nil: one in memory
+	Store   idempotency.Store // nil stands for a store in memory
 	Cached  bool
 	Play    func(context.Context, *Run) error
 }
 
-// Scenarios returns all of them.
+// Scenarios returns all scenarios.
 func Scenarios() []Scenario {
 	return []Scenario{
-		{Name: "quiet", Play: Quiet},
-		{Name: "cached", Cached: true, Play: cached},
-		{Name: "waiting", Options: idempotency.Options{Wait: time.Minute}, Play: waiting},
-		{Name: "misuse", Alerts: []string{"IdempotencyClientsAtFault"}, Play: Misuse},
-		{Name: "store-down", Alerts: []string{"IdempotencyStoreUnavailable"}, Play: StoreDown},
-		{Name: "unprotected", Alerts: []string{"IdempotencyUnprotected"}, Play: unprotected,
+		{Name: "quiet", Play: PlayQuiet},
+		{Name: "cached", Cached: true, Play: playCached},
+		{Name: "waiting", Options: idempotency.Options{Wait: time.Minute}, Play: playWaiting},
+		{Name: "misuse", Alerts: []string{"IdempotencyClientsAtFault"}, Play: PlayMisuse},
+		{Name: "store-down", Alerts: []string{"IdempotencyStoreUnavailable"}, Play: PlayStoreDown},
+		{Name: "unprotected", Alerts: []string{"IdempotencyUnprotected"}, Play: playUnprotected,
 			Options: idempotency.Options{FailOpen: true}},
-		{Name: "recorded-later", Play: recordedLater,
+		{Name: "recorded-later", Play: playRecordedLater,
 			Options: idempotency.Options{StoreTimeout: 20 * time.Millisecond}},
-		{Name: "not-recorded", Alerts: []string{"IdempotencyAnswersNotRecorded"}, Play: notRecorded,
+		{Name: "not-recorded", Alerts: []string{"IdempotencyAnswersNotRecorded"}, Play: playNotRecorded,
 			Options: idempotency.Options{StoreTimeout: 20 * time.Millisecond}},
-		{Name: "leases-lost", Alerts: []string{"IdempotencyLeasesLost"}, Play: leasesLost,
+		{Name: "leases-lost", Alerts: []string{"IdempotencyLeasesLost"}, Play: playLeasesLost,
 			Options: idempotency.Options{Lease: 500 * time.Millisecond}},
-		{Name: "records-lost", Alerts: []string{"IdempotencyRecordsLost"}, Play: recordsLost},
-		{Name: "outcome-unknown", Alerts: []string{"IdempotencyOutcomeUnknown"}, Play: outcomeUnknown,
+		{Name: "records-lost", Alerts: []string{"IdempotencyRecordsLost"}, Play: playRecordsLost},
+		{Name: "outcome-unknown", Alerts: []string{"IdempotencyOutcomeUnknown"}, Play: playOutcomeUnknown,
 			Options: idempotency.Options{Abandoned: idempotency.Refuse, Lease: time.Second}},
 	}
 }
 
-// Quiet is what happens every day: retries, a few of them too early, and a bank that is busy.
-func Quiet(ctx context.Context, r *Run) error {
+// PlayQuiet plays an ordinary day: retries, a retry during the first attempt, and a bank that is busy.
+func PlayQuiet(ctx context.Context, r *Run) error {
 	for range 20 {
 		key := NewKey()
 		err := errors.Join(
-			r.Send(ctx, key, plain, idempotency.OutcomeExecuted),
-			r.Send(ctx, key, plain, idempotency.OutcomeReplayed),
-			r.Send(ctx, key, plain, idempotency.OutcomeReplayed),
+			r.Send(ctx, key, plainBody, idempotency.OutcomeExecuted),
+			r.Send(ctx, key, plainBody, idempotency.OutcomeReplayed),
+			r.Send(ctx, key, plainBody, idempotency.OutcomeReplayed),
 		)
 		if err != nil {
 			return err
@@ -58,151 +58,156 @@ func Quiet(ctx context.Context, r *Run) error {
 	}
 	key := NewKey()
 	first := make(chan error)
-	go func() { first <- r.Send(ctx, key, slow, idempotency.OutcomeExecuted) }()
-	<-r.gate // it runs
-	early := r.Send(ctx, key, slow, idempotency.OutcomeInProgress)
-	<-r.gate
-	return errors.Join(early, <-first, r.Send(ctx, NewKey(), busy, idempotency.OutcomeReleased), omitted(ctx, r))
+	go func() { first <- r.Send(ctx, key, gatedBody, idempotency.OutcomeExecuted) }()
+	<-r.handlerGate // the handler runs
+	early := r.Send(ctx, key, gatedBody, idempotency.OutcomeInProgress)
+	<-r.handlerGate
+	return errors.Join(early, <-first, r.Send(ctx, NewKey(), busyBody, idempotency.OutcomeReleased), sendOmitted(ctx, r))
 }
 
-// omitted is an answer that is not kept.
-func omitted(ctx context.Context, r *Run) error {
+// sendOmitted repeats a request whose answer the store has not kept.
+func sendOmitted(ctx context.Context, r *Run) error {
 	key := NewKey()
 	return errors.Join(
-		r.Send(ctx, key, once, idempotency.OutcomeExecuted),
-		r.Send(ctx, key, once, idempotency.OutcomeNotReplayable),
+		r.Send(ctx, key, tombstoneBody, idempotency.OutcomeExecuted),
+		r.Send(ctx, key, tombstoneBody, idempotency.OutcomeNotReplayable),
 	)
 }
 
-func cached(ctx context.Context, r *Run) error {
+// playCached has replays from the cache.
+func playCached(ctx context.Context, r *Run) error {
 	key := NewKey()
-	err := r.Send(ctx, key, plain, idempotency.OutcomeExecuted)
+	err := r.Send(ctx, key, plainBody, idempotency.OutcomeExecuted)
 	for range 5 {
-		err = errors.Join(err, r.Send(ctx, key, plain, idempotency.OutcomeReplayed))
-		r.book.write(func(l *Ledger) { l.FromCache++ })
+		err = errors.Join(err, r.Send(ctx, key, plainBody, idempotency.OutcomeReplayed))
+		r.observed.update(func(l *Ledger) { l.FromCache++ })
 	}
 	return err
 }
 
-// waiting has duplicates that wait for the first one.
-func waiting(ctx context.Context, r *Run) error {
+// playWaiting has a duplicate that waits for the end of the first attempt.
+func playWaiting(ctx context.Context, r *Run) error {
 	key := NewKey()
 	first, duplicate := make(chan error), make(chan error)
-	go func() { first <- r.Send(ctx, key, slow, idempotency.OutcomeExecuted) }()
-	<-r.gate // it runs
-	r.Store.forgetHeld()
-	go func() { duplicate <- r.Send(ctx, key, slow, idempotency.OutcomeReplayed) }()
-	<-r.Store.Held // so the duplicate waits
-	<-r.gate
-	r.book.write(func(l *Ledger) { l.Waits++ })
+	go func() { first <- r.Send(ctx, key, gatedBody, idempotency.OutcomeExecuted) }()
+	<-r.handlerGate // the handler runs
+	r.Store.drainKeyHeld()
+	go func() { duplicate <- r.Send(ctx, key, gatedBody, idempotency.OutcomeReplayed) }()
+	<-r.Store.KeyHeld // the duplicate has found the claim, and waits
+	<-r.handlerGate
+	r.observed.update(func(l *Ledger) { l.Waits++ })
 	return errors.Join(<-first, <-duplicate)
 }
 
-// Misuse is a client that uses keys again, sends keys that are none, and more than its share.
-func Misuse(ctx context.Context, r *Run) error {
+// PlayMisuse has a client that uses a key for two requests, sends invalid keys, and exceeds the quota of its user.
+func PlayMisuse(ctx context.Context, r *Run) error {
 	key := NewKey()
-	err := r.Send(ctx, key, plain, idempotency.OutcomeExecuted)
+	err := r.Send(ctx, key, plainBody, idempotency.OutcomeExecuted)
 	for range 4 {
 		err = errors.Join(err,
-			r.Send(ctx, key, busy, idempotency.OutcomeKeyReused),
-			r.Send(ctx, "not a key", plain, idempotency.OutcomeRejected, "key_invalid"))
+			r.Send(ctx, key, busyBody, idempotency.OutcomeKeyReused),
+			r.Send(ctx, "not a key", plainBody, idempotency.OutcomeRejected, "key_invalid"))
 	}
 	r.Store.Claims.Set(idempotency.ErrUserQuota)
-	err = errors.Join(err, r.Send(ctx, NewKey(), plain, idempotency.OutcomeQuotaExceeded))
+	err = errors.Join(err, r.Send(ctx, NewKey(), plainBody, idempotency.OutcomeQuotaExceeded))
 	r.Store.Claims.Set(nil)
 	return err
 }
 
-// StoreDown has a store that cannot be reached.
-func StoreDown(ctx context.Context, r *Run) error {
-	err := r.Send(ctx, NewKey(), plain, idempotency.OutcomeExecuted)
+// PlayStoreDown has a store that refuses connections.
+func PlayStoreDown(ctx context.Context, r *Run) error {
+	err := r.Send(ctx, NewKey(), plainBody, idempotency.OutcomeExecuted)
 	r.Store.Claims.Set(ErrDown)
 	for range 4 {
-		err = errors.Join(err, r.Send(ctx, NewKey(), plain, idempotency.OutcomeUnavailable, "connection"))
+		err = errors.Join(err, r.Send(ctx, NewKey(), plainBody, idempotency.OutcomeUnavailable, "connection"))
 	}
 	r.Store.Claims.Set(nil)
 	return err
 }
 
-func unprotected(ctx context.Context, r *Run) error {
-	err := r.Send(ctx, NewKey(), plain, idempotency.OutcomeExecuted)
+// playUnprotected has a store that does not answer in time, so the middleware runs the handler without a claim.
+func playUnprotected(ctx context.Context, r *Run) error {
+	err := r.Send(ctx, NewKey(), plainBody, idempotency.OutcomeExecuted)
 	r.Store.Claims.Set(context.DeadlineExceeded)
 	for range 3 {
-		err = errors.Join(err, r.Send(ctx, NewKey(), plain, idempotency.OutcomeUnprotected, "timeout"))
+		err = errors.Join(err, r.Send(ctx, NewKey(), plainBody, idempotency.OutcomeUnprotected, "timeout"))
 	}
 	r.Store.Claims.Set(nil)
 	return err
 }
 
-// recordedLater has answers that the store takes when it is back.
-func recordedLater(ctx context.Context, r *Run) error {
-	keys, err := unrecorded(ctx, r)
+// playRecordedLater has answers that the middleware stores later, when the store is available again.
+func playRecordedLater(ctx context.Context, r *Run) error {
+	keys, err := sendUnrecorded(ctx, r)
 	r.Store.Completions.Set(nil)
 	for _, key := range keys {
-		err = errors.Join(err, r.SendUntil(ctx, key, plain, idempotency.OutcomeReplayed))
-		r.book.write(func(l *Ledger) {
+		err = errors.Join(err, r.SendUntil(ctx, key, plainBody, idempotency.OutcomeReplayed))
+		r.observed.update(func(l *Ledger) {
 			l.Recoveries["recorded"]++
-			l.Stored += answerSize
+			l.Stored += storedAnswerSize
 		})
 	}
 	return err
 }
 
-// notRecorded has answers that the store does not take as long as the shop runs.
-func notRecorded(ctx context.Context, r *Run) error {
-	_, err := unrecorded(ctx, r)
+// playNotRecorded has answers that the store refuses until the shop closes.
+func playNotRecorded(ctx context.Context, r *Run) error {
+	_, err := sendUnrecorded(ctx, r)
 	return err
 }
 
-func unrecorded(ctx context.Context, r *Run) (keys []string, err error) {
+// sendUnrecorded makes payments whose answers the store refuses, and returns their keys. The store refuses further answers,
+// too, until the caller resets the fault.
+func sendUnrecorded(ctx context.Context, r *Run) (keys []string, err error) {
 	r.Store.Completions.Set(ErrDown)
 	for range 3 {
 		keys = append(keys, NewKey())
-		err = errors.Join(err, r.Send(ctx, keys[len(keys)-1], plain, idempotency.OutcomeUnrecorded, "connection"))
+		err = errors.Join(err, r.Send(ctx, keys[len(keys)-1], plainBody, idempotency.OutcomeUnrecorded, "connection"))
 	}
 	return keys, err
 }
 
-// leasesLost has an owner that cannot renew its lease, so another attempt takes over.
-func leasesLost(ctx context.Context, r *Run) error {
+// playLeasesLost has an attempt whose lease lapses, because renewals fail, so another attempt takes over.
+func playLeasesLost(ctx context.Context, r *Run) error {
 	key := NewKey()
 	r.Store.Renewals.Set(ErrDown)
 	first := make(chan error)
-	go func() { first <- r.Send(ctx, key, lapsing, idempotency.OutcomeClaimLost) }()
-	<-r.gate // it runs
-	err := r.SendUntil(ctx, key, lapsing, idempotency.OutcomeExecuted)
-	r.book.write(func(l *Ledger) { l.Stored += answerSize })
-	<-r.gate
+	go func() { first <- r.Send(ctx, key, lapsingBody, idempotency.OutcomeClaimLost) }()
+	<-r.handlerGate // the handler runs
+	err := r.SendUntil(ctx, key, lapsingBody, idempotency.OutcomeExecuted)
+	r.observed.update(func(l *Ledger) { l.Stored += storedAnswerSize })
+	<-r.handlerGate
 	r.Store.Renewals.Set(nil)
 	return errors.Join(err, <-first)
 }
 
-// recordsLost has a store that has lost what it had acknowledged, as after a failover.
-func recordsLost(ctx context.Context, r *Run) error {
+// playRecordsLost has a store that has lost acknowledged records, as after a failover.
+func playRecordsLost(ctx context.Context, r *Run) error {
 	r.Store.Completions.Set(idempotency.ErrRestored)
 	err := errors.Join(
-		r.Send(ctx, NewKey(), plain, idempotency.OutcomeRestored),
-		r.Send(ctx, NewKey(), plain, idempotency.OutcomeRestored),
+		r.Send(ctx, NewKey(), plainBody, idempotency.OutcomeRestored),
+		r.Send(ctx, NewKey(), plainBody, idempotency.OutcomeRestored),
 	)
 	r.Store.Completions.Set(nil)
 	return err
 }
 
-// outcomeUnknown has an attempt that was interrupted, a client that insists, and an operator who resolves it.
-func outcomeUnknown(ctx context.Context, r *Run) error {
+// playOutcomeUnknown has an attempt with an unknown outcome, a client that repeats the request, and an operator who resolves
+// the operation.
+func playOutcomeUnknown(ctx context.Context, r *Run) error {
 	key := NewKey()
 	err := errors.Join(
-		r.Send(ctx, key, unclear, idempotency.OutcomeAbandoned),
-		r.SendUntil(ctx, key, unclear, idempotency.OutcomeUnknown),
+		r.Send(ctx, key, unknownBody, idempotency.OutcomeAbandoned),
+		r.SendUntil(ctx, key, unknownBody, idempotency.OutcomeUnknown),
 	)
 	for range 14 {
-		err = errors.Join(err, r.Send(ctx, key, unclear, idempotency.OutcomeUnknown))
+		err = errors.Join(err, r.Send(ctx, key, unknownBody, idempotency.OutcomeUnknown))
 	}
-	return errors.Join(err, r.resolve(ctx), r.Send(ctx, key, unclear, idempotency.OutcomeReplayed))
+	return errors.Join(err, r.resolveAbandoned(ctx), r.Send(ctx, key, unknownBody, idempotency.OutcomeReplayed))
 }
 
-// resolve is what an operator does who has asked the bank: the operations that were abandoned have happened.
-func (r *Run) resolve(ctx context.Context) error {
+// resolveAbandoned resolves all abandoned operations as happened, as an operator does after a look at the bank's list.
+func (r *Run) resolveAbandoned(ctx context.Context) error {
 	store := r.Store.Store.(idempotency.Inspector)
 	resolver, err := resolve.New(store, resolve.Options{Observer: r.Shop.Observe, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -212,7 +217,7 @@ func (r *Run) resolve(ctx context.Context) error {
 	for _, entry := range listing.Entries {
 		by := resolve.By{Operator: "alice", Reason: "the bank has the charge"}
 		err = errors.Join(err, resolver.Happened(ctx, entry, idempotency.Response{Status: http.StatusCreated}, by))
-		r.book.write(func(l *Ledger) { l.Resolutions++ })
+		r.observed.update(func(l *Ledger) { l.Resolutions++ })
 	}
 	return err
 }
