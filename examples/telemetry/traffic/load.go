@@ -60,8 +60,8 @@ func (r *Run) runClient(ctx context.Context) error {
 	return nil
 }
 
-// makePayment makes one payment, with random faults: the client sends the request twice at once, has no answer and repeats
-// the request, sends an invalid key, or uses the key for another request.
+// makePayment makes one payment. At random, the client sends two requests at once, repeats a request after an answer was lost
+// or the service was busy, sends an invalid key, or uses the key for another request.
 func (r *Run) makePayment(ctx context.Context) error {
 	key, body := NewKey(), fmt.Sprint(timedBody, " ", min(400, 5+int(25*rand.ExpFloat64())))
 	switch chance := rand.Float64(); {
@@ -90,8 +90,7 @@ func (r *Run) makePayment(ctx context.Context) error {
 	return errors.Join(err, both.Wait())
 }
 
-// LoseLeases starts as many attempts as owners says. Their leases lapse, because renewals fail, and other attempts take
-// over.
+// LoseLeases starts attempts, owners in number, whose leases lapse because renewals fail. Other attempts take over.
 func (r *Run) LoseLeases(ctx context.Context, owners int) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

@@ -37,7 +37,7 @@ func Open(s Scenario, traces trace.TracerProvider) (*Run, error) {
 		store = cache.New(store, cache.Options{})
 	}
 	var err error
-	r.Shop, err = shop.Open(store, http.HandlerFunc(r.charge), traces, s.Options)
+	r.Shop, err = shop.Open(store, http.HandlerFunc(r.handlePayment), traces, s.Options)
 	return r, err
 }
 
@@ -60,8 +60,8 @@ const (
 
 const receiptText = "charged"
 
-// charge is the handler of payments.
-func (r *Run) charge(w http.ResponseWriter, req *http.Request) {
+// handlePayment answers as the body of the request asks.
+func (r *Run) handlePayment(w http.ResponseWriter, req *http.Request) {
 	r.observed.update(func(l *Ledger) { l.Runs++ })
 	body, _ := io.ReadAll(req.Body)
 	op, _ := idempotency.FromContext(req.Context())
