@@ -27,30 +27,31 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// "go test -run 'Test(Checkout|Console)Page/(mouse|keyboard)' -pictures ../docs" writes the pictures of the checkout and of the console.
-var pictures = flag.String("pictures", "", "write pictures of the pages to this directory")
+// picturesDir is the value of -pictures. The screenshots of the checkout and of the console in ../docs are written by
+// "go test -run 'Test(Checkout|Console)Page/(mouse|keyboard)' -pictures ../docs".
+var picturesDir = flag.String("pictures", "", "write pictures of the pages to this directory")
 
 var (
 	desktop = chromedp.EmulateViewport(1100, 800)
 	phone   = chromedp.EmulateViewport(360, 740, chromedp.EmulateScale(2), chromedp.EmulateMobile, chromedp.EmulateTouch)
 )
 
-// visitor is a window of the browser.
-type visitor struct {
+// browserTab is a tab of the browser, with a page.
+type browserTab struct {
 	t   *testing.T
 	ctx context.Context
 
-	mu    sync.Mutex
-	wrong []string // what the browser has complained of, apart from connections that broke
+	mu         sync.Mutex
+	complaints []string // errors of the page, without broken connections
 }
 
-// chromium is one browser for all tests: each opens windows of its own.
-var chromium = sync.OnceValues(func() (context.Context, error) {
+// startBrowser starts Chromium at the first call. All tests share the browser, and each test opens new tabs.
+var startBrowser = sync.OnceValues(func() (context.Context, error) {
 	path, err := exec.LookPath("chromium")
 	if err != nil {
 		return nil, err
 	}
-	home := filepath.Join(programs, "chromium")
+	home := filepath.Join(programsDir, "chromium")
 	flags := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
 		chromedp.Flag("host-resolver-rules", "MAP admin.example 127.0.0.1"),
 		chromedp.UserDataDir(filepath.Join(home, "profile")), chromedp.Env("TMPDIR="+home))
@@ -64,32 +65,34 @@ var chromium = sync.OnceValues(func() (context.Context, error) {
 	browser, closeBrowser := chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {}))
 	endBrowser = func() {
 		closeBrowser()
-		end() // waits for its end
+		end() // waits until the process has ended
 	}
 	return browser, errors.Join(os.MkdirAll(home, 0o700), chromedp.Do(browser))
 })
 
-// endBrowser ends the browser if there is one.
+// endBrowser ends the browser if startBrowser has started the browser.
 var endBrowser = func() {}
 
-// open opens a page in a window of its own. See [servertest.Require].
-func open(t *testing.T, url string, emulate ...chromedp.Action[chromedp.Void]) *visitor {
+// openTab opens the page at url in a new tab, after the actions in emulate. Without Chromium, openTab calls
+// [servertest.Require].
+func openTab(t *testing.T, url string, emulate ...chromedp.Action[chromedp.Void]) *browserTab {
 	t.Helper()
-	browser, err := chromium()
+	browser, err := startBrowser()
 	servertest.Require(t, err)
-	tab, closeTab := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
+	target, closeTab := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
 	t.Cleanup(closeTab)
-	ctx, cancel := context.WithTimeout(tab, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(target, 2*time.Minute)
 	t.Cleanup(cancel)
-	v := &visitor{t: t, ctx: ctx}
-	require.NoError(t, chromedp.Listen(ctx, func(event any) { v.hear(url, event) }))
-	v.do(emulate...)
-	v.do(chromedp.Navigate(url))
-	return v
+	tab := &browserTab{t: t, ctx: ctx}
+	require.NoError(t, chromedp.Listen(ctx, func(event any) { tab.recordComplaint(url, event) }))
+	tab.do(emulate...)
+	tab.do(chromedp.Navigate(url))
+	return tab
 }
 
-func prefers(what, value string) chromedp.Action[chromedp.Void] {
-	feature := &emulation.MediaFeature{Name: "prefers-" + what, Value: value}
+// setPreference sets the media feature "prefers-" + name to value.
+func setPreference(name, value string) chromedp.Action[chromedp.Void] {
+	feature := &emulation.MediaFeature{Name: "prefers-" + name, Value: value}
 	return chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
 		_, err := cdp.Call(ctx, tab, emulation.SetEmulatedMedia,
 			emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{feature}})
@@ -97,8 +100,9 @@ func prefers(what, value string) chromedp.Action[chromedp.Void] {
 	})
 }
 
-// hear takes note of errors in the program of the page, of what its policy forbids, and of requests to anybody else.
-func (v *visitor) hear(url string, event any) {
+// recordComplaint records exceptions in the scripts of the page, violations of the security policy, and requests to other
+// origins than url.
+func (tab *browserTab) recordComplaint(url string, event any) {
 	complaint := ""
 	switch e := event.(type) {
 	case *runtime.EventExceptionThrown:
@@ -113,68 +117,69 @@ func (v *visitor) hear(url string, event any) {
 		}
 	}
 	if complaint != "" {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		v.wrong = append(v.wrong, complaint)
+		tab.mu.Lock()
+		defer tab.mu.Unlock()
+		tab.complaints = append(tab.complaints, complaint)
 	}
 }
 
-func (v *visitor) faults() []string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.wrong
+func (tab *browserTab) listComplaints() []string {
+	tab.mu.Lock()
+	defer tab.mu.Unlock()
+	return tab.complaints
 }
 
-func (v *visitor) do(actions ...chromedp.Action[chromedp.Void]) {
-	v.t.Helper()
-	require.NoError(v.t, chromedp.Do(v.ctx, actions...))
+func (tab *browserTab) do(actions ...chromedp.Action[chromedp.Void]) {
+	tab.t.Helper()
+	require.NoError(tab.t, chromedp.Do(tab.ctx, actions...))
 }
 
-// ask evaluates an expression in the page.
-func ask[T any](v *visitor, expression string) T {
-	v.t.Helper()
-	value, err := chromedp.Run(v.ctx, chromedp.Evaluate[T](expression))
-	require.NoError(v.t, err)
+// evaluate returns the value of an expression in the page.
+func evaluate[T any](tab *browserTab, expression string) T {
+	tab.t.Helper()
+	value, err := chromedp.Run(tab.ctx, chromedp.Evaluate[T](expression))
+	require.NoError(tab.t, err)
 	return value
 }
 
-// await waits until a condition holds in the page.
-func (v *visitor) await(condition string) {
-	v.t.Helper()
-	v.do(chromedp.Poll[chromedp.Void](condition, chromedp.WithPollingInterval(20*time.Millisecond)))
+// awaitCondition waits until the condition, an expression, is true in the page.
+func (tab *browserTab) awaitCondition(condition string) {
+	tab.t.Helper()
+	tab.do(chromedp.Poll[chromedp.Void](condition, chromedp.WithPollingInterval(20*time.Millisecond)))
 }
 
-func (v *visitor) text(selector string) string {
-	v.t.Helper()
-	return ask[string](v, `document.querySelector('`+selector+`').textContent`)
+// readText returns the text of the first element that selector matches.
+func (tab *browserTab) readText(selector string) string {
+	tab.t.Helper()
+	return evaluate[string](tab, `document.querySelector('`+selector+`').textContent`)
 }
 
-// requireAccessible looks for what keeps people from using the page: text with little contrast, small buttons, buttons
-// without a name, what changes and is not read out, and a page that is wider than the screen. The selectors are of what is
-// read out.
-func (v *visitor) requireAccessible(readOut ...string) {
-	v.t.Helper()
+// requireAccessible fails if the page has text with little contrast, small buttons, buttons without a name, changing parts
+// that a screen reader does not read out, or a width beyond the screen. liveRegions are the selectors of the parts that a
+// screen reader reads out.
+func (tab *browserTab) requireAccessible(liveRegions ...string) {
+	tab.t.Helper()
 	script, err := os.ReadFile(filepath.Join("testdata", "accessible.js"))
-	require.NoError(v.t, err)
-	selectors, err := json.Marshal(readOut)
-	require.NoError(v.t, err)
-	require.Empty(v.t, ask[[]string](v, fmt.Sprintf("(%s)(%s)", script, selectors)))
+	require.NoError(tab.t, err)
+	selectors, err := json.Marshal(liveRegions)
+	require.NoError(tab.t, err)
+	require.Empty(tab.t, evaluate[[]string](tab, fmt.Sprintf("(%s)(%s)", script, selectors)))
 }
 
-// picture writes what the page looks like, if it is asked for.
-func (v *visitor) picture(name string) {
-	v.t.Helper()
-	if *pictures == "" {
+// savePicture writes a screenshot of the page to picturesDir, if the flag is set.
+func (tab *browserTab) savePicture(name string) {
+	tab.t.Helper()
+	if *picturesDir == "" {
 		return
 	}
-	v.await(`scrollTo(0, 0), document.getAnimations().length === 0`)
-	shot, err := chromedp.Run(v.ctx, chromedp.CaptureScreenshot())
-	require.NoError(v.t, err)
+	tab.awaitCondition(`scrollTo(0, 0), document.getAnimations().length === 0`)
+	shot, err := chromedp.Run(tab.ctx, chromedp.CaptureScreenshot())
+	require.NoError(tab.t, err)
 	picture, err := png.Decode(bytes.NewReader(shot))
-	require.NoError(v.t, err)
-	file, err := os.Create(filepath.Join(*pictures, name))
-	require.NoError(v.t, err)
+	require.NoError(tab.t, err)
+	file, err := os.Create(filepath.Join(*picturesDir, name))
+	require.NoError(tab.t, err)
 	defer file.Close()
 	small := png.Encoder{CompressionLevel: png.BestCompression}
-	require.NoError(v.t, small.Encode(file, picture))
+	require.NoError(tab.t, small.Encode(file, picture))
 }

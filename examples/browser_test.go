@@ -19,45 +19,50 @@ import (
 	"github.com/idempotency-go/idempotency/examples/browser"
 )
 
-// payments is a service of another origin than the page. It loses answers, as often as it is told.
-type payments struct {
-	charges, requests, lose, fail, hold atomic.Int32
-	keys                                chan string
-	held                                chan struct{} // closed to end the requests that are held
-	refusals                            chan *idempotency.Error
+// paymentService is a service whose origin is not the origin of the page. The counters say how many of the next requests
+// meet with each fault.
+type paymentService struct {
+	chargeCount, requestCount atomic.Int32
+	answersToLose             atomic.Int32 // the handler runs, and the answer breaks off
+	requestsToFail            atomic.Int32 // the handler answers 503
+	requestsToHold            atomic.Int32 // the handler runs, and the answer waits for releaseHeld
+	receivedKeys              chan string
+	releaseHeld               chan struct{}           // closed to end the held requests
+	queuedRefusals            chan *idempotency.Error // answers in place of the handler
 }
 
-func (p *payments) guarded(t *testing.T, opts idempotency.Options) http.Handler {
+// newHandler returns the handler of the service, guarded with opts.
+func (p *paymentService) newHandler(t *testing.T, opts idempotency.Options) http.Handler {
 	t.Helper()
 	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
 	require.NoError(t, err)
 	guarded := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if p.fail.Add(-1) >= 0 {
+		if p.requestsToFail.Add(-1) >= 0 {
 			http.Error(w, "not now", http.StatusServiceUnavailable)
 			return
 		}
 		order, _ := io.ReadAll(r.Body)
 		w.WriteHeader(http.StatusCreated)
-		fmt.Fprintf(w, "charge %d of %s", p.charges.Add(1), order)
+		fmt.Fprintf(w, "charge %d of %s", p.chargeCount.Add(1), order)
 	}))
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /payments", func(w http.ResponseWriter, r *http.Request) {
-		p.requests.Add(1)
-		p.keys <- r.Header.Get("Idempotency-Key")
+		p.requestCount.Add(1)
+		p.receivedKeys <- r.Header.Get("Idempotency-Key")
 		select {
-		case refusal := <-p.refusals:
+		case refusal := <-p.queuedRefusals:
 			idempotency.WriteProblem(w, r, refusal)
 			return
 		default:
 		}
-		if p.hold.Add(-1) >= 0 {
+		if p.requestsToHold.Add(-1) >= 0 {
 			guarded.ServeHTTP(httptest.NewRecorder(), r)
-			<-p.held
+			<-p.releaseHeld
 		}
-		if p.lose.Add(-1) >= 0 {
+		if p.answersToLose.Add(-1) >= 0 {
 			guarded.ServeHTTP(httptest.NewRecorder(), r)
 			w.Header().Set("Content-Length", "100")
-			_, _ = io.WriteString(w, "half an answer") // without it, Chromium sends the request again by itself
+			_, _ = io.WriteString(w, "half an answer") // because Chromium repeats a request by itself if the answer is empty
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
 		}
@@ -66,7 +71,8 @@ func (p *payments) guarded(t *testing.T, opts idempotency.Options) http.Handler 
 	return mux
 }
 
-// The script of a page gets its answer although the first one is lost and the second attempt fails, from another origin.
+// The script of a page pays once with a service of another origin, even if an answer is lost, the service fails, the page is
+// loaded again, or the service refuses the request.
 func TestBrowserPaysOnce(t *testing.T) {
 	t.Parallel()
 	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -79,68 +85,70 @@ func TestBrowserPaysOnce(t *testing.T) {
 			`<script type="module">import { payOnce } from '/pay.js'; window.payOnce = payOnce</script>`)
 	}))
 	t.Cleanup(page.Close)
-	p := &payments{keys: make(chan string, 100), held: make(chan struct{}), refusals: make(chan *idempotency.Error, 1)}
-	api := httptest.NewServer(browser.CORS(page.URL, p.guarded(t, idempotency.Options{Required: true})))
+	p := &paymentService{
+		receivedKeys: make(chan string, 100), releaseHeld: make(chan struct{}), queuedRefusals: make(chan *idempotency.Error, 1),
+	}
+	api := httptest.NewServer(browser.CORS(page.URL, p.newHandler(t, idempotency.Options{Required: true})))
 	t.Cleanup(api.Close)
-	t.Cleanup(func() { close(p.held) })
+	t.Cleanup(func() { close(p.releaseHeld) })
 
-	v := visit(t, page.URL, desktop)
+	tab := openCheckout(t, page.URL, desktop)
 	pay := func(amount int) string {
 		t.Helper()
-		v.do(chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`delete window.answer,
+		tab.do(chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`delete window.answer,
 			void payOnce('%s/payments', {amount: %d}).then((a) => { window.answer = a.status + ' ' + a.text },
 				(e) => { window.answer = e.message })`, api.URL, amount)))
-		v.await(`'answer' in window`)
-		return ask[string](v, `window.answer`)
+		tab.awaitCondition(`'answer' in window`)
+		return evaluate[string](tab, `window.answer`)
 	}
 
-	p.lose.Store(1)
+	p.answersToLose.Store(1)
 	require.Equal(t, `201 charge 1 of {"amount":4200}`, pay(4200))
-	require.EqualValues(t, 2, p.requests.Load())
-	first := <-p.keys
+	require.EqualValues(t, 2, p.requestCount.Load())
+	first := <-p.receivedKeys
 	require.NoError(t, idempotency.ValidateUUID(first))
-	require.Equal(t, first, <-p.keys)
+	require.Equal(t, first, <-p.receivedKeys)
 
-	p.fail.Store(1)
+	p.requestsToFail.Store(1)
 	require.Equal(t, `201 charge 2 of {"amount":9900}`, pay(9900), "another order")
-	require.NotEqual(t, first, <-p.keys)
-	require.EqualValues(t, 2, p.charges.Load())
+	require.NotEqual(t, first, <-p.receivedKeys)
+	require.EqualValues(t, 2, p.chargeCount.Load())
 
-	// The page is loaded again when the card was charged, and before there is an answer.
-	for len(p.keys) > 0 {
-		<-p.keys
+	// The user loads the page again after the charge, before the answer has arrived.
+	for len(p.receivedKeys) > 0 {
+		<-p.receivedKeys
 	}
-	p.hold.Store(1)
-	v.do(chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`void payOnce('%s/payments', {amount: 7})`, api.URL)))
-	key := <-p.keys
-	require.Eventually(t, func() bool { return p.charges.Load() == 3 }, 20*time.Second, 5*time.Millisecond)
-	v.do(chromedp.Navigate(page.URL))
-	v.await(`'payOnce' in window`)
+	p.requestsToHold.Store(1)
+	tab.do(chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`void payOnce('%s/payments', {amount: 7})`, api.URL)))
+	key := <-p.receivedKeys
+	require.Eventually(t, func() bool { return p.chargeCount.Load() == 3 }, 20*time.Second, 5*time.Millisecond)
+	tab.do(chromedp.Navigate(page.URL))
+	tab.awaitCondition(`'payOnce' in window`)
 	require.Equal(t, `201 charge 3 of {"amount":7}`, pay(1), "the order that was pending goes first")
-	require.Equal(t, key, <-p.keys)
+	require.Equal(t, key, <-p.receivedKeys)
 	require.Equal(t, `201 charge 4 of {"amount":1}`, pay(1))
-	require.EqualValues(t, 4, p.charges.Load())
-	require.Empty(t, ask[string](v, `sessionStorage.getItem('pending') ?? ''`))
+	require.EqualValues(t, 4, p.chargeCount.Load())
+	require.Empty(t, evaluate[string](tab, `sessionStorage.getItem('pending') ?? ''`))
 
-	// A refusal says whether the key may be sent again, whatever its status.
-	p.requests.Store(0)
-	p.refusals <- &idempotency.Error{Status: http.StatusInternalServerError, Retry: idempotency.RetryNever}
+	// The member "retry" of a refusal decides whether the script repeats the key, whatever the status.
+	p.requestCount.Store(0)
+	p.queuedRefusals <- &idempotency.Error{Status: http.StatusInternalServerError, Retry: idempotency.RetryNever}
 	require.Contains(t, pay(2), `500 {"type":"about:blank"`)
-	require.EqualValues(t, 1, p.requests.Load())
-	p.refusals <- &idempotency.Error{Status: http.StatusConflict, Retry: idempotency.RetrySameKey}
+	require.EqualValues(t, 1, p.requestCount.Load())
+	p.queuedRefusals <- &idempotency.Error{Status: http.StatusConflict, Retry: idempotency.RetrySameKey}
 	require.Equal(t, `201 charge 5 of {"amount":3}`, pay(3), "the refused order is not pending")
-	require.EqualValues(t, 3, p.requests.Load())
+	require.EqualValues(t, 3, p.requestCount.Load())
 }
 
-// What a page of another origin may send and read. Other origins are told nothing.
+// A page of the allowed origin may send the key and read the headers of the middleware. Pages of other origins may not.
 func TestBrowserCORS(t *testing.T) {
 	t.Parallel()
-	p := &payments{keys: make(chan string, 100)}
-	api := browser.CORS("https://shop.example", p.guarded(t, idempotency.Options{Required: true}))
+	p := &paymentService{receivedKeys: make(chan string, 100)}
+	api := browser.CORS("https://shop.example", p.newHandler(t, idempotency.Options{Required: true}))
 	for _, test := range []struct {
 		name, method, origin string
-		status               int
-		allowed              string
+		wantStatus           int
+		wantOrigin           string
 	}{
 		{"preflight", "OPTIONS", "https://shop.example", 204, "https://shop.example"},
 		{"preflight of others", "OPTIONS", "https://evil.example", 405, ""},
@@ -154,23 +162,24 @@ func TestBrowserCORS(t *testing.T) {
 		r.Header.Set("Idempotency-Key", "1")
 		w := httptest.NewRecorder()
 		api.ServeHTTP(w, r)
-		require.Equal(t, test.status, w.Code, test.name)
-		require.Equal(t, test.allowed, w.Header().Get("Access-Control-Allow-Origin"), test.name)
-		require.Equal(t, test.allowed != "", w.Header().Get("Access-Control-Expose-Headers") == "Idempotent-Replayed, Retry-After", test.name)
+		require.Equal(t, test.wantStatus, w.Code, test.name)
+		require.Equal(t, test.wantOrigin, w.Header().Get("Access-Control-Allow-Origin"), test.name)
+		exposed := w.Header().Get("Access-Control-Expose-Headers")
+		require.Equal(t, test.wantOrigin != "", exposed == "Idempotent-Replayed, Retry-After", test.name)
 		require.Equal(t, []string{"Origin"}, w.Header().Values("Vary"), test.name)
 	}
-	require.EqualValues(t, 1, p.charges.Load())
+	require.EqualValues(t, 1, p.chargeCount.Load())
 }
 
-// A form that is submitted twice is carried out once. One without a key is refused.
+// The service carries out a form once, even if the user submits the form twice, and refuses a form without a key.
 func TestBrowserForms(t *testing.T) {
 	t.Parallel()
-	p := &payments{keys: make(chan string, 100)}
-	form := browser.FormKey(p.guarded(t, browser.FormOptions))
+	p := &paymentService{receivedKeys: make(chan string, 100)}
+	form := browser.FormKey(p.newHandler(t, browser.FormOptions))
 	for _, test := range []struct {
 		name, body string
-		status     int
-		answer     string
+		wantStatus int
+		wantAnswer string
 	}{
 		{"submitted", "idempotency-key=k1&amount=1", 201, "charge 1 of idempotency-key=k1&amount=1"},
 		{"again", "idempotency-key=k1&amount=1", 201, "charge 1 of idempotency-key=k1&amount=1"},
@@ -182,13 +191,13 @@ func TestBrowserForms(t *testing.T) {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded; charset=utf-8")
 		w := httptest.NewRecorder()
 		form.ServeHTTP(w, r)
-		require.Equal(t, test.status, w.Code, test.name)
-		require.Contains(t, w.Body.String(), test.answer, test.name)
+		require.Equal(t, test.wantStatus, w.Code, test.name)
+		require.Contains(t, w.Body.String(), test.wantAnswer, test.name)
 	}
 }
 
-// A user clicks twice on the button of a form with a file. Chromium sends two requests, each with a boundary of its own, and
-// shows the answer to the second one. The file is taken once.
+// A user clicks twice on the button of a form with a file. Chromium sends two requests with different boundaries, and shows
+// the answer to the second request. The handler takes the file once.
 func TestBrowserFormWithFileIsClickedTwice(t *testing.T) {
 	t.Parallel()
 	var uploads, requests atomic.Int32
@@ -197,7 +206,7 @@ func TestBrowserFormWithFileIsClickedTwice(t *testing.T) {
 	require.NoError(t, err)
 	guarded := browser.FormKey(idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
-		case <-secondAnswered: // although this one is at work
+		case <-secondAnswered: // the second request got an answer during this run of the handler
 		case <-time.After(time.Second):
 		}
 		file, _, err := r.FormFile("scan")
@@ -239,27 +248,27 @@ func TestBrowserFormWithFileIsClickedTwice(t *testing.T) {
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 
-	v := open(t, server.URL, desktop)
-	v.do(chromedp.Evaluate[chromedp.Void](`clickTwice()`))
+	tab := openTab(t, server.URL, desktop)
+	tab.do(chromedp.Evaluate[chromedp.Void](`clickTwice()`))
 	require.Eventually(t, func() bool { return len(boundaries) == 2 }, 20*time.Second, 5*time.Millisecond)
 	require.NotEqual(t, <-boundaries, <-boundaries)
-	v.await(`frames.answer.document?.body?.textContent`)
-	require.Equal(t, "upload 1: a page", ask[string](v, `frames.answer.document.body.textContent`))
+	tab.awaitCondition(`frames.answer.document?.body?.textContent`)
+	require.Equal(t, "upload 1: a page", evaluate[string](tab, `frames.answer.document.body.textContent`))
 	require.EqualValues(t, 1, uploads.Load())
 }
 
-// Each attempt to send a form with files has another boundary. The second one gets the first answer. A form with another file
-// is refused, and so is one without a key.
+// Each attempt to send a form with files has a new boundary. A second attempt gets the first answer. The service refuses the
+// key with another file, and a form without a key.
 func TestBrowserFormsWithFiles(t *testing.T) {
 	t.Parallel()
-	p := &payments{keys: make(chan string, 100)}
-	server := httptest.NewServer(browser.FormKey(p.guarded(t, browser.FormOptions)))
+	p := &paymentService{receivedKeys: make(chan string, 100)}
+	server := httptest.NewServer(browser.FormKey(p.newHandler(t, browser.FormOptions)))
 	t.Cleanup(server.Close)
 	for _, test := range []struct {
 		name, query, boundary, file string
-		status                      int
-		replayed                    bool
-		answer                      string
+		wantStatus                  int
+		isReplay                    bool
+		wantAnswer                  string
 	}{
 		{"submitted", "?key=k1", "first", "a page", 201, false, "charge 1 of --first"},
 		{"again, with another boundary", "?key=k1", "second", "a page", 201, true, "charge 1 of --first"},
@@ -280,8 +289,8 @@ func TestBrowserFormsWithFiles(t *testing.T) {
 		answer, err := io.ReadAll(resp.Body)
 		require.NoError(t, err)
 		require.NoError(t, resp.Body.Close())
-		require.Equal(t, test.status, resp.StatusCode, test.name)
-		require.Equal(t, test.replayed, resp.Header.Get("Idempotent-Replayed") == "true", test.name)
-		require.Contains(t, string(answer), test.answer, test.name)
+		require.Equal(t, test.wantStatus, resp.StatusCode, test.name)
+		require.Equal(t, test.isReplay, resp.Header.Get("Idempotent-Replayed") == "true", test.name)
+		require.Contains(t, string(answer), test.wantAnswer, test.name)
 	}
 }

@@ -10,39 +10,40 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The server is killed in the middle of a charge. The page tries again, and is refused. An operator asks the provider, and
-// tells the console. Then the phone gets its receipt. The customer was charged once.
+// The server is killed during a charge. The page repeats the request, and is refused, because the outcome is unknown. An
+// operator looks up the receipt at the provider, and enters the receipt in the console. Then the customer's phone gets the
+// receipt. The customer was charged once.
 func TestCheckoutConsole(t *testing.T) {
 	t.Parallel()
-	c := startCheckout(t, built(t, "checkout"), "-console", "127.0.0.1:0")
-	console := c.next("The console is at ")
-	customer := visit(t, c.url, phone)
-	customer.tap("stop")
+	c := startCheckout(t, buildProgram(t, "checkout"), "-console", "127.0.0.1:0")
+	console := c.readAfter("The console is at ")
+	customer := openCheckout(t, c.pageURL, phone)
+	customer.tapButton("stop")
 	const unknown = "The customer was charged once, and does not know it. Trying again is safe."
-	customer.require("with", side{"1", "42.00", unknown, answers{"lost": 1, "refused": 1}})
-	require.Equal(t, "Outcome of the earlier attempt is unknown", customer.text("#with .refused .what"))
+	customer.requireSide("with", side{"1", "42.00", unknown, answers{"lost": 1, "refused": 1}})
+	require.Equal(t, "Outcome of the earlier attempt is unknown", customer.readText("#with .refused .what"))
 
-	o := &operator{visitor: open(t, console, desktop, withoutJavaScript), press: (*operator).click}
-	o.follow("tbody a", http.StatusOK)
-	receipt := charged(t, console, o.text("h1 code"))
-	o.click("details:nth-of-type(1) summary")
-	o.fill("#answer-status", "201")
-	o.fill("#answer-body", fmt.Sprintf(`{"receipt": %q}`, receipt))
-	o.fill("#answer-reason", "the provider has charged it: "+receipt)
-	o.follow("button[value=answer]", http.StatusOK)
-	require.Contains(t, o.text(".done"), "Resolved: it has happened")
+	o := &operator{browserTab: openTab(t, console, desktop, disableJavaScript), pressElement: (*operator).clickElement}
+	o.pressAndLoad("tbody a", http.StatusOK)
+	receipt := findReceipt(t, console, o.readText("h1 code"))
+	o.clickElement("details:nth-of-type(1) summary")
+	o.fillField("#answer-status", "201")
+	o.fillField("#answer-body", fmt.Sprintf(`{"receipt": %q}`, receipt))
+	o.fillField("#answer-reason", "the provider has charged it: "+receipt)
+	o.pressAndLoad("button[value=answer]", http.StatusOK)
+	require.Contains(t, o.readText(".done"), "Resolved: it has happened")
 
-	customer.tap("pay")
-	customer.require("with", side{"1", "42.00", "The customer was charged once, and got the receipt.",
+	customer.tapButton("pay")
+	customer.requireSide("with", side{"1", "42.00", "The customer was charged once, and got the receipt.",
 		answers{"lost": 1, "refused": 1, "replayed": 1}})
-	require.Equal(t, "receipt "+receipt, customer.text("#with .replayed .detail"))
-	customer.require("without", side{"2", "84.00", "The customer was charged twice for one order.",
+	require.Equal(t, "receipt "+receipt, customer.readText("#with .replayed .detail"))
+	customer.requireSide("without", side{"2", "84.00", "The customer was charged twice for one order.",
 		answers{"lost": 1, "new": 1}})
-	require.Empty(t, customer.faults())
+	require.Empty(t, customer.listComplaints())
 }
 
-// charged asks the provider for the receipt of an operation.
-func charged(t *testing.T, console, operation string) string {
+// findReceipt asks the provider for the receipt of the operation.
+func findReceipt(t *testing.T, console, operation string) string {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.Replace(console, "/idempotency/", "/charges", 1), nil)
 	require.NoError(t, err)

@@ -8,177 +8,185 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// readOut is what changes on the page.
-var readOut = []string{"#server[role=status]", "#with .verdict[aria-live=polite]", "#without .verdict[aria-live=polite]"}
+// liveRegions are the selectors of the parts of the page that change, and that a screen reader must read out.
+var liveRegions = []string{"#server[role=status]", "#with .verdict[aria-live=polite]", "#without .verdict[aria-live=polite]"}
 
-// A person plays the whole story on the page, in each of these ways.
+// A user does everything that the page offers, with each of these input devices.
 func TestCheckoutPage(t *testing.T) {
 	t.Parallel()
-	program := built(t, "checkout")
+	program := buildProgram(t, "checkout")
 	ways := []struct {
 		name    string
 		picture string
 		emulate chromedp.Action[chromedp.Void]
-		press   func(v *visitor, button string)
+		press   func(tab *browserTab, button string)
 	}{
-		{"mouse", "checkout.png", desktop, (*visitor).click},
-		{"keyboard in the dark", "checkout-dark.png", chromedp.Steps(desktop, prefers("color-scheme", "dark")), (*visitor).tabTo},
-		{"phone", "phone.png", phone, (*visitor).tap},
+		{"mouse", "checkout.png", desktop, (*browserTab).clickButton},
+		{"keyboard in the dark", "checkout-dark.png",
+			chromedp.Steps(desktop, setPreference("color-scheme", "dark")), (*browserTab).reachButton},
+		{"phone", "phone.png", phone, (*browserTab).tapButton},
 	}
 	for _, way := range ways {
 		t.Run(way.name, func(t *testing.T) {
 			t.Parallel()
 			checkout := startCheckout(t, program)
-			v := visit(t, checkout.url, way.emulate)
-			playOnPage(v, func(button string) { way.press(v, button) }, way.picture)
-			require.Empty(t, v.faults())
+			tab := openCheckout(t, checkout.pageURL, way.emulate)
+			playOnPage(tab, func(button string) { way.press(tab, button) }, way.picture)
+			require.Empty(t, tab.listComplaints())
 		})
 	}
 }
 
-// playOnPage presses the buttons, and looks at what the page shows.
-func playOnPage(v *visitor, press func(button string), name string) {
-	v.requireAccessible(readOut...)
+// playOnPage presses the buttons, and compares the page with the expected charges and answers. The screenshot gets the given
+// name.
+func playOnPage(tab *browserTab, press func(button string), name string) {
+	tab.requireAccessible(liveRegions...)
 	const unknown = "The customer was charged once, and does not know it. "
 	const once = "The customer was charged once, and got "
 	press("lose")
-	v.require("without", side{"1", "42.00", unknown + "Trying again will charge again.", answers{"lost": 1}})
-	v.require("with", side{"1", "42.00", once + "the receipt.", answers{"lost": 1, "replayed": 1}})
-	require.Equal(v.t, "Try again", v.text("#pay b"))
+	tab.requireSide("without", side{"1", "42.00", unknown + "Trying again will charge again.", answers{"lost": 1}})
+	tab.requireSide("with", side{"1", "42.00", once + "the receipt.", answers{"lost": 1, "replayed": 1}})
+	require.Equal(tab.t, "Try again", tab.readText("#pay b"))
 	press("pay")
-	v.require("without", side{"2", "84.00", "The customer was charged twice for one order.", answers{"lost": 1, "new": 1}})
-	v.require("with", side{"1", "42.00", once + "the same receipt twice.", answers{"lost": 1, "replayed": 2}})
+	tab.requireSide("without", side{"2", "84.00", "The customer was charged twice for one order.", answers{"lost": 1, "new": 1}})
+	tab.requireSide("with", side{"1", "42.00", once + "the same receipt twice.", answers{"lost": 1, "replayed": 2}})
 	press("ten")
-	v.require("without", side{"12", "504.00", "The customer was charged 12 times for one order.", answers{"lost": 1, "new": 11}})
-	v.require("with", side{"1", "42.00", once + "the same receipt 12 times.", answers{"lost": 1, "replayed": 12}})
-	v.requireAccessible(readOut...)
-	v.picture(name)
+	tab.requireSide("without", side{"12", "504.00", "The customer was charged 12 times for one order.", answers{"lost": 1, "new": 11}})
+	tab.requireSide("with", side{"1", "42.00", once + "the same receipt 12 times.", answers{"lost": 1, "replayed": 12}})
+	tab.requireAccessible(liveRegions...)
+	tab.savePicture(name)
 
 	press("fresh")
-	v.require("without", side{"0", "0.00", "Nothing was charged yet.", answers{}})
-	require.Equal(v.t, "Pay 42.00", v.text("#pay b"))
+	tab.requireSide("without", side{"0", "0.00", "Nothing was charged yet.", answers{}})
+	require.Equal(tab.t, "Pay 42.00", tab.readText("#pay b"))
 	press("stop")
-	require.Equal(v.t, "The server is running. It was killed once and started again.", v.text("#server"))
-	v.require("with", side{"1", "42.00", once + "the receipt.", answers{"lost": 1, "replayed": 1}})
+	require.Equal(tab.t, "The server is running. It was killed once and started again.", tab.readText("#server"))
+	tab.requireSide("with", side{"1", "42.00", once + "the receipt.", answers{"lost": 1, "replayed": 1}})
 	press("pay")
-	v.require("without", side{"2", "84.00", "The customer was charged twice for one order.", answers{"lost": 1, "new": 1}})
-	v.require("with", side{"1", "42.00", once + "the same receipt twice.", answers{"lost": 1, "replayed": 2}})
+	tab.requireSide("without", side{"2", "84.00", "The customer was charged twice for one order.", answers{"lost": 1, "new": 1}})
+	tab.requireSide("with", side{"1", "42.00", once + "the same receipt twice.", answers{"lost": 1, "replayed": 2}})
 
 	press("fresh")
-	press("ten") // none of them has an answer to be replayed yet
-	v.require("without", side{"10", "420.00", "The customer was charged 10 times for one order.", answers{"new": 10}})
-	v.require("with", side{"1", "42.00", once + "the same receipt 10 times.", answers{"new": 1, "replayed": 9}})
+	press("ten") // ten clicks, before the first answer
+	tab.requireSide("without", side{"10", "420.00", "The customer was charged 10 times for one order.", answers{"new": 10}})
+	tab.requireSide("with", side{"1", "42.00", once + "the same receipt 10 times.", answers{"new": 1, "replayed": 9}})
 }
 
-// The page is loaded again when both sides have charged, and have not answered. The script of the page continues the
-// payment: its key is still there.
+// The user loads the page again after both sides have charged, before the answers. The script of the page continues the
+// payment, because the browser has kept the key.
 func TestCheckoutPageLoadedAgain(t *testing.T) {
 	t.Parallel()
-	checkout := startCheckout(t, built(t, "checkout"))
-	v := visit(t, checkout.url, desktop)
-	v.do(chromedp.Evaluate[chromedp.Void](`{
+	checkout := startCheckout(t, buildProgram(t, "checkout"))
+	tab := openCheckout(t, checkout.pageURL, desktop)
+	tab.do(chromedp.Evaluate[chromedp.Void](`{
 		const send = fetch
 		window.fetch = (url, init) => send(url, init && { ...init, headers: { ...init.headers, 'Checkout-Fault': 'hold' } })
 	}`))
-	v.do(chromedp.Click(chromedp.CSS("#pay")))
+	tab.do(chromedp.Click(chromedp.CSS("#pay")))
 	for _, name := range []string{"without", "with"} {
-		v.await(`document.querySelector('#` + name + ` .charges').textContent === '1'`)
+		tab.awaitCondition(`document.querySelector('#` + name + ` .charges').textContent === '1'`)
 	}
-	v.require("with", side{"1", "42.00", "Nothing was charged yet.", answers{}})
+	tab.requireSide("with", side{"1", "42.00", "Nothing was charged yet.", answers{}})
 
-	v.do(chromedp.Navigate(checkout.url))
-	v.await(`document.body.dataset.done === '1'`)
-	v.require("without", side{"1", "42.00", "The customer was charged once, and does not know it. Trying again will charge again.", answers{}})
-	v.require("with", side{"1", "42.00", "The customer was charged once, and got the receipt.", answers{"replayed": 1}})
-	v.click("pay")
-	v.require("without", side{"2", "84.00", "The customer was charged twice for one order.", answers{"new": 1}})
-	v.require("with", side{"1", "42.00", "The customer was charged once, and got the same receipt twice.", answers{"replayed": 2}})
-	v.do(chromedp.Navigate(checkout.url))
-	v.await(`document.body.dataset.done === '0'`)
-	v.require("with", side{"0", "0.00", "Nothing was charged yet.", answers{}})
-	require.Empty(t, v.faults())
+	tab.do(chromedp.Navigate(checkout.pageURL))
+	tab.awaitCondition(`document.body.dataset.done === '1'`)
+	tab.requireSide("without", side{"1", "42.00",
+		"The customer was charged once, and does not know it. Trying again will charge again.", answers{}})
+	tab.requireSide("with", side{"1", "42.00", "The customer was charged once, and got the receipt.", answers{"replayed": 1}})
+	tab.clickButton("pay")
+	tab.requireSide("without", side{"2", "84.00", "The customer was charged twice for one order.", answers{"new": 1}})
+	tab.requireSide("with", side{"1", "42.00",
+		"The customer was charged once, and got the same receipt twice.", answers{"replayed": 2}})
+	tab.do(chromedp.Navigate(checkout.pageURL))
+	tab.awaitCondition(`document.body.dataset.done === '0'`)
+	tab.requireSide("with", side{"0", "0.00", "Nothing was charged yet.", answers{}})
+	require.Empty(t, tab.listComplaints())
 }
 
-// Those who want no motion get none.
+// The page has no animation for users who prefer reduced motion.
 func TestCheckoutPageWithoutMotion(t *testing.T) {
 	t.Parallel()
-	v := visit(t, startCheckout(t, built(t, "checkout")).url, prefers("reduced-motion", "reduce"))
-	v.click("pay")
+	tab := openCheckout(t, startCheckout(t, buildProgram(t, "checkout")).pageURL, setPreference("reduced-motion", "reduce"))
+	tab.clickButton("pay")
 	const animation = `getComputedStyle(document.querySelector('.answers li')).animationName`
-	require.Equal(t, "none", ask[string](v, animation))
-	v.do(prefers("reduced-motion", "no-preference"))
-	require.Equal(t, "arrive", ask[string](v, animation), "others get some")
+	require.Equal(t, "none", evaluate[string](tab, animation))
+	tab.do(setPreference("reduced-motion", "no-preference"))
+	require.Equal(t, "arrive", evaluate[string](tab, animation), "others get some")
 }
 
-// The page says when the server is down, and what was charged is seen meanwhile.
+// While the server is down, the page says so, and shows the charges.
 func TestCheckoutPageShowsTheDeath(t *testing.T) {
 	t.Parallel()
-	v := visit(t, startCheckout(t, built(t, "checkout")).url, desktop)
-	v.do(chromedp.Click(chromedp.CSS("#stop")))
-	v.await(`document.querySelector('#server').textContent.startsWith('The server was killed.') &&
+	tab := openCheckout(t, startCheckout(t, buildProgram(t, "checkout")).pageURL, desktop)
+	tab.do(chromedp.Click(chromedp.CSS("#stop")))
+	tab.awaitCondition(`document.querySelector('#server').textContent.startsWith('The server was killed.') &&
 		document.querySelector('#without .charges').textContent === '1'`)
-	v.await(`document.querySelector('#server').textContent.startsWith('The server is running.')`)
+	tab.awaitCondition(`document.querySelector('#server').textContent.startsWith('The server is running.')`)
 }
 
-// visit opens the page of the checkout.
-func visit(t *testing.T, url string, emulate chromedp.Action[chromedp.Void]) *visitor {
+// openCheckout opens the page of the checkout, and waits until the page is ready.
+func openCheckout(t *testing.T, url string, emulate chromedp.Action[chromedp.Void]) *browserTab {
 	t.Helper()
-	v := open(t, url, emulate)
-	v.await(`document.body.dataset.done === '0'`)
-	return v
+	tab := openTab(t, url, emulate)
+	tab.awaitCondition(`document.body.dataset.done === '0'`)
+	return tab
 }
 
-func (v *visitor) click(button string) {
-	v.t.Helper()
-	v.act(chromedp.Click(chromedp.CSS("#" + button)))
+// clickButton clicks on the button with the given ID, and waits for all answers.
+func (tab *browserTab) clickButton(button string) {
+	tab.t.Helper()
+	tab.performAndWait(chromedp.Click(chromedp.CSS("#" + button)))
 }
 
-func (v *visitor) tap(button string) {
-	v.t.Helper()
-	v.act(chromedp.Tap(chromedp.CSS("#" + button)))
+// tapButton taps on the button with the given ID, and waits for all answers.
+func (tab *browserTab) tapButton(button string) {
+	tab.t.Helper()
+	tab.performAndWait(chromedp.Tap(chromedp.CSS("#" + button)))
 }
 
-// tabTo goes to a button by the Tab key, sees where it is, and presses Enter. The focus is still there afterwards.
-func (v *visitor) tabTo(button string) {
-	v.t.Helper()
+// reachButton moves the focus to a button with the Tab key, and presses Enter. The focus must be visible, and must stay on
+// the button.
+func (tab *browserTab) reachButton(button string) {
+	tab.t.Helper()
 	const focus = `document.activeElement.id`
 	for range 20 {
-		if ask[string](v, focus) == button {
+		if evaluate[string](tab, focus) == button {
 			break
 		}
-		v.do(chromedp.KeyEvent(kb.Tab))
+		tab.do(chromedp.KeyEvent(kb.Tab))
 	}
-	require.Equal(v.t, button, ask[string](v, focus))
-	outline := ask[string](v, `getComputedStyle(document.activeElement).outlineStyle`)
-	require.Equal(v.t, "solid", outline, "the focus is visible")
-	v.act(chromedp.KeyEvent(kb.Enter))
-	require.Equal(v.t, button, ask[string](v, focus), "the focus stays")
+	require.Equal(tab.t, button, evaluate[string](tab, focus))
+	outline := evaluate[string](tab, `getComputedStyle(document.activeElement).outlineStyle`)
+	require.Equal(tab.t, "solid", outline, "the focus is visible")
+	tab.performAndWait(chromedp.KeyEvent(kb.Enter))
+	require.Equal(tab.t, button, evaluate[string](tab, focus), "the focus stays")
 }
 
-// act does something, and waits until all answers to it are there.
-func (v *visitor) act(action chromedp.Action[chromedp.Void]) {
-	v.t.Helper()
-	done := ask[string](v, `document.body.dataset.done`)
-	v.do(action)
-	v.await(`document.body.dataset.done !== '` + done + `'`)
+// performAndWait performs an action, and waits until the page has all answers.
+func (tab *browserTab) performAndWait(action chromedp.Action[chromedp.Void]) {
+	tab.t.Helper()
+	done := evaluate[string](tab, `document.body.dataset.done`)
+	tab.do(action)
+	tab.awaitCondition(`document.body.dataset.done !== '` + done + `'`)
 }
 
-// side is what the page shows of a side.
+// side is the content of one side of the page: the shop with or without the middleware.
 type side struct {
 	Charges, Total, Verdict string
 	Answers                 answers
 }
 
-// answers are how many answers of each kind there are.
+// answers has the number of answers of each kind.
 type answers map[string]int
 
-func (v *visitor) require(name string, want side) {
-	v.t.Helper()
+// requireSide compares the side with the given name with want.
+func (tab *browserTab) requireSide(name string, want side) {
+	tab.t.Helper()
 	const read = `(name => {
 		const root = document.getElementById(name), text = (s) => root.querySelector(s).textContent
 		const answers = {}
 		for (const li of root.querySelectorAll('.answers li')) answers[li.className] = (answers[li.className] ?? 0) + 1
 		return {Charges: text('.charges'), Total: text('.total'), Verdict: text('.verdict'), Answers: answers}
 	})`
-	require.Equal(v.t, want, ask[side](v, read+`("`+name+`")`), name)
+	require.Equal(tab.t, want, evaluate[side](tab, read+`("`+name+`")`), name)
 }

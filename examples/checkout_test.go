@@ -22,7 +22,7 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// The story and the load end well on each kind of store. The program itself compares charges and orders.
+// With -run and with -load, the program succeeds on each kind of store. The program itself compares charges and orders.
 func TestCheckoutOnEachStore(t *testing.T) {
 	t.Parallel()
 	stores := map[string]func(t *testing.T) string{
@@ -32,11 +32,11 @@ func TestCheckoutOnEachStore(t *testing.T) {
 			return fmt.Sprintf("REDIS_URL=redis://:%s@%s", servertest.RedisPassword(), servertest.Redis(t).Addr())
 		},
 	}
-	program := built(t, "checkout")
+	program := buildProgram(t, "checkout")
 	for name, store := range stores {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			env := append(withoutStores(), store(t))
+			env := append(environWithoutStores(), store(t))
 			said := runCheckout(t, program, env, "-run")
 			require.Contains(t, said, "2 orders, 15 presses: 15 charges without the middleware, 2 with it\n")
 			said = runCheckout(t, program, env, "-load", "60")
@@ -47,17 +47,18 @@ func TestCheckoutOnEachStore(t *testing.T) {
 	}
 }
 
-// When Redis has lost the record of a payment, the charge is found by its operation. A key that comes back with another amount
-// does not get the receipt of the first one.
+// After Redis has lost the record of a payment, the service finds the charge by the ID of the operation, and repeats the
+// receipt. A request with the same key and another amount is refused.
 func TestCheckoutComparesAfterALoss(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
 	records := redis.NewClient(&redis.Options{Addr: server.Addr(), Password: servertest.RedisPassword()})
 	t.Cleanup(func() { assert.NoError(t, records.Close()) })
-	c := startCheckoutOn(t, fmt.Sprintf("REDIS_URL=redis://:%s@%s", servertest.RedisPassword(), server.Addr()), built(t, "checkout"))
+	store := fmt.Sprintf("REDIS_URL=redis://:%s@%s", servertest.RedisPassword(), server.Addr())
+	c := startCheckoutOn(t, store, buildProgram(t, "checkout"))
 	pay := func(amount int) (status int, receipt string) {
 		body := strings.NewReader(fmt.Sprintf(`{"purchase":"p","amount":%d}`, amount))
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, c.url+"/shop/with/payments", body)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, c.pageURL+"/shop/with/payments", body)
 		require.NoError(t, err)
 		req.Header.Set("Idempotency-Key", "k")
 		resp, err := http.DefaultClient.Do(req)
@@ -78,18 +79,18 @@ func TestCheckoutComparesAfterALoss(t *testing.T) {
 	require.Equal(t, receipt, again)
 }
 
-// Interrupted, the program ends in order, and nothing that it has started is left.
+// After an interrupt, the program exits cleanly, and ends the processes that it has started.
 func TestCheckoutEndsWithItsShop(t *testing.T) {
 	t.Parallel()
-	checkout := startCheckout(t, built(t, "checkout"))
-	shops := children(t, checkout.cmd.Process.Pid)
+	checkout := startCheckout(t, buildProgram(t, "checkout"))
+	shops := listChildren(t, checkout.cmd.Process.Pid)
 	require.Len(t, shops, 1)
-	checkout.stop()
+	checkout.interrupt()
 	require.NoDirExists(t, filepath.Join("/proc", shops[0]))
 }
 
-// children returns the processes that each thread of a process has started.
-func children(t *testing.T, pid int) (pids []string) {
+// listChildren returns the IDs of the processes that the threads of the process pid have started.
+func listChildren(t *testing.T, pid int) (pids []string) {
 	t.Helper()
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	require.NoError(t, err)
@@ -104,11 +105,11 @@ func children(t *testing.T, pid int) (pids []string) {
 	return pids
 }
 
-// Pages of other sites cannot kill the shop.
+// A page of another site cannot kill the shop.
 func TestCheckoutRefusesOtherSites(t *testing.T) {
 	t.Parallel()
-	checkout := startCheckout(t, built(t, "checkout"))
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, checkout.url+"/kill?held=0", nil)
+	checkout := startCheckout(t, buildProgram(t, "checkout"))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, checkout.pageURL+"/kill?held=0", nil)
 	require.NoError(t, err)
 	req.Header.Set("Origin", "https://example.com")
 	resp, err := http.DefaultClient.Do(req)
@@ -117,17 +118,17 @@ func TestCheckoutRefusesOtherSites(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, resp.StatusCode)
 }
 
-// checkout is the program as it serves its page.
+// checkout is a running checkout program.
 type checkout struct {
-	t    *testing.T
-	cmd  *exec.Cmd
-	said *bufio.Reader
-	url  string
-	stop func() // interrupts it, and waits for its end
+	t         *testing.T
+	cmd       *exec.Cmd
+	output    *bufio.Reader
+	pageURL   string
+	interrupt func() // interrupts the program, and waits until the process ends
 }
 
-// withoutStores is the environment, but for the stores that it may name.
-func withoutStores() (env []string) {
+// environWithoutStores returns the environment without the variables that choose a store.
+func environWithoutStores() (env []string) {
 	for _, variable := range os.Environ() {
 		if !strings.HasPrefix(variable, "DATABASE_URL=") && !strings.HasPrefix(variable, "REDIS_URL=") {
 			env = append(env, variable)
@@ -136,7 +137,7 @@ func withoutStores() (env []string) {
 	return env
 }
 
-// runCheckout runs the program to its end, and returns what it prints.
+// runCheckout runs the program until the process ends, and returns the output.
 func runCheckout(t *testing.T, program string, env []string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -150,19 +151,19 @@ func runCheckout(t *testing.T, program string, env []string, args ...string) str
 	return string(output)
 }
 
-// startCheckout starts the program, and waits until it serves. Its end is that of Ctrl-C in a terminal, which interrupts
-// its children, too.
+// startCheckout starts the program, and waits until the program serves the page. At the end of the test, startCheckout
+// interrupts the program and the processes that the program has started, as Ctrl-C in a terminal does.
 func startCheckout(t *testing.T, program string, args ...string) *checkout {
 	t.Helper()
 	return startCheckoutOn(t, "", program, args...)
 }
 
-// startCheckoutOn is startCheckout with the store that a variable of the environment names.
+// startCheckoutOn is startCheckout with the store that the variable store ("NAME=value") of the environment chooses.
 func startCheckoutOn(t *testing.T, store, program string, args ...string) *checkout {
 	t.Helper()
 	args = append([]string{"-listen", "127.0.0.1:0"}, args...)
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, args...)
-	cmd.Env = append(withoutStores(), store)
+	cmd.Env = append(environWithoutStores(), store)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	output, err := cmd.StdoutPipe()
@@ -173,17 +174,17 @@ func startCheckoutOn(t *testing.T, store, program string, args ...string) *check
 		assert.NoError(t, cmd.Wait())
 	})
 	t.Cleanup(stop)
-	c := &checkout{t: t, cmd: cmd, said: bufio.NewReader(output), stop: stop}
-	c.url = c.next("Open ")
+	c := &checkout{t: t, cmd: cmd, output: bufio.NewReader(output), interrupt: stop}
+	c.pageURL = c.readAfter("Open ")
 	return c
 }
 
-// next is what stands behind some words in the next line that the program prints.
-func (c *checkout) next(words string) string {
+// readAfter reads the next line of the output, requires the given prefix, and returns the rest of the line.
+func (c *checkout) readAfter(prefix string) string {
 	c.t.Helper()
-	line, err := c.said.ReadString('\n')
+	line, err := c.output.ReadString('\n')
 	require.NoError(c.t, err)
-	rest, ok := strings.CutPrefix(line, words)
+	rest, ok := strings.CutPrefix(line, prefix)
 	require.True(c.t, ok, line)
 	return strings.TrimSpace(rest)
 }

@@ -21,57 +21,58 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// clerk answers the first request for each path as it is told, and further ones with 201.
-type clerk struct {
-	first map[string]http.HandlerFunc // by path
-	url   string
+// scriptedServer answers the first request for each path with a handler of the test, and further requests with 201.
+type scriptedServer struct {
+	firstHandlers map[string]http.HandlerFunc // by path
+	baseURL       string
 
-	mu   sync.Mutex
-	keys map[string][]string // of the requests, by path
+	mu         sync.Mutex
+	keysByPath map[string][]string // of all requests, by path
 }
 
-func newClerk(t *testing.T, first map[string]http.HandlerFunc) *clerk {
+func newScriptedServer(t *testing.T, firstHandlers map[string]http.HandlerFunc) *scriptedServer {
 	t.Helper()
-	c := &clerk{first: first, keys: make(map[string][]string)}
-	server := httptest.NewServer(c)
+	s := &scriptedServer{firstHandlers: firstHandlers, keysByPath: make(map[string][]string)}
+	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
-	c.url = server.URL
-	return c
+	s.baseURL = server.URL
+	return s
 }
 
-func (c *clerk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	c.mu.Lock()
-	c.keys[r.URL.Path] = append(c.keys[r.URL.Path], r.Header.Get("Idempotency-Key"))
-	n := len(c.keys[r.URL.Path])
-	c.mu.Unlock()
+func (s *scriptedServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	s.keysByPath[r.URL.Path] = append(s.keysByPath[r.URL.Path], r.Header.Get("Idempotency-Key"))
+	n := len(s.keysByPath[r.URL.Path])
+	s.mu.Unlock()
 	if n == 1 {
-		c.first[r.URL.Path](w, r)
+		s.firstHandlers[r.URL.Path](w, r)
 		return
 	}
 	w.WriteHeader(http.StatusCreated)
 }
 
-// requireOneKey compares how many requests came for a path. All of them had one key.
-func (c *clerk) requireOneKey(t *testing.T, path string, requests int) {
+// requireOneKey requires the given number of requests for path, all with the same key.
+func (s *scriptedServer) requireOneKey(t *testing.T, path string, requests int) {
 	t.Helper()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	require.Len(t, c.keys[path], requests)
-	for _, key := range c.keys[path] {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	require.Len(t, s.keysByPath[path], requests)
+	for _, key := range s.keysByPath[path] {
 		require.NotEmpty(t, key)
-		require.Equal(t, c.keys[path][0], key)
+		require.Equal(t, s.keysByPath[path][0], key)
 	}
 }
 
-// told is what a program prints of its work.
-type told struct {
+// programReport is the output of a program for one order.
+type programReport struct {
 	Status int
 	Pauses []float64 // in seconds
-	Bounds []float64 // of its attempts, in seconds
+	Bounds []float64 // timeouts of the attempts, in seconds
 }
 
-// copied are the programs that readers copy, as commands. They take how many seconds an attempt may take, and URLs.
-var copied = map[string]func(t *testing.T) []string{
+// copiedPrograms has the commands that run the programs that readers copy. The arguments are the seconds that an attempt may
+// take, and a URL for each order.
+var copiedPrograms = map[string]func(t *testing.T) []string{
 	"pay.js": func(t *testing.T) []string {
 		t.Helper()
 		node, err := exec.LookPath("node")
@@ -89,12 +90,12 @@ var copied = map[string]func(t *testing.T) []string{
 	},
 }
 
-// longestPause is how long a program may wait before it sends an order again, in seconds.
-const longestPause = 60
+// maxPauseSeconds is the longest pause of a program before the next attempt.
+const maxPauseSeconds = 60
 
-// stalling sends a part of an answer, and no more until the client leaves.
-func stalling(w http.ResponseWriter, r *http.Request) {
-	_, _ = io.Copy(io.Discard, r.Body) // else net/http does not see that the client leaves
+// stallAnswer sends a part of an answer, and waits until the client closes the connection.
+func stallAnswer(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body) // so that net/http sees when the client closes the connection
 	w.Header().Set("Content-Length", "100")
 	w.WriteHeader(http.StatusServiceUnavailable)
 	_, _ = io.WriteString(w, `{"retry":`)
@@ -102,40 +103,40 @@ func stalling(w http.ResponseWriter, r *http.Request) {
 	<-r.Context().Done()
 }
 
-// incident is the first answer that a program gets.
-type incident struct {
-	name  string
-	meet  http.HandlerFunc
-	least float64 // pause that it asks for, in seconds
-	final int     // its status, if the program must not send the order again
+// firstAnswer is the first answer that a program gets to an order.
+type firstAnswer struct {
+	name        string
+	handle      http.HandlerFunc
+	leastPause  float64 // seconds that the answer asks the program to wait
+	finalStatus int     // the status of the answer if the program must not repeat the order, and 0 otherwise
 }
 
-// stalls are incidents that end with the patience of a program.
-func stalls() []incident {
-	return []incident{
-		{name: "body that stalls", meet: stalling},
-		{name: "problem that stalls", meet: func(w http.ResponseWriter, r *http.Request) {
+// stalledAnswers returns answers that end when the program's time for an attempt is over.
+func stalledAnswers() []firstAnswer {
+	return []firstAnswer{
+		{name: "body that stalls", handle: stallAnswer},
+		{name: "problem that stalls", handle: func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "application/problem+json")
-			stalling(w, r)
+			stallAnswer(w, r)
 		}},
-		{name: "header that stalls", meet: func(_ http.ResponseWriter, r *http.Request) {
+		{name: "header that stalls", handle: func(_ http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			<-r.Context().Done()
 		}},
 	}
 }
 
-// incidents are those that a program notices at once.
-func incidents() []incident {
-	all := []incident{
-		{name: "no Retry-After", meet: answering(503, "")},
-		{name: "refused", meet: answering(402, ""), final: 402},
-		{name: "conflict", meet: answering(409, ""), final: 409},
-		{name: "invalid", meet: answering(422, `{"retry":"same-key"}`), final: 422},
-		{name: "never", meet: answeringProblem(503, `{"retry":"never"}`), final: 503},
-		{name: "new key", meet: answeringProblem(429, `{"retry":"new-key"}`), final: 429},
-		{name: "same key", meet: answeringProblem(409, `{"retry":"same-key"}`)},
-		{name: "body that breaks off", meet: func(w http.ResponseWriter, _ *http.Request) {
+// promptAnswers returns answers that end, or break off, at once.
+func promptAnswers() []firstAnswer {
+	all := []firstAnswer{
+		{name: "no Retry-After", handle: answerWith(503, "")},
+		{name: "refused", handle: answerWith(402, ""), finalStatus: 402},
+		{name: "conflict", handle: answerWith(409, ""), finalStatus: 409},
+		{name: "invalid", handle: answerWith(422, `{"retry":"same-key"}`), finalStatus: 422},
+		{name: "never", handle: answerProblem(503, `{"retry":"never"}`), finalStatus: 503},
+		{name: "new key", handle: answerProblem(429, `{"retry":"new-key"}`), finalStatus: 429},
+		{name: "same key", handle: answerProblem(409, `{"retry":"same-key"}`)},
+		{name: "body that breaks off", handle: func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "100")
 			_, _ = io.WriteString(w, "half")
 			_ = http.NewResponseController(w).Flush()
@@ -143,57 +144,59 @@ func incidents() []incident {
 		}},
 	}
 	for _, body := range []string{"", "[null]", "null", `{"retry":5}`, `{"type":7}`, `{"retry":"same-key","type":7}`} {
-		all = append(all, incident{name: "problem " + body, meet: answeringProblem(503, body)})
+		all = append(all, firstAnswer{name: "problem " + body, handle: answerProblem(503, body)})
 	}
 	for value, least := range map[string]float64{
 		"2": 2, "0": 0, "": 0, "-5": 0, "soon": 0, "1.5": 0, "1e3": 0, "Infinity": 0, "NaN": 0, "0x10": 0,
-		"61": longestPause, "2147484": longestPause, "2592000": longestPause, "99999999999999999999": longestPause,
+		"61": maxPauseSeconds, "2147484": maxPauseSeconds, "2592000": maxPauseSeconds, "99999999999999999999": maxPauseSeconds,
 		strings.Repeat("9", 5000): 0, "Fri, 31 Dec 2199 23:59:59 GMT": 0, "Fri, 31 Dec 1999 23:59:59 GMT": 0,
 	} {
 		for _, status := range []int{409, 503} {
-			all = append(all, incident{name: fmt.Sprintf("%d, Retry-After %.20q", status, value), meet: asking(status, value), least: least})
+			name := fmt.Sprintf("%d, Retry-After %.20q", status, value)
+			all = append(all, firstAnswer{name: name, handle: askForPause(status, value), leastPause: least})
 		}
 	}
 	return all
 }
 
-func answering(status int, body string) http.HandlerFunc {
+func answerWith(status int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, body)
 	}
 }
 
-func answeringProblem(status int, body string) http.HandlerFunc {
+func answerProblem(status int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/problem+json")
-		answering(status, body)(w, r)
+		answerWith(status, body)(w, r)
 	}
 }
 
-func asking(status int, retryAfter string) http.HandlerFunc {
+// askForPause answers with status and the header Retry-After.
+func askForPause(status int, retryAfter string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", retryAfter)
 		w.WriteHeader(status)
 	}
 }
 
-// Whatever an answer asks for, and even if it does not come to its end, the order is sent again: with its key, and after a
-// pause that is neither left out nor endless. Only a final answer ends that.
+// The programs repeat an order with the same key after a pause of bounded length, whatever Retry-After says, and even if the
+// answer stalls or breaks off. Only a final answer ends the attempts.
 func TestProgramsThatReadersCopy(t *testing.T) {
 	t.Parallel()
-	for program, command := range copied {
-		for patience, incidents := range map[string][]incident{"20": incidents(), "1": stalls()} {
-			t.Run(fmt.Sprintf("%s, %d incidents", program, len(incidents)), func(t *testing.T) {
+	for program, command := range copiedPrograms {
+		for attemptSeconds, answers := range map[string][]firstAnswer{"20": promptAnswers(), "1": stalledAnswers()} {
+			t.Run(fmt.Sprintf("%s, %d incidents", program, len(answers)), func(t *testing.T) {
 				t.Parallel()
 				first := make(map[string]http.HandlerFunc)
-				for i, incident := range incidents {
-					first[fmt.Sprint("/", i)] = incident.meet
+				for i, answer := range answers {
+					first[fmt.Sprint("/", i)] = answer.handle
 				}
-				desk := newClerk(t, first)
-				args := append(command(t), patience)
-				for i := range incidents {
-					args = append(args, fmt.Sprint(desk.url, "/", i))
+				server := newScriptedServer(t, first)
+				args := append(command(t), attemptSeconds)
+				for i := range answers {
+					args = append(args, fmt.Sprint(server.baseURL, "/", i))
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
@@ -201,11 +204,11 @@ func TestProgramsThatReadersCopy(t *testing.T) {
 				cmd.Stderr = t.Output()
 				output, err := cmd.Output()
 				work := json.NewDecoder(bytes.NewReader(output))
-				for i, incident := range incidents {
-					var of told
-					require.NoError(t, work.Decode(&of), "%s: %v", incident.name, err)
-					of.require(t, incident)
-					desk.requireOneKey(t, fmt.Sprint("/", i), len(of.Bounds))
+				for i, answer := range answers {
+					var report programReport
+					require.NoError(t, work.Decode(&report), "%s: %v", answer.name, err)
+					report.requireExpected(t, answer)
+					server.requireOneKey(t, fmt.Sprint("/", i), len(report.Bounds))
 				}
 				require.NoError(t, err)
 			})
@@ -213,21 +216,21 @@ func TestProgramsThatReadersCopy(t *testing.T) {
 	}
 }
 
-// require compares what a program has done with what it should have done.
-func (of told) require(t *testing.T, incident incident) {
+// requireExpected compares the report with the expected reaction to the first answer.
+func (report programReport) requireExpected(t *testing.T, answer firstAnswer) {
 	t.Helper()
-	if incident.final != 0 {
-		require.Equal(t, told{Status: incident.final, Pauses: []float64{}, Bounds: []float64{60}}, of, incident.name)
+	if answer.finalStatus != 0 {
+		require.Equal(t, programReport{Status: answer.finalStatus, Pauses: []float64{}, Bounds: []float64{60}}, report, answer.name)
 		return
 	}
-	require.Equal(t, http.StatusCreated, of.Status, incident.name)
-	require.Equal(t, []float64{60, 60}, of.Bounds, incident.name)
-	require.Len(t, of.Pauses, 1, incident.name)
-	require.GreaterOrEqual(t, of.Pauses[0], max(incident.least, 0.1), incident.name)
-	require.LessOrEqual(t, of.Pauses[0], float64(longestPause), incident.name)
+	require.Equal(t, http.StatusCreated, report.Status, answer.name)
+	require.Equal(t, []float64{60, 60}, report.Bounds, answer.name)
+	require.Len(t, report.Pauses, 1, answer.name)
+	require.GreaterOrEqual(t, report.Pauses[0], max(answer.leastPause, 0.1), answer.name)
+	require.LessOrEqual(t, report.Pauses[0], float64(maxPauseSeconds), answer.name)
 }
 
-// The command of docs/clients.md gives up what would take too long. It can be run again.
+// The command of docs/clients.md gives up attempts and pauses that take too long. Each attempt sends the same key.
 func TestCommandThatReadersCopy(t *testing.T) {
 	t.Parallel()
 	curl, err := exec.LookPath("curl")
@@ -237,20 +240,21 @@ func TestCommandThatReadersCopy(t *testing.T) {
 	command := regexp.MustCompile("(?s)\n(curl .*?)\n```").FindStringSubmatch(string(page))
 	require.NotNil(t, command)
 	for name, test := range map[string]struct {
-		first    http.HandlerFunc
-		requests int
-		printed  string
+		firstHandler http.HandlerFunc
+		wantRequests int
+		wantOutput   string
 	}{
-		"malformed": {asking(503, "soon"), 2, "201"},
-		"negative":  {asking(503, "-5"), 2, "201"},
-		"missing":   {answering(503, ""), 2, "201"},
-		"very long": {asking(503, "2592000"), 1, "503"},
-		"stalling":  {stalling, 2, "201"},
+		"malformed": {askForPause(503, "soon"), 2, "201"},
+		"negative":  {askForPause(503, "-5"), 2, "201"},
+		"missing":   {answerWith(503, ""), 2, "201"},
+		"very long": {askForPause(503, "2592000"), 1, "503"},
+		"stalling":  {stallAnswer, 2, "201"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			desk := newClerk(t, map[string]http.HandlerFunc{"/payments": test.first})
-			script := strings.NewReplacer("https://payments.example.com", desk.url, "curl ", curl+" --silent --write-out '%{http_code}' ")
+			server := newScriptedServer(t, map[string]http.HandlerFunc{"/payments": test.firstHandler})
+			script := strings.NewReplacer(
+				"https://payments.example.com", server.baseURL, "curl ", curl+" --silent --write-out '%{http_code}' ")
 			text := script.Replace(command[1])
 			if name == "stalling" {
 				text = strings.Replace(text, "--max-time 60", "--max-time 2", 1)
@@ -258,12 +262,12 @@ func TestCommandThatReadersCopy(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, "sh", "-c", text)
-			cmd.WaitDelay = time.Second // for curl, which sh leaves behind
+			cmd.WaitDelay = time.Second // because sh may leave curl behind
 			cmd.Env = append(os.Environ(), "key=order-1")
 			output, err := cmd.Output()
 			require.NoError(t, err)
-			require.Contains(t, string(output), test.printed)
-			desk.requireOneKey(t, "/payments", test.requests)
+			require.Contains(t, string(output), test.wantOutput)
+			server.requireOneKey(t, "/payments", test.wantRequests)
 		})
 	}
 }

@@ -22,10 +22,10 @@ import (
 	"github.com/idempotency-go/idempotency/resolve"
 )
 
-// narrow is the smallest phone. It is as narrow as a desktop at 400 %.
+// narrow is the smallest phone. A desktop at a zoom of 400 % is as narrow.
 var narrow = chromedp.EmulateViewport(320, 640, chromedp.EmulateMobile, chromedp.EmulateTouch)
 
-// An operator does everything that the console offers, in each of these ways, and without JavaScript.
+// An operator does everything that the console offers, with each of these input devices, and without JavaScript.
 func TestConsolePage(t *testing.T) {
 	t.Parallel()
 	for _, way := range []struct {
@@ -34,124 +34,124 @@ func TestConsolePage(t *testing.T) {
 		emulate chromedp.Action[chromedp.Void]
 		press   func(o *operator, selector string)
 	}{
-		{"mouse", "console.png", desktop, (*operator).click},
-		{"keyboard in the dark", "dark.png", chromedp.Steps(desktop, prefers("color-scheme", "dark")), (*operator).enter},
-		{"phone", "narrow.png", narrow, (*operator).tap},
+		{"mouse", "console.png", desktop, (*operator).clickElement},
+		{"keyboard in the dark", "dark.png", chromedp.Steps(desktop, setPreference("color-scheme", "dark")), (*operator).reachElement},
+		{"phone", "narrow.png", narrow, (*operator).tapElement},
 	} {
 		t.Run(way.name, func(t *testing.T) {
 			t.Parallel()
 			store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 			for i := range 60 {
-				abandon(t, store, paymentKey(i))
+				abandonAttempt(t, store, paymentKey(i))
 			}
 			base := serveConsole(t, store)
-			o := &operator{open(t, base, way.emulate, withoutJavaScript), store, way.press}
-			o.visit(base + "/admin/idempotency/")
-			o.play(way.picture)
-			require.Empty(t, o.faults())
+			o := &operator{openTab(t, base, way.emulate, disableJavaScript), store, way.press}
+			o.loadPage(base + "/admin/idempotency/")
+			o.resolveOperations(way.picture)
+			require.Empty(t, o.listComplaints())
 		})
 	}
 }
 
-// play ends operations in every way.
-func (o *operator) play(picture string) {
-	require.Equal(o.t, "Abandoned operations · Idempotency console", o.title())
-	require.Equal(o.t, "abandoned 60", o.text("[aria-current=page]"))
+// resolveOperations resolves operations in every way that the console offers. The screenshot gets the name picture.
+func (o *operator) resolveOperations(picture string) {
+	require.Equal(o.t, "Abandoned operations · Idempotency console", o.pageTitle())
+	require.Equal(o.t, "abandoned 60", o.readText("[aria-current=page]"))
 	o.requireAccessible()
-	o.follow(".next", http.StatusOK)
-	require.EqualValues(o.t, 10, ask[int](o.visitor, `document.querySelectorAll('tbody tr').length`))
-	o.follow("header a", http.StatusOK)
+	o.pressAndLoad(".next", http.StatusOK)
+	require.EqualValues(o.t, 10, evaluate[int](o.browserTab, `document.querySelectorAll('tbody tr').length`))
+	o.pressAndLoad("header a", http.StatusOK)
 
-	o.follow("tbody a", http.StatusOK)
-	require.Contains(o.t, o.text("main"), "Nobody knows what it has done.")
-	o.fill("#name", "charge")
-	o.follow("form[action=operation] button", http.StatusOK)
+	o.pressAndLoad("tbody a", http.StatusOK)
+	require.Contains(o.t, o.readText("main"), "Nobody knows what it has done.")
+	o.fillField("#name", "charge")
+	o.pressAndLoad("form[action=operation] button", http.StatusOK)
 	key := idempotency.Operation{ID: paymentKey(0).OperationID()}.DownstreamKey("charge")
-	require.Contains(o.t, o.text("#ask ~ [role=status]"), key)
+	require.Contains(o.t, o.readText("#ask ~ [role=status]"), key)
 
-	o.press(o, "details:nth-of-type(1) summary")
-	o.fill("#answer-status", "201")
-	o.fill("#answer-body", `{"receipt": "R-17"}`)
+	o.pressElement(o, "details:nth-of-type(1) summary")
+	o.fillField("#answer-status", "201")
+	o.fillField("#answer-body", `{"receipt": "R-17"}`)
 	o.requireAccessible()
-	o.picture(picture)
-	o.press(o, "button[value=answer]") // without a reason
-	require.Equal(o.t, "answer-reason", o.focus(), "the browser asks for the reason, and sends nothing")
-	o.fill("#answer-reason", "ch_17 is in the provider's list")
-	o.follow("button[value=answer]", http.StatusOK)
-	require.Equal(o.t, "Resolved: it has happened, and retries get the answer.", o.text(".done"))
-	require.Contains(o.t, o.text("main"), "alice")
-	require.Contains(o.t, o.text("main"), "ch_17 is in the provider's list")
-	entry := o.entry(0)
+	o.savePicture(picture)
+	o.pressElement(o, "button[value=answer]") // without a reason
+	require.Equal(o.t, "answer-reason", o.focusedID(), "the browser asks for the reason, and sends nothing")
+	o.fillField("#answer-reason", "ch_17 is in the provider's list")
+	o.pressAndLoad("button[value=answer]", http.StatusOK)
+	require.Equal(o.t, "Resolved: it has happened, and retries get the answer.", o.readText(".done"))
+	require.Contains(o.t, o.readText("main"), "alice")
+	require.Contains(o.t, o.readText("main"), "ch_17 is in the provider's list")
+	entry := o.inspectEntry(0)
 	require.Equal(o.t, `201 Content-Type: application/json {"receipt": "R-17"}`,
 		fmt.Sprint(entry.Status, " ", strings.TrimSpace(string(entry.Response.Header)), " ", string(entry.Response.Body)))
 	o.requireAccessible()
 
-	o.find("order-1")
-	o.press(o, "details:nth-of-type(2) summary")
-	o.fill("#tombstone-status", "201")
-	o.fill("#tombstone-reason", "ch_18, its receipt is lost")
-	o.follow("button[value=tombstone]", http.StatusOK)
-	require.Contains(o.t, o.text(".done"), "409 not-replayable")
-	require.True(o.t, o.entry(1).Response.Omitted)
+	o.findOperation("order-1")
+	o.pressElement(o, "details:nth-of-type(2) summary")
+	o.fillField("#tombstone-status", "201")
+	o.fillField("#tombstone-reason", "ch_18, its receipt is lost")
+	o.pressAndLoad("button[value=tombstone]", http.StatusOK)
+	require.Contains(o.t, o.readText(".done"), "409 not-replayable")
+	require.True(o.t, o.inspectEntry(1).Response.Omitted)
 
-	o.find("order-2")
-	o.press(o, "details:nth-of-type(3) summary")
-	o.fill("#not-reason", "not in the list")
-	o.follow("button[value=not-happened]", http.StatusOK)
-	require.Contains(o.t, o.text(".done"), "it has not happened")
-	require.Equal(o.t, idempotency.StateReleased, o.entry(2).State)
+	o.findOperation("order-2")
+	o.pressElement(o, "details:nth-of-type(3) summary")
+	o.fillField("#not-reason", "not in the list")
+	o.pressAndLoad("button[value=not-happened]", http.StatusOK)
+	require.Contains(o.t, o.readText(".done"), "it has not happened")
+	require.Equal(o.t, idempotency.StateReleased, o.inspectEntry(2).State)
 
-	o.press(o, "details summary")
-	o.fill("#forget-reason", "a test")
-	o.follow("button[value=forget]", http.StatusNotFound)
-	require.Contains(o.t, o.text("main"), "was forgotten")
+	o.pressElement(o, "details summary")
+	o.fillField("#forget-reason", "a test")
+	o.pressAndLoad("button[value=forget]", http.StatusNotFound)
+	require.Contains(o.t, o.readText("main"), "was forgotten")
 	o.requireAccessible()
 
-	o.visit(o.home())
-	o.fill("#operation", paymentKey(3).OperationID().String())
-	o.follow("form:has(#operation) button", http.StatusOK)
-	require.Contains(o.t, o.text("h1"), paymentKey(3).OperationID().String())
-	abandon(o.t, o.store, paymentKey(3)) // by another attempt, meanwhile
-	o.press(o, "details:nth-of-type(3) summary")
-	o.fill("#not-reason", "not in the list")
-	o.follow("button[value=not-happened]", http.StatusConflict)
-	require.Contains(o.t, o.text("[role=alert]"), "The operation has changed since the page was made. Nothing was changed.")
-	require.Equal(o.t, idempotency.StateAbandoned, o.entry(3).State)
+	o.loadPage(o.homeURL())
+	o.fillField("#operation", paymentKey(3).OperationID().String())
+	o.pressAndLoad("form:has(#operation) button", http.StatusOK)
+	require.Contains(o.t, o.readText("h1"), paymentKey(3).OperationID().String())
+	abandonAttempt(o.t, o.store, paymentKey(3)) // another attempt, since the page was made
+	o.pressElement(o, "details:nth-of-type(3) summary")
+	o.fillField("#not-reason", "not in the list")
+	o.pressAndLoad("button[value=not-happened]", http.StatusConflict)
+	require.Contains(o.t, o.readText("[role=alert]"), "The operation has changed since the page was made. Nothing was changed.")
+	require.Equal(o.t, idempotency.StateAbandoned, o.inspectEntry(3).State)
 	o.requireAccessible()
-	o.follow("main a", http.StatusOK)
-	require.Contains(o.t, o.text("dl"), "2", "the attempt")
+	o.pressAndLoad("main a", http.StatusOK)
+	require.Contains(o.t, o.readText("dl"), "2", "the attempt")
 
-	o.press(o, "details:nth-of-type(1) summary")
-	o.fill("#answer-status", "201")
-	o.fill("#answer-header", "No header")
-	o.fill("#answer-reason", "in the list")
-	o.follow("button[value=answer]", http.StatusUnprocessableEntity)
-	require.Contains(o.t, o.title(), "Not changed: ")
-	require.Equal(o.t, "No header", ask[string](o.visitor, `document.querySelector('#answer-header').value`))
+	o.pressElement(o, "details:nth-of-type(1) summary")
+	o.fillField("#answer-status", "201")
+	o.fillField("#answer-header", "No header")
+	o.fillField("#answer-reason", "in the list")
+	o.pressAndLoad("button[value=answer]", http.StatusUnprocessableEntity)
+	require.Contains(o.t, o.pageTitle(), "Not changed: ")
+	require.Equal(o.t, "No header", evaluate[string](o.browserTab, `document.querySelector('#answer-header').value`))
 	o.requireAccessible()
 }
 
-// A form of the console counts over plain http, too, where browsers say less about where it comes from.
+// The console accepts forms over plain HTTP, too, although browsers then send fewer headers about the origin of a form.
 func TestConsoleWithoutTLS(t *testing.T) {
 	t.Parallel()
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-	abandon(t, store, paymentKey(0))
+	abandonAttempt(t, store, paymentKey(0))
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(serveConsole(t, store), "http://"))
 	require.NoError(t, err)
-	base := "http://admin.example:" + port // which the browser does not take for this machine
-	o := &operator{open(t, base+"/admin/idempotency/", desktop, withoutJavaScript), store, (*operator).click}
-	o.follow("tbody a", http.StatusOK)
-	o.click("details:nth-of-type(3) summary")
-	o.fill("#not-reason", "not in the list")
-	o.follow("button[value=not-happened]", http.StatusOK)
-	require.Contains(t, o.text(".done"), "it has not happened")
+	base := "http://admin.example:" + port // a name that the browser does not recognize as the local machine
+	o := &operator{openTab(t, base+"/admin/idempotency/", desktop, disableJavaScript), store, (*operator).clickElement}
+	o.pressAndLoad("tbody a", http.StatusOK)
+	o.clickElement("details:nth-of-type(3) summary")
+	o.fillField("#not-reason", "not in the list")
+	o.pressAndLoad("button[value=not-happened]", http.StatusOK)
+	require.Contains(t, o.readText(".done"), "it has not happened")
 }
 
-// Another site makes the browser of an operator send a form, and shows the console in a frame. Both fail.
+// Another site shows the console in a frame, and makes the browser of an operator send a form to the console. Both fail.
 func TestConsoleIsAttacked(t *testing.T) {
 	t.Parallel()
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-	abandon(t, store, paymentKey(0))
+	abandonAttempt(t, store, paymentKey(0))
 	base := serveConsole(t, store)
 	entry, err := store.Inspect(t.Context(), paymentKey(0))
 	require.NoError(t, err)
@@ -165,14 +165,15 @@ func TestConsoleIsAttacked(t *testing.T) {
 			base, entry.Digest, fmt.Sprintf("%s %d %s", entry.State, entry.Attempt, entry.Created.UTC().Format(time.RFC3339Nano)))
 	}))
 	t.Cleanup(evil.Close)
-	o := &operator{open(t, evil.URL, desktop), store, (*operator).click}
-	require.Contains(t, strings.Join(o.faults(), "\n"), "frame-ancestors 'none'")
-	o.follow("button", http.StatusForbidden)
-	require.Contains(t, o.text("[role=alert]"), "The form was not sent by this console.")
-	require.Equal(t, idempotency.StateAbandoned, o.entry(0).State)
+	o := &operator{openTab(t, evil.URL, desktop), store, (*operator).clickElement}
+	require.Contains(t, strings.Join(o.listComplaints(), "\n"), "frame-ancestors 'none'")
+	o.pressAndLoad("button", http.StatusForbidden)
+	require.Contains(t, o.readText("[role=alert]"), "The form was not sent by this console.")
+	require.Equal(t, idempotency.StateAbandoned, o.inspectEntry(0).State)
 }
 
-// serveConsole serves the console of a store under a path, for alice.
+// serveConsole serves the console of the store at /admin/idempotency/ for the operator alice, and returns the URL of the
+// server.
 func serveConsole(t *testing.T, store idempotency.Inspector) string {
 	t.Helper()
 	pages, err := console.New(store, console.Options{
@@ -192,8 +193,8 @@ func paymentKey(i int) idempotency.Key {
 	return idempotency.Key{User: "acct_4711", Endpoint: "POST /payments", ID: fmt.Sprintf("order-%d", i)}
 }
 
-// abandon makes an attempt that ends in the middle of a charge.
-func abandon(t *testing.T, store *idempotency.MemoryStore, key idempotency.Key) {
+// abandonAttempt makes an attempt for key that stops during a charge, and waits until the operation is abandoned.
+func abandonAttempt(t *testing.T, store *idempotency.MemoryStore, key idempotency.Key) {
 	t.Helper()
 	request := idempotency.ClaimRequest{Lease: time.Hour, TTL: 24 * time.Hour, TakeOver: true}
 	_, claim, err := store.Begin(t.Context(), key, request)
@@ -210,88 +211,93 @@ func abandon(t *testing.T, store *idempotency.MemoryStore, key idempotency.Key) 
 	}, time.Minute, time.Millisecond)
 }
 
-// withoutJavaScript keeps the page from running any. The test still can.
-var withoutJavaScript = chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
+// disableJavaScript keeps the page from running scripts. The test can still evaluate expressions.
+var disableJavaScript = chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
 	_, err := cdp.Call(ctx, tab, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
 	return err
 })
 
-// operator is a person with a window of the browser, who presses what is to be pressed in some way.
+// operator is a user of the console, who presses elements with pressElement.
 type operator struct {
-	*visitor
-	store *idempotency.MemoryStore
-	press func(o *operator, selector string)
+	*browserTab
+	store        *idempotency.MemoryStore
+	pressElement func(o *operator, selector string)
 }
 
-func (o *operator) click(selector string) {
+func (o *operator) clickElement(selector string) {
 	o.t.Helper()
 	o.do(chromedp.Click(chromedp.CSS(selector)))
 }
 
-func (o *operator) tap(selector string) {
+func (o *operator) tapElement(selector string) {
 	o.t.Helper()
 	o.do(chromedp.Tap(chromedp.CSS(selector)))
 }
 
-// enter goes to an element by the Tab key, sees where it is, and presses Enter.
-func (o *operator) enter(selector string) {
+// reachElement moves the focus to an element with the Tab key, requires that the focus is visible, and presses Enter.
+func (o *operator) reachElement(selector string) {
 	o.t.Helper()
 	there := fmt.Sprintf(`document.activeElement === document.querySelector(%q)`, selector)
 	for range 200 {
-		if ask[bool](o.visitor, there) {
+		if evaluate[bool](o.browserTab, there) {
 			break
 		}
 		o.do(chromedp.KeyEvent(kb.Tab))
 	}
-	require.True(o.t, ask[bool](o.visitor, there), "Tab does not lead to %s", selector)
-	outline := ask[string](o.visitor, `getComputedStyle(document.activeElement).outlineStyle`)
+	require.True(o.t, evaluate[bool](o.browserTab, there), "Tab does not lead to %s", selector)
+	outline := evaluate[string](o.browserTab, `getComputedStyle(document.activeElement).outlineStyle`)
 	require.Equal(o.t, "solid", outline, "the focus is visible")
 	o.do(chromedp.KeyEvent(kb.Enter))
 }
 
-// follow presses what leads to another page, and waits for that.
-func (o *operator) follow(selector string, status int64) {
+// pressAndLoad presses an element that leads to another page, waits for that page, and requires the given status.
+func (o *operator) pressAndLoad(selector string, status int64) {
 	o.t.Helper()
 	resp, err := chromedp.RunResponse(o.ctx, chromedp.Func(func(context.Context, *chromedp.Target) error {
-		o.press(o, selector)
+		o.pressElement(o, selector)
 		return nil
 	}))
 	require.NoError(o.t, err)
-	require.Equal(o.t, status, resp.Status, o.text("main"))
+	require.Equal(o.t, status, resp.Status, o.readText("main"))
 }
 
-func (o *operator) visit(url string) {
+func (o *operator) loadPage(url string) {
 	o.t.Helper()
 	o.do(chromedp.Navigate(url))
 }
 
-// fill types into a field, in the place of what is there.
-func (o *operator) fill(selector, text string) {
+// fillField replaces the content of a field with text.
+func (o *operator) fillField(selector, text string) {
 	o.t.Helper()
 	o.do(chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`void (document.querySelector(%q).value = '')`, selector)),
 		chromedp.SendKeys(chromedp.CSS(selector), text))
 }
 
-// find searches for an operation by its key.
-func (o *operator) find(key string) {
+// findOperation searches for an operation by key. The key must not appear in the URL.
+func (o *operator) findOperation(key string) {
 	o.t.Helper()
-	o.visit(o.home())
-	o.fill("#user", "acct_4711")
-	o.fill("#endpoint", "POST /payments")
-	o.fill("#key", key)
-	o.follow("form:has(#user) button", http.StatusOK)
-	require.NotContains(o.t, ask[string](o.visitor, `location.href`), key)
+	o.loadPage(o.homeURL())
+	o.fillField("#user", "acct_4711")
+	o.fillField("#endpoint", "POST /payments")
+	o.fillField("#key", key)
+	o.pressAndLoad("form:has(#user) button", http.StatusOK)
+	require.NotContains(o.t, evaluate[string](o.browserTab, `location.href`), key)
 }
 
-func (o *operator) home() string {
-	return ask[string](o.visitor, `new URL('./', location.href).href`)
+// homeURL returns the URL of the list of operations.
+func (o *operator) homeURL() string {
+	return evaluate[string](o.browserTab, `new URL('./', location.href).href`)
 }
 
-func (o *operator) title() string { return ask[string](o.visitor, `document.title`) }
+func (o *operator) pageTitle() string { return evaluate[string](o.browserTab, `document.title`) }
 
-func (o *operator) focus() string { return ask[string](o.visitor, `document.activeElement.id`) }
+// focusedID returns the ID of the focused element.
+func (o *operator) focusedID() string {
+	return evaluate[string](o.browserTab, `document.activeElement.id`)
+}
 
-func (o *operator) entry(i int) idempotency.Entry {
+// inspectEntry returns the entry of paymentKey(i) in the store.
+func (o *operator) inspectEntry(i int) idempotency.Entry {
 	o.t.Helper()
 	entry, err := o.store.Inspect(o.t.Context(), paymentKey(i))
 	require.NoError(o.t, err)

@@ -18,54 +18,55 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// Each example is a program that runs and stops by itself. Its documentation says with which line it ends.
+// Each example runs and stops by itself. The last line of the output is the line that the documentation of the program shows.
 func TestExamplesDoWhatTheySay(t *testing.T) {
 	t.Parallel()
-	for _, name := range examples(t) {
+	for _, name := range listExamples(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			output := run(t, name)
+			output := runExample(t, name)
 			requireLastLine(t, name, output)
 			switch name {
 			case "payment":
-				require.True(t, strings.HasPrefix(output, shownIn(t, "../docs/steps.md", name)), "docs/steps.md shows the beginning of %s", output)
+				beginning := readShownOutput(t, "../docs/steps.md", name)
+				require.True(t, strings.HasPrefix(output, beginning), "docs/steps.md shows the beginning of %s", output)
 			case "regions":
-				require.Equal(t, shownIn(t, "regions/README.md", name), output)
+				require.Equal(t, readShownOutput(t, "regions/README.md", name), output)
 			}
 		})
 	}
 }
 
-// requireLastLine fails unless the output of an example ends as its documentation says.
+// requireLastLine requires that output ends with the line that the documentation of the example shows.
 func requireLastLine(t *testing.T, name, output string) {
 	t.Helper()
-	promised := lastLine.FindStringSubmatch(documentation(t, name))
+	promised := lastLinePattern.FindStringSubmatch(readDocumentation(t, name))
 	require.NotNil(t, promised)
-	printed := lines(output)
+	printed := splitLines(output)
 	require.Equal(t, promised[1], printed[len(printed)-1])
 }
 
-var lastLine = regexp.MustCompile(`ends\s+with\s+the\s+line\n\n\t(.*)`)
+var lastLinePattern = regexp.MustCompile(`ends\s+with\s+the\s+line\n\n\t(.*)`)
 
-// Without the address of a server, an example starts one. Unique starts PostgreSQL and Redis.
+// Without the address of a server, an example starts the server. For example, unique starts PostgreSQL and Redis.
 func TestExamplesStartServers(t *testing.T) {
 	t.Parallel()
-	_ = servers(t, "unique") // they can be started here
-	requireLastLine(t, "unique", runOn(t, "unique", "DATABASE_URL=", "REDIS_URL="))
+	_ = startServers(t, "unique") // see servertest.Require, for machines without the servers
+	requireLastLine(t, "unique", runExampleOn(t, "unique", "DATABASE_URL=", "REDIS_URL="))
 }
 
-// The README shows the beginning and the end of what the quickstart prints.
+// The README shows the beginning and the end of the output of the quickstart.
 func TestReadmeShowsTheQuickstart(t *testing.T) {
 	t.Parallel()
-	beginning, end, found := strings.Cut(shownIn(t, "../README.md", "quickstart"), "...\n")
+	beginning, end, found := strings.Cut(readShownOutput(t, "../README.md", "quickstart"), "...\n")
 	require.True(t, found)
-	output := run(t, "quickstart")
+	output := runExample(t, "quickstart")
 	require.True(t, strings.HasPrefix(output, beginning), output)
 	require.True(t, strings.HasSuffix(output, end), output)
 }
 
-// shownIn returns what a page shows of the output of a program.
-func shownIn(t *testing.T, file, name string) string {
+// readShownOutput returns the part of the output of an example that the page in file shows.
+func readShownOutput(t *testing.T, file, name string) string {
 	t.Helper()
 	page, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -81,12 +82,12 @@ func TestReadmeListsEveryExample(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile("README.md")
 	require.NoError(t, err)
-	for _, name := range examples(t) {
+	for _, name := range listExamples(t) {
 		require.Contains(t, string(readme), "["+name+"]("+name+"/main.go)")
 	}
 }
 
-// Each row of the table that says how to write a handler names programs, whose services are killed.
+// Each row of the table of handlers links to programs that kill their service, and every such program has a row.
 func TestEachRowOfTheTableHasAProgram(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/handlers.md")
@@ -94,18 +95,18 @@ func TestEachRowOfTheTableHasAProgram(t *testing.T) {
 	_, table, found := strings.Cut(string(page), "| your handler |")
 	require.True(t, found)
 	table, _, _ = strings.Cut(table, "\n\n")
-	rows := lines(table)[2:]
+	rows := splitLines(table)[2:]
 	require.NotEmpty(t, rows)
 	var named []string
 	for _, row := range rows {
-		programs := programOfRow.FindAllStringSubmatch(row, -1)
+		programs := programLink.FindAllStringSubmatch(row, -1)
 		require.NotEmpty(t, programs, row)
 		for _, program := range programs {
 			named = append(named, program[1])
 		}
 	}
 	var killed []string
-	for _, name := range examples(t) {
+	for _, name := range listExamples(t) {
 		source, err := os.ReadFile(filepath.Join(name, "main.go"))
 		require.NoError(t, err)
 		if strings.Contains(string(source), ".DieAtRandom(") {
@@ -116,10 +117,10 @@ func TestEachRowOfTheTableHasAProgram(t *testing.T) {
 	require.Subset(t, killed, named)
 }
 
-var programOfRow = regexp.MustCompile(`\[(\w+)\]\(\.\./examples/\w+/main\.go\)`)
+var programLink = regexp.MustCompile(`\[(\w+)\]\(\.\./examples/\w+/main\.go\)`)
 
-// examples lists the directories with a program.
-func examples(t *testing.T) (names []string) {
+// listExamples returns the directories with a program.
+func listExamples(t *testing.T) (names []string) {
 	t.Helper()
 	programs, err := filepath.Glob("*/main.go")
 	require.NoError(t, err)
@@ -130,51 +131,52 @@ func examples(t *testing.T) (names []string) {
 	return names
 }
 
-func documentation(t *testing.T, name string) string {
+// readDocumentation returns the doc comment of the example's main package.
+func readDocumentation(t *testing.T, name string) string {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(name, "main.go"), nil, parser.ParseComments)
 	require.NoError(t, err)
 	return file.Doc.Text()
 }
 
-// run runs an example to its end, on servers of this package, and returns what it prints.
-func run(t *testing.T, name string) string {
+// runExample runs an example on the servers of this package until the program ends, and returns the output.
+func runExample(t *testing.T, name string) string {
 	t.Helper()
-	return runOn(t, name, servers(t, name)...)
+	return runExampleOn(t, name, startServers(t, name)...)
 }
 
-// postgres is the server that examples share: each has a schema of its own. It ends with this process.
-var postgres = sync.OnceValues(func() (*servertest.Database, error) {
+// sharedPostgres is the server of all examples, because each example has its own schema. The server ends with this process.
+var sharedPostgres = sync.OnceValues(func() (*servertest.Database, error) {
 	return servertest.StartPostgres("max_connections=500")
 })
 
-// servers starts what an example needs, and returns the variables that tell it where.
-func servers(t *testing.T, name string) (variables []string) {
+// startServers starts the servers that the example needs, and returns the environment variables with their addresses.
+func startServers(t *testing.T, name string) (variables []string) {
 	t.Helper()
-	if strings.Contains(documentation(t, name), "DATABASE_URL") {
-		db, err := postgres()
+	if strings.Contains(readDocumentation(t, name), "DATABASE_URL") {
+		db, err := sharedPostgres()
 		servertest.Require(t, err)
 		variables = append(variables, "DATABASE_URL="+db.URL())
 	}
-	if strings.Contains(documentation(t, name), "REDIS_URL") {
+	if strings.Contains(readDocumentation(t, name), "REDIS_URL") {
 		variables = append(variables, "REDIS_URL=redis://:"+servertest.RedisPassword()+"@"+servertest.Redis(t).Addr())
 	}
-	if strings.Contains(documentation(t, name), "needs Node.js") {
+	if strings.Contains(readDocumentation(t, name), "needs Node.js") {
 		_, err := exec.LookPath("npm")
 		servertest.Require(t, err)
 	}
 	return variables
 }
 
-// runOn runs an example to its end, which must be a success. The variables name the servers that it uses.
-func runOn(t *testing.T, name string, variables ...string) string {
+// runExampleOn runs an example with the given environment variables, requires success, and returns the output.
+func runExampleOn(t *testing.T, name string, variables ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), built(t, name))
-	if strings.Contains(documentation(t, name), "With -run") {
-		cmd.Args = append(cmd.Args, "-run") // without it, the program waits for somebody to use it
+	cmd := exec.CommandContext(t.Context(), buildProgram(t, name))
+	if strings.Contains(readDocumentation(t, name), "With -run") {
+		cmd.Args = append(cmd.Args, "-run") // because the program otherwise waits for a user
 	}
 	cmd.Env = append(cmd.Environ(), variables...)
-	cmd.WaitDelay = 10 * time.Second // for output: a program that it has left behind must not hold up the test
+	cmd.WaitDelay = 10 * time.Second // because a process that the example has left behind may keep the output open
 	var complaints strings.Builder
 	cmd.Stderr = &complaints
 	output, err := cmd.Output()
@@ -182,16 +184,16 @@ func runOn(t *testing.T, name string, variables ...string) string {
 	return string(output)
 }
 
-// programs is the directory of all programs, and of what the browser writes.
-var programs string
+// programsDir is the directory of all programs, and of the browser's profile.
+var programsDir string
 
-// buildAll builds them by one command: several side by side would each compile what they share.
-var buildAll = sync.OnceValue(func() error {
+// buildAllPrograms builds all programs with one command, because concurrent commands would each compile the shared packages.
+var buildAllPrograms = sync.OnceValue(func() error {
 	sources, err := filepath.Glob("*/main.go")
 	if err != nil {
 		return err
 	}
-	args := []string{"build", "-ldflags=-s -w", "-o", programs} // nobody debugs them, and there are many to link
+	args := []string{"build", "-ldflags=-s -w", "-o", programsDir} // without debug information, to link many programs fast
 	for _, source := range sources {
 		args = append(args, "./"+filepath.Dir(source))
 	}
@@ -205,25 +207,25 @@ var buildAll = sync.OnceValue(func() error {
 
 func TestMain(m *testing.M) {
 	var err error
-	programs, err = os.MkdirTemp("", "examples")
+	programsDir, err = os.MkdirTemp("", "examples")
 	if err != nil {
 		panic(err)
 	}
 	code := m.Run()
 	endBrowser()
-	_ = os.RemoveAll(programs)
+	_ = os.RemoveAll(programsDir)
 	os.Exit(code)
 }
 
-// built returns the file of a program.
-func built(t *testing.T, name string) string {
+// buildProgram builds the programs if necessary, and returns the file of the program with the given name.
+func buildProgram(t *testing.T, name string) string {
 	t.Helper()
-	require.NoError(t, buildAll())
-	return filepath.Join(programs, name)
+	require.NoError(t, buildAllPrograms())
+	return filepath.Join(programsDir, name)
 }
 
-// lines returns the lines of a text, without the space around them and around the text.
-func lines(text string) []string {
+// splitLines returns the lines of text, without the space around each line and around the text.
+func splitLines(text string) []string {
 	all := strings.Split(strings.TrimSpace(text), "\n")
 	for i := range all {
 		all[i] = strings.TrimSpace(all[i])

@@ -10,19 +10,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const mostLines = 3 // of a snippet
+const maxSnippetLines = 3
 
-// The page on frameworks shows what the examples do: each snippet stands in an example or test that its section links to.
+// Each snippet on the page about frameworks is short, and is part of an example or test to which the section links.
 func TestFrameworksShowsTheExamples(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/frameworks.md")
 	require.NoError(t, err)
 	snippets := 0
 	for section := range strings.SplitSeq(string(page), "\n### ") {
-		shown := snippet.FindAllStringSubmatch(section, -1)
+		shown := snippetPattern.FindAllStringSubmatch(section, -1)
 		for _, found := range shown {
-			require.Contains(t, linked(t, section), unindented(found[1]))
-			require.LessOrEqual(t, strings.Count(found[1], "\n"), mostLines)
+			require.Contains(t, readLinkedPrograms(t, section), removeIndentation(found[1]))
+			require.LessOrEqual(t, strings.Count(found[1], "\n"), maxSnippetLines)
 		}
 		snippets += len(shown)
 	}
@@ -30,21 +30,21 @@ func TestFrameworksShowsTheExamples(t *testing.T) {
 }
 
 var (
-	snippet     = regexp.MustCompile("(?s)```go\n(.*?)```")
-	program     = regexp.MustCompile(`\]\((\.\./(?:examples|adapters)/.*?\.go)\)`)
-	indentation = regexp.MustCompile(`(?m)^\t+`)
+	snippetPattern     = regexp.MustCompile("(?s)```go\n(.*?)```")
+	linkPattern        = regexp.MustCompile(`\]\((\.\./(?:examples|adapters)/.*?\.go)\)`)
+	indentationPattern = regexp.MustCompile(`(?m)^\t+`)
 )
 
-// linked returns the programs that a section links to.
-func linked(t *testing.T, section string) string {
+// readLinkedPrograms returns the source of the programs to which the section links.
+func readLinkedPrograms(t *testing.T, section string) string {
 	t.Helper()
 	var programs strings.Builder
-	for _, link := range program.FindAllStringSubmatch(section, -1) {
+	for _, link := range linkPattern.FindAllStringSubmatch(section, -1) {
 		text, err := os.ReadFile(filepath.FromSlash(link[1]))
 		require.NoError(t, err)
-		programs.WriteString("\n" + unindented(string(text)))
+		programs.WriteString("\n" + removeIndentation(string(text)))
 	}
 	return programs.String()
 }
 
-func unindented(code string) string { return indentation.ReplaceAllString(code, "") }
+func removeIndentation(code string) string { return indentationPattern.ReplaceAllString(code, "") }

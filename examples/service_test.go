@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Three lines of the service are there for idempotency: nothing else in it uses the package.
+// The service needs three lines for idempotency. The rest of the program does not use the package.
 func TestServiceIsGuardedByThreeLines(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile("service/main.go")

@@ -27,14 +27,15 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// The service is killed 22 times while clients send transfers, each of them twice. Afterwards no money has come or gone, each
-// transfer with a 201 is booked once, a refused one is not, and all requests with a key have got the same answer.
+// The test kills the service 22 times while clients send each transfer twice. Afterwards the sum of the balances is the same,
+// each transfer with a 201 is booked once, refused transfers are not booked, and all requests with the same key have got the
+// same answer.
 func TestTransfersOutliveTheirService(t *testing.T) {
 	t.Parallel()
-	bank := newBank(t)
-	bank.start()
-	bank.exec("UPDATE accounts SET balance = 1000")
-	bank.exec("INSERT INTO accounts VALUES ('carol', 1000), ('dave', 1000)")
+	service := newTransferService(t)
+	service.startService()
+	service.execSQL("UPDATE accounts SET balance = 1000")
+	service.execSQL("INSERT INTO accounts VALUES ('carol', 1000), ('dave', 1000)")
 
 	var clients sync.WaitGroup
 	defer clients.Wait()
@@ -44,43 +45,43 @@ func TestTransfersOutliveTheirService(t *testing.T) {
 	for range 6 {
 		clients.Go(func() {
 			for !done.Load() && ctx.Err() == nil {
-				bank.sendTwice(ctx, randomTransfer())
+				service.sendTwice(ctx, randomTransfer())
 			}
 		})
 	}
 	for range 22 {
-		answers := bank.answers.Load()
-		require.Eventually(t, func() bool { return bank.answers.Load() > answers+10 }, time.Minute, time.Millisecond)
-		time.Sleep(rand.N(5 * time.Millisecond)) // the moment of the death is what is random here
-		bank.kill()
-		bank.start()
+		answers := service.answerCount.Load()
+		require.Eventually(t, func() bool { return service.answerCount.Load() > answers+10 }, time.Minute, time.Millisecond)
+		time.Sleep(rand.N(5 * time.Millisecond)) // kills the service at a random moment
+		service.killService()
+		service.startService()
 	}
 	done.Store(true)
 	clients.Wait()
 
-	bank.requireBooked()
-	bank.requireReplays(ctx)
-	require.Greater(t, bank.lost.Load(), int64(22), "the deaths must hit requests that are under way")
-	require.NoError(t, bank.terminate())
+	service.requireBooked()
+	service.requireReplays(ctx)
+	require.Greater(t, service.lostAnswers.Load(), int64(22), "the deaths must hit requests that are under way")
+	require.NoError(t, service.terminateService())
 }
 
-// A service that is told to stop answers the transfer that is under way, which waits for a lock here, and ends well.
+// After SIGTERM, the service answers the running transfer, which waits for a lock in this test, and exits with success.
 func TestTransferServiceStopsInOrder(t *testing.T) {
 	t.Parallel()
-	bank := newBank(t)
-	bank.start()
-	blocker, err := bank.pool.Begin(t.Context())
+	service := newTransferService(t)
+	service.startService()
+	blocker, err := service.pool.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = blocker.Exec(t.Context(), "SELECT FROM accounts FOR UPDATE")
 	require.NoError(t, err)
 
 	order := transfer{key: "rent-11", from: "alice", to: "bob", amount: 30}
-	answered := make(chan answer)
-	go func() { answered <- bank.send(t.Context(), order) }()
-	bank.eventually("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
-	require.NoError(t, bank.process.Process.Signal(syscall.SIGTERM))
+	answered := make(chan transferAnswer)
+	go func() { answered <- service.sendTransfer(t.Context(), order) }()
+	service.awaitSQL("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
+	require.NoError(t, service.process.Process.Signal(syscall.SIGTERM))
 	require.Eventually(t, func() bool {
-		conn, err := net.Dial("tcp", *bank.address.Load())
+		conn, err := net.Dial("tcp", *service.serviceAddress.Load())
 		if err == nil {
 			conn.Close()
 		}
@@ -88,33 +89,33 @@ func TestTransferServiceStopsInOrder(t *testing.T) {
 	}, time.Minute, time.Millisecond, "it takes no more connections")
 	require.NoError(t, blocker.Rollback(t.Context()))
 	require.Equal(t, http.StatusCreated, (<-answered).status)
-	require.NoError(t, bank.process.Wait())
+	require.NoError(t, service.process.Wait())
 }
 
-// Without -development the service refuses a server that may forget what it has acknowledged.
+// Without -development, the service refuses a PostgreSQL server that can lose acknowledged commits.
 func TestTransferServiceChecksItsServer(t *testing.T) {
 	t.Parallel()
-	bank := newBank(t)
+	service := newTransferService(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	output, err := bank.command(ctx).CombinedOutput()
+	output, err := service.newCommand(ctx).CombinedOutput()
 	require.ErrorContains(t, err, "exit status 1")
 	require.Contains(t, string(output), "fsync is off")
 }
 
-// bank is the service, in one process after the other, and what its clients know.
-type bank struct {
-	t        *testing.T
-	program  string
-	url      string // of the database
-	pool     *pgxpool.Pool
-	process  *exec.Cmd
-	address  atomic.Pointer[string]
-	client   http.Client
-	lost     atomic.Int64 // attempts without an answer
-	answers  atomic.Int64
-	lock     sync.Mutex
-	answered map[transfer]answer
+// transferService is the service, which runs in a new process after each kill, and the answers that the clients have got.
+type transferService struct {
+	t                *testing.T
+	programFile      string
+	databaseURL      string
+	pool             *pgxpool.Pool
+	process          *exec.Cmd
+	serviceAddress   atomic.Pointer[string]
+	httpClient       http.Client
+	lostAnswers      atomic.Int64 // attempts without an answer
+	answerCount      atomic.Int64
+	mu               sync.Mutex
+	answerByTransfer map[transfer]transferAnswer
 }
 
 type transfer struct {
@@ -122,89 +123,96 @@ type transfer struct {
 	amount        int
 }
 
-type answer struct {
+type transferAnswer struct {
 	status       int
 	header, body string
-	replayed     bool
+	isReplay     bool
 }
 
-func newBank(t *testing.T) *bank {
-	b := &bank{t: t, program: built(t, "transfer"), url: servertest.Postgres(t).URL(), answered: make(map[transfer]answer)}
+func newTransferService(t *testing.T) *transferService {
+	s := &transferService{
+		t: t, programFile: buildProgram(t, "transfer"), databaseURL: servertest.Postgres(t).URL(),
+		answerByTransfer: make(map[transfer]transferAnswer),
+	}
 	var err error
-	b.pool, err = pgxpool.New(t.Context(), b.url)
+	s.pool, err = pgxpool.New(t.Context(), s.databaseURL)
 	require.NoError(t, err)
-	t.Cleanup(b.pool.Close)
-	network := &http.Transport{DialContext: b.dial}
+	t.Cleanup(s.pool.Close)
+	network := &http.Transport{DialContext: s.dialService}
 	t.Cleanup(network.CloseIdleConnections)
-	b.client.Transport = &client.Transport{
-		Hosts: []string{"bank.example.com"}, Base: counted{b, network},
+	s.httpClient.Transport = &client.Transport{
+		Hosts: []string{"bank.example.com"}, Base: countingTransport{s, network},
 		MaxAttempts: 1000, MinDelay: 5 * time.Millisecond, MaxDelay: 50 * time.Millisecond, MaxRetryAfter: 50 * time.Millisecond,
 	}
-	return b
+	return s
 }
 
-// dial connects to the process that serves, wherever that is.
-func (b *bank) dial(ctx context.Context, network, _ string) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, network, *b.address.Load())
+// dialService connects to the current process of the service.
+func (s *transferService) dialService(ctx context.Context, network, _ string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, network, *s.serviceAddress.Load())
 }
 
-// counted counts the attempts that break off.
-type counted struct {
-	bank *bank
-	base http.RoundTripper
+// countingTransport counts the attempts without an answer.
+type countingTransport struct {
+	service       *transferService
+	baseTransport http.RoundTripper
 }
 
-func (c counted) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := c.base.RoundTrip(r)
+func (c countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := c.baseTransport.RoundTrip(r)
 	if err != nil {
-		c.bank.lost.Add(1)
+		c.service.lostAnswers.Add(1)
 	}
 	return resp, err
 }
 
-func (b *bank) command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, b.program, append([]string{"-listen", "127.0.0.1:0"}, args...)...)
-	cmd.Env = append(os.Environ(), "DATABASE_URL="+b.url)
+// newCommand returns a command that starts the service.
+func (s *transferService) newCommand(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, s.programFile, append([]string{"-listen", "127.0.0.1:0"}, args...)...)
+	cmd.Env = append(os.Environ(), "DATABASE_URL="+s.databaseURL)
 	return cmd
 }
 
-// start starts a process, and waits until it serves.
-func (b *bank) start() {
-	b.process = b.command(b.t.Context(), "-development", "-lease", "1s")
-	output, err := b.process.StdoutPipe()
-	require.NoError(b.t, err)
-	require.NoError(b.t, b.process.Start())
+// startService starts a process of the service, and waits until the table of accounts exists.
+func (s *transferService) startService() {
+	s.process = s.newCommand(s.t.Context(), "-development", "-lease", "1s")
+	output, err := s.process.StdoutPipe()
+	require.NoError(s.t, err)
+	require.NoError(s.t, s.process.Start())
 	said, err := bufio.NewReader(output).ReadString('\n')
-	require.NoError(b.t, err)
+	require.NoError(s.t, err)
 	address := strings.TrimSpace(strings.TrimPrefix(said, "listening on "))
-	b.address.Store(&address)
-	b.eventually("SELECT to_regclass('accounts') IS NOT NULL")
+	s.serviceAddress.Store(&address)
+	s.awaitSQL("SELECT to_regclass('accounts') IS NOT NULL")
 }
 
-func (b *bank) kill() {
-	require.NoError(b.t, b.process.Process.Kill())
-	require.ErrorContains(b.t, b.process.Wait(), "signal: killed", "it must not end by itself")
+func (s *transferService) killService() {
+	require.NoError(s.t, s.process.Process.Kill())
+	require.ErrorContains(s.t, s.process.Wait(), "signal: killed", "it must not end by itself")
 }
 
-func (b *bank) terminate() error {
-	require.NoError(b.t, b.process.Process.Signal(syscall.SIGTERM))
-	return b.process.Wait()
+// terminateService asks the service to stop, and waits until the process has ended.
+func (s *transferService) terminateService() error {
+	require.NoError(s.t, s.process.Process.Signal(syscall.SIGTERM))
+	return s.process.Wait()
 }
 
-func (b *bank) exec(sql string) {
-	_, err := b.pool.Exec(b.t.Context(), sql)
-	require.NoError(b.t, err)
+func (s *transferService) execSQL(sql string) {
+	_, err := s.pool.Exec(s.t.Context(), sql)
+	require.NoError(s.t, err)
 }
 
-func (b *bank) eventually(sql string) {
-	require.Eventually(b.t, func() bool {
+// awaitSQL waits until the query sql returns true.
+func (s *transferService) awaitSQL(sql string) {
+	require.Eventually(s.t, func() bool {
 		var is bool
-		require.NoError(b.t, b.pool.QueryRow(b.t.Context(), sql).Scan(&is))
+		require.NoError(s.t, s.pool.QueryRow(s.t.Context(), sql).Scan(&is))
 		return is
 	}, time.Minute, time.Millisecond, sql)
 }
 
-// randomTransfer returns one that is refused now and then: for lack of money, or because there is no such recipient.
+// randomTransfer returns a random transfer. The service refuses some of these transfers, because the sender has too little
+// money or the recipient does not exist.
 func randomTransfer() transfer {
 	names := []string{"alice", "bob", "carol", "dave", "nobody"}
 	from := rand.IntN(4)
@@ -212,61 +220,62 @@ func randomTransfer() transfer {
 	return transfer{key: uuid.NewString(), from: names[from], to: names[to], amount: 1 + rand.IntN(800)}
 }
 
-// sendTwice sends a transfer in two requests at once, and keeps what they are answered.
-func (b *bank) sendTwice(ctx context.Context, order transfer) {
+// sendTwice sends a transfer in two concurrent requests, and records both answers.
+func (s *transferService) sendTwice(ctx context.Context, order transfer) {
 	var second sync.WaitGroup
-	second.Go(func() { b.keep(order, b.send(ctx, order)) })
-	b.keep(order, b.send(ctx, order))
+	second.Go(func() { s.recordAnswer(order, s.sendTransfer(ctx, order)) })
+	s.recordAnswer(order, s.sendTransfer(ctx, order))
 	second.Wait()
 }
 
-func (b *bank) keep(order transfer, a answer) {
+// recordAnswer records the answer to order, and requires that all answers to order are the same.
+func (s *transferService) recordAnswer(order transfer, a transferAnswer) {
 	if a.status == 0 {
-		return // the test has failed
+		return // sendTransfer has failed the test
 	}
-	b.answers.Add(1)
-	a.replayed = false
-	b.lock.Lock()
-	defer b.lock.Unlock()
-	if first, ok := b.answered[order]; ok {
-		assert.Equal(b.t, first, a)
+	s.answerCount.Add(1)
+	a.isReplay = false
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if first, ok := s.answerByTransfer[order]; ok {
+		assert.Equal(s.t, first, a)
 	}
-	b.answered[order] = a
+	s.answerByTransfer[order] = a
 }
 
-// send sends a transfer until it has the whole answer.
-func (b *bank) send(ctx context.Context, order transfer) answer {
+// sendTransfer repeats a transfer until the answer is complete.
+func (s *transferService) sendTransfer(ctx context.Context, order transfer) transferAnswer {
 	for ctx.Err() == nil {
 		body := fmt.Sprintf(`{"to":%q,"amount":%d,"note":%q}`, order.to, order.amount, order.key)
 		req, err := http.NewRequestWithContext(client.WithKey(ctx, order.key), http.MethodPost,
 			"http://bank.example.com/transfers", strings.NewReader(body))
-		if !assert.NoError(b.t, err) {
+		if !assert.NoError(s.t, err) {
 			break
 		}
 		req.SetBasicAuth(order.from, "secret")
-		resp, err := b.client.Do(req)
-		if !assert.NoError(b.t, err) {
+		resp, err := s.httpClient.Do(req)
+		if !assert.NoError(s.t, err) {
 			break
 		}
 		text, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if err != nil {
-			continue // the service has died as it wrote this
+			continue // the service was killed while it wrote the answer
 		}
 		replayed := resp.Header.Get("Idempotent-Replayed") == "true"
 		resp.Header.Del("Idempotent-Replayed")
 		resp.Header.Del("Date")
-		return answer{resp.StatusCode, fmt.Sprint(resp.Header), string(text), replayed}
+		return transferAnswer{resp.StatusCode, fmt.Sprint(resp.Header), string(text), replayed}
 	}
-	return answer{}
+	return transferAnswer{}
 }
 
-// requireBooked compares the books with what clients were told.
-func (b *bank) requireBooked() {
+// requireBooked compares the transfers and balances in the database with the answers that the clients have got.
+func (s *transferService) requireBooked() {
 	balances := map[string]int{"alice": 1000, "bob": 1000, "carol": 1000, "dave": 1000}
 	booked := make(map[transfer]int)
-	rows, err := b.pool.Query(b.t.Context(), "SELECT note, sender, recipient, amount FROM transfers")
-	require.NoError(b.t, err)
+	rows, err := s.pool.Query(s.t.Context(), "SELECT note, sender, recipient, amount FROM transfers")
+	require.NoError(s.t, err)
 	var row transfer
 	_, err = pgx.ForEachRow(rows, []any{&row.key, &row.from, &row.to, &row.amount}, func() error {
 		booked[row]++
@@ -274,31 +283,31 @@ func (b *bank) requireBooked() {
 		balances[row.to] += row.amount
 		return nil
 	})
-	require.NoError(b.t, err)
+	require.NoError(s.t, err)
 	statuses := make(map[int]int)
-	for order, answer := range b.answered {
+	for order, answer := range s.answerByTransfer {
 		statuses[answer.status]++
 		want := map[int]int{http.StatusCreated: 1, http.StatusUnprocessableEntity: 0}
 		times, known := want[answer.status]
-		require.True(b.t, known, "%+v: %+v", order, answer)
-		require.Equal(b.t, times, booked[order], "%+v: %+v", order, answer)
+		require.True(s.t, known, "%+v: %+v", order, answer)
+		require.Equal(s.t, times, booked[order], "%+v: %+v", order, answer)
 		delete(booked, order)
 	}
-	require.Empty(b.t, booked, "transfers that nobody has ordered, or that nobody was told of")
+	require.Empty(s.t, booked, "transfers that nobody has ordered, or that nobody was told of")
 	for name, want := range balances {
 		var is int
-		require.NoError(b.t, b.pool.QueryRow(b.t.Context(), "SELECT balance FROM accounts WHERE name = $1", name).Scan(&is))
-		require.Equal(b.t, want, is, name)
+		require.NoError(s.t, s.pool.QueryRow(s.t.Context(), "SELECT balance FROM accounts WHERE name = $1", name).Scan(&is))
+		require.Equal(s.t, want, is, name)
 	}
-	require.NotZero(b.t, statuses[http.StatusCreated])
-	require.NotZero(b.t, statuses[http.StatusUnprocessableEntity])
-	b.t.Logf("transfers by status: %v, attempts without an answer: %d", statuses, b.lost.Load())
+	require.NotZero(s.t, statuses[http.StatusCreated])
+	require.NotZero(s.t, statuses[http.StatusUnprocessableEntity])
+	s.t.Logf("transfers by status: %v, attempts without an answer: %d", statuses, s.lostAnswers.Load())
 }
 
-// requireReplays sends all transfers once more.
-func (b *bank) requireReplays(ctx context.Context) {
-	for order, first := range b.answered {
-		first.replayed = true
-		require.Equal(b.t, first, b.send(ctx, order))
+// requireReplays sends all transfers again, and requires replays of the same answers.
+func (s *transferService) requireReplays(ctx context.Context) {
+	for order, first := range s.answerByTransfer {
+		first.isReplay = true
+		require.Equal(s.t, first, s.sendTransfer(ctx, order))
 	}
 }
