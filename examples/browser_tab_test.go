@@ -73,8 +73,8 @@ var startBrowser = sync.OnceValues(func() (context.Context, error) {
 // endBrowser ends the browser if startBrowser has started the browser.
 var endBrowser = func() {}
 
-// openTab opens the page at url in a new tab, after the actions in emulate. Without Chromium, openTab calls
-// [servertest.Require].
+// openTab opens the page at url in a new tab, after the actions in emulate. Without Chromium, the test is skipped or fails
+// as [servertest.Require] describes.
 func openTab(t *testing.T, url string, emulate ...chromedp.Action[chromedp.Void]) *browserTab {
 	t.Helper()
 	browser, err := startBrowser()

@@ -151,10 +151,10 @@ func TestBrowserCORS(t *testing.T) {
 		wantOrigin           string
 	}{
 		{"preflight", "OPTIONS", "https://shop.example", 204, "https://shop.example"},
-		{"preflight of others", "OPTIONS", "https://evil.example", 405, ""},
+		{"preflight of another origin", "OPTIONS", "https://evil.example", 405, ""},
 		{"request", "POST", "https://shop.example", 201, "https://shop.example"},
 		{"replay", "POST", "https://shop.example", 201, "https://shop.example"},
-		{"replay to others", "POST", "https://evil.example", 201, ""},
+		{"replay to another origin", "POST", "https://evil.example", 201, ""},
 	} {
 		r := httptest.NewRequest(test.method, "/payments", nil)
 		r.Header.Set("Origin", test.origin)
@@ -182,9 +182,9 @@ func TestBrowserForms(t *testing.T) {
 		wantAnswer string
 	}{
 		{"submitted", "idempotency-key=k1&amount=1", 201, "charge 1 of idempotency-key=k1&amount=1"},
-		{"again", "idempotency-key=k1&amount=1", 201, "charge 1 of idempotency-key=k1&amount=1"},
-		{"changed", "idempotency-key=k1&amount=2", 409, "key-reused"},
-		{"another", "idempotency-key=k2&amount=2", 201, "charge 2 of idempotency-key=k2&amount=2"},
+		{"submitted again", "idempotency-key=k1&amount=1", 201, "charge 1 of idempotency-key=k1&amount=1"},
+		{"another amount", "idempotency-key=k1&amount=2", 409, "key-reused"},
+		{"another key", "idempotency-key=k2&amount=2", 201, "charge 2 of idempotency-key=k2&amount=2"},
 		{"without a key", "amount=2", 400, "key-invalid"},
 	} {
 		r := httptest.NewRequest("POST", "/payments", strings.NewReader(test.body))

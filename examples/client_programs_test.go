@@ -181,13 +181,14 @@ func askForPause(status int, retryAfter string) http.HandlerFunc {
 	}
 }
 
-// The programs repeat an order with the same key after a pause of bounded length, whatever Retry-After says, and even if the
-// answer stalls or breaks off. Only a final answer ends the attempts.
+// The programs repeat an order with the same key, even if the answer stalls or breaks off. Before each repetition, the programs
+// pause for at least a tenth of a second and at most maxPauseSeconds, whatever Retry-After says. Only a final answer ends the
+// attempts.
 func TestProgramsThatReadersCopy(t *testing.T) {
 	t.Parallel()
 	for program, command := range copiedPrograms {
 		for attemptSeconds, answers := range map[string][]firstAnswer{"20": promptAnswers(), "1": stalledAnswers()} {
-			t.Run(fmt.Sprintf("%s, %d incidents", program, len(answers)), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, %d answers", program, len(answers)), func(t *testing.T) {
 				t.Parallel()
 				first := make(map[string]http.HandlerFunc)
 				for i, answer := range answers {
@@ -230,7 +231,8 @@ func (report programReport) requireExpected(t *testing.T, answer firstAnswer) {
 	require.LessOrEqual(t, report.Pauses[0], float64(maxPauseSeconds), answer.name)
 }
 
-// The command of docs/clients.md gives up attempts and pauses that take too long. Each attempt sends the same key.
+// The command of docs/clients.md gives up attempts and pauses that take too long. Readers can run the command again, because
+// each attempt sends the same key.
 func TestCommandThatReadersCopy(t *testing.T) {
 	t.Parallel()
 	curl, err := exec.LookPath("curl")
