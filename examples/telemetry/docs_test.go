@@ -23,7 +23,7 @@ func readFile(t *testing.T, elements ...string) string {
 
 // The link of each alert leads to a section of the operating page with the three answers that an operator needs. The table of
 // the page has every outcome.
-func TestOperatingExplains(t *testing.T) {
+func TestOperatingPageExplainsEveryAlert(t *testing.T) {
 	t.Parallel()
 	page, rules := readFile(t, "../../docs/operating.md"), readFile(t, monitoringDir, "alerts.yml")
 	alerts := regexp.MustCompile(`(?s)alert: (\w+)\n.*?/docs/operating\.md#(\w+)\n`).FindAllStringSubmatch(rules, -1)
