@@ -105,6 +105,7 @@ type cutPoint struct {
 	description    string
 	findEnd        func(encoded []byte) int // how many bytes of the request are sent
 	needsBody      bool                     // without a body, the request is complete at this point
+	pause          time.Duration            // between the request and the end of the connection
 	readsFirstByte bool                     // the connection is closed when the answer begins
 }
 
@@ -133,6 +134,7 @@ func (c *client) sendAndCut(ctx context.Context, r *request, base string, point 
 	if _, sent.err = connection.Write(encoded[:point.findEnd(encoded)]); sent.err != nil {
 		return sent
 	}
+	time.Sleep(point.pause) // a part of the time for one request
 	if point.readsFirstByte {
 		_, sent.err = bufio.NewReaderSize(connection, 16).ReadByte()
 	}

@@ -81,11 +81,11 @@ func checkCutAnswer(t *trial) error {
 	return t.checkCutComplete(cutPoint{description: "closed the connection after the first byte of the answer", readsFirstByte: true})
 }
 
-// checkCutComplete breaks the connection at point, after a complete request.
+// checkCutComplete breaks the connection at point, after a complete request. The pauses let the service begin meanwhile.
 func (t *trial) checkCutComplete(point cutPoint) error {
 	point.findEnd = func(encoded []byte) int { return len(encoded) }
-	const rounds = 3
-	for range rounds {
+	for _, part := range []float64{0, 0.3, 0.6} {
+		point.pause = time.Duration(part * float64(t.known.requestLatency))
 		r, _, err := t.newRequest(t.service.Request)
 		if err != nil {
 			return err

@@ -48,8 +48,16 @@ func (t *trial) judgeStray(s stray, first, made *exchange, before int) error {
 	return t.decide(s.decisionName, "executed", made)
 }
 
-// checkStray executes a request, and then sends a stray request with the same key.
-func (t *trial) checkStray(decision, who string, buildStray func(first *request, key string) (*request, error)) error {
+// checkStray executes a request, and then sends a stray request with the same key. With a key of its own, the stray request
+// must be valid, because a refusal for another reason proves nothing.
+func (t *trial) checkStray(decision, who string, buildStray func(key string) (*request, error)) error {
+	valid, err := buildStray(newKey())
+	if err != nil {
+		return err
+	}
+	if own := t.send(valid); own.answer == nil || !own.answer.isSuccess() {
+		return notMade("%s: with a key of its own, the service answers it with %s", who, own.describe())
+	}
 	r, key, err := t.newRequest(t.service.Request)
 	if err != nil {
 		return err
@@ -58,7 +66,7 @@ func (t *trial) checkStray(decision, who string, buildStray func(first *request,
 	if err != nil {
 		return err
 	}
-	strayRequest, err := buildStray(r, key)
+	strayRequest, err := buildStray(key)
 	if err != nil {
 		return err
 	}
@@ -79,19 +87,19 @@ func (t *trial) checkStray(decision, who string, buildStray func(first *request,
 }
 
 func checkOtherContent(t *trial) error {
-	return t.checkStray("other-content", "another content with the same key", func(_ *request, key string) (*request, error) {
+	return t.checkStray("other-content", "another content with the same key", func(key string) (*request, error) {
 		return t.service.newRequest(t.service.Other, key)
 	})
 }
 
 func checkOtherRoute(t *trial) error {
-	return t.checkStray("other-route", "another route with the same key", func(_ *request, key string) (*request, error) {
+	return t.checkStray("other-route", "another route with the same key", func(key string) (*request, error) {
 		return t.service.newRequest(t.service.OtherRoute, key)
 	})
 }
 
 func checkOtherUser(t *trial) error {
-	return t.checkStray("other-user", "another user with the same key", func(_ *request, key string) (*request, error) {
+	return t.checkStray("other-user", "another user with the same key", func(key string) (*request, error) {
 		return t.service.newRequestAs(t.service.Request, key, Stranger)
 	})
 }

@@ -112,7 +112,7 @@ func newProber(ctx context.Context, service Service) (*prober, error) {
 		return nil, err
 	}
 	p := &prober{service: service, client: newClient(&service)}
-	p.known.seenRefusals = make(map[string]*exchange)
+	p.known.seenRefusals, p.known.decisions = make(map[string]*exchange), make(map[string]string)
 	if err := p.learn(ctx); err != nil {
 		p.close()
 		return nil, err

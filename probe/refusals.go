@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -106,6 +107,8 @@ func checkTold(t *trial) error {
 	} {
 		t.note("%s; seen: %s", line.draft, t.describeRefusal(line.refusal, line.wanted))
 	}
+	t.note("a key in quotes: the draft wants the quotes; seen: %s", cmp.Or(t.known.decisions["key-quoted"], "not asked"))
+	t.note("a failed request: the draft wants its answer again; seen: %s", cmp.Or(t.known.decisions["failed-request"], "not asked"))
 	return nil
 }
 

@@ -57,7 +57,7 @@ type Result struct {
 	Notes []string `json:"notes,omitempty"`
 
 	// Duration is how long the check took.
-	Duration time.Duration `json:"durationNs"`
+	Duration time.Duration `json:"-"`
 }
 
 // Decision is what a service does where it is free to decide.

@@ -30,6 +30,7 @@ type knowledge struct {
 	slowLatency    time.Duration        // of a first execution of Service.Slow
 	answersDiffer  bool                 // two operations have different answers
 	seenRefusals   map[string]*exchange // by the name of the decision
+	decisions      map[string]string    // by their names, as seen last
 }
 
 // failure is the error of a check that has found a fault of the service.
@@ -187,6 +188,7 @@ func (t *trial) requireSameAnswer(first, second *exchange) error {
 func (t *trial) decide(name, value string, exchanges ...*exchange) error {
 	if !slices.ContainsFunc(t.result.Decisions, func(d Decision) bool { return d == Decision{name, value} }) {
 		t.result.Decisions = append(t.result.Decisions, Decision{Name: name, Value: value})
+		t.known.decisions[name] = value
 	}
 	if decided, ok := t.service.Decided[name]; ok && decided != value {
 		return fail(exchanges, "the decision %s is %s, and Service.Decided demands %s", name, value, decided)

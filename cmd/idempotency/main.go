@@ -1,5 +1,5 @@
 // Idempotency is a command for support and operators. The command inspects, lists, resolves and forgets the records of a service,
-// and describes the operation of an idempotency key.
+// probes whether a service is idempotent, and describes the operation of an idempotency key.
 //
 //	export DATABASE_URL=postgres://app@db/shop
 //	idempotency inspect --user alice --endpoint 'POST /payments' --key order-1
@@ -20,6 +20,9 @@
 //   - list: `store`, `entries`, `next` (for --after, if there is another page), `totals` by state with `records` and `bytes`,
 //     `partial`, `unreadable`.
 //   - check: `store`, `findings` with `severity` (unsafe or broken) and `problem`.
+//   - probe: `results` with `name`, `status`, `detail`, `demands`, `source`, `exchanges` (`curl`, `answer`), `decisions` (`name`,
+//     `value`) and `notes`, and `requests`. With --openapi: `operations` with `name`, `key`, `exception`, `asked`, `notAsked`
+//     and `findings`, and `findings`.
 //   - stats: `store`, `totals`, `partial`, `unreadable`, `abandoned` (entries), `users` with `user`, `records` and `bytes`.
 //
 // An entry has `state` (`running`, `abandoned`, `released` or `completed`), `user`, `endpoint`, `key`, `digest`, `operation`,

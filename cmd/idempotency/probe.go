@@ -94,7 +94,7 @@ func (c *probeCommand) Run(a *app) error {
 			return err
 		}
 	} else {
-		a.showReport(report)
+		c.showReport(a, report)
 	}
 	switch {
 	case report.HasFailures():
@@ -286,15 +286,26 @@ var statusColours = map[probe.Status]string{
 	probe.Passed: green, probe.Failed: red, probe.PartlyMade: yellow, probe.NotMade: yellow, probe.Skipped: plain,
 }
 
+// flagNames replaces the fields of probe.Service by the flags of the command.
+var flagNames = strings.NewReplacer(
+	"Service.OtherRoute", "--other-route", "Service.Other", "--other-data", "Service.URLs[1]", "--instance", "Service.As",
+	"--stranger-header", "Service.Invalid", "--invalid-data", "Service.Failing", "--failing-data", "Service.Slow", "--slow-data",
+	"Service.Stream", "--stream-data", "Service.Kill", "--start", "Service.Effects", "--effects", "Service.Decided", "--decided",
+)
+
 // showReport prints a table of the checks, the decisions, and the exchanges of failures.
-func (a *app) showReport(report *probe.Report) {
+func (c *probeCommand) showReport(a *app, report *probe.Report) {
 	table := newTable(a.out)
 	for _, result := range report.Results {
 		detail := result.Detail
 		if detail == "" && result.Name != "told" {
 			detail = strings.Join(result.Notes, "; ")
 		}
-		table.writeRow(result.Name, a.style.colourText(statusColours[result.Status], string(result.Status)), visible.Text(detail))
+		if result.Status == probe.Skipped && c.Skip[result.Name] == "" {
+			continue // because of --only
+		}
+		status := a.style.colourText(statusColours[result.Status], string(result.Status))
+		table.writeRow(result.Name, status, visible.Text(flagNames.Replace(detail)))
 	}
 	table.flush()
 	fmt.Fprintln(a.out, "\nDecisions of the service:")
@@ -311,7 +322,7 @@ func (a *app) showReport(report *probe.Report) {
 			}
 		}
 		if result.Status == probe.Failed {
-			fmt.Fprintf(a.out, "\n%s\n", result.Explain())
+			fmt.Fprintf(a.out, "\n%s\n", flagNames.Replace(result.Explain()))
 		}
 	}
 	fmt.Fprintf(a.out, "\n%d passed, %d failed, %d partly made, %d not made, %d skipped; %d requests\n", report.Count(probe.Passed),

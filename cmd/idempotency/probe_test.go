@@ -72,7 +72,7 @@ func TestProbePassesACorrectService(t *testing.T) {
 	got := try(t, nil, service.args...)
 	assert.Zero(t, got.status, got.stdout+got.stderr)
 	assert.Regexp(t, `(?m)^deaths +passed +the process was killed 4 times, in`, got.stdout)
-	assert.Regexp(t, `(?m)^failed-request +not made +Service.Failing is not set`, got.stdout)
+	assert.Regexp(t, `(?m)^failed-request +not made +--failing-data is not set`, got.stdout)
 	assert.Regexp(t, `(?m)^  other-content +422`, got.stdout)
 	assert.Contains(t, got.stdout, " 0 failed, ")
 	assert.Empty(t, got.stderr, "standard error is no terminal, so there is no progress")
