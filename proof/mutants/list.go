@@ -6,6 +6,7 @@ import "slices"
 var allMutants = slices.Concat(
 	memoryMutants, redisMutants, postgresMutants, recordMutants, keyMutants, runnerMutants, leaseMutants,
 	middlewareMutants, cacheMutants, sealMutants, clientMutants, stepMutants, txStepMutants, resolutionMutants,
+	probeMutants,
 )
 
 var memoryMutants = []mutant{{
