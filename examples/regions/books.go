@@ -6,37 +6,37 @@ import (
 	"github.com/google/uuid"
 )
 
-// books are the database of a region. The copy of the table is in it, too.
-type books struct {
+// bookings is the database of a region. The database also holds the region's copy of the table of homes.
+type bookings struct {
 	region string
 
-	mu    sync.Mutex
-	copy  cached
-	users map[uuid.UUID]string // by the IDs of their orders
+	mu          sync.Mutex
+	homes       tableCopy
+	userByOrder map[uuid.UUID]string
 }
 
-// home returns the region that is to book an order: the home of its user. What is booked stays where it is.
-func (b *books) home(order uuid.UUID, user string) (region string) {
+// findHome returns the region that may book order: the home of user, or this region if it has booked the order already.
+func (b *bookings) findHome(order uuid.UUID, user string) (region string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.homeLocked(order, user)
+	return b.findHomeLocked(order, user)
 }
 
-func (b *books) homeLocked(order uuid.UUID, user string) (region string) {
-	if _, booked := b.users[order]; booked {
+func (b *bookings) findHomeLocked(order uuid.UUID, user string) (region string) {
+	if _, isBooked := b.userByOrder[order]; isBooked {
 		return b.region
 	}
-	return b.copy.home(user)
+	return b.homes.findHome(user)
 }
 
-// add stands for a transaction, and books an order if the home is here. A handler may have begun before a move, and may
-// stand still until after it. So it is this step that must find out, and not an earlier one.
-func (b *books) add(order uuid.UUID, user string) (home string) {
+// addOrder books order if findHome returns this region. addOrder stands for a transaction, and checks the home inside of the
+// transaction, because a handler may begin before a move and pause until the move is over. An earlier check would miss the move.
+func (b *bookings) addOrder(order uuid.UUID, user string) (home string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	home = b.homeLocked(order, user)
+	home = b.findHomeLocked(order, user)
 	if home == b.region {
-		b.users[order] = user
+		b.userByOrder[order] = user
 	}
 	return home
 }

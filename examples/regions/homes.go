@@ -7,51 +7,52 @@ import (
 	"time"
 )
 
-// table says which region is the home of each user. All regions read it. It stands for a small database with one truth,
-// such as etcd. The home of a user who is being moved is empty.
-type table struct {
-	mu    sync.Mutex
-	homes map[string]string
+// homeTable maps each user to a home region. All regions read the table, which stands for a small database with strong
+// consistency, such as etcd. While a user is being moved, the home is empty.
+type homeTable struct {
+	mu         sync.Mutex
+	homeByUser map[string]string
 }
 
-func (t *table) set(user, home string) {
+func (t *homeTable) setHome(user, region string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.homes[user] = home
+	t.homeByUser[user] = region
 }
 
-func (t *table) read() map[string]string {
+func (t *homeTable) readHomes() map[string]string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return maps.Clone(t.homes)
+	return maps.Clone(t.homeByUser)
 }
 
-// move gives a user another home. A region that cannot be reached learns nothing of it. But once its copy is too old, it
-// books no more.
-func (t *table) move(user, to string) {
-	t.set(user, "")
-	time.Sleep(trust) // each copy that still has the old home is too old now
-	t.set(user, to)   // the user's data have been brought there
+// moveUser gives user another home. The old region may be unreachable, and so may not notice the move. moveUser waits until the
+// old region's copy of the table is too old for further bookings.
+func (t *homeTable) moveUser(user, newHome string) {
+	t.setHome(user, "")
+	time.Sleep(maxCopyAge)   // now each copy with the old home is too old
+	t.setHome(user, newHome) // a real service copies the user's data to the new home first
 }
 
-// trust is how long a region acts by a copy of the table. A minute would be better, but the example is in a hurry.
-const trust = time.Second
+// maxCopyAge is how long a region uses a copy of the table. One second keeps the example short. A real service would use a
+// minute.
+const maxCopyAge = time.Second
 
-// cached is a region's copy of the table.
-type cached struct {
-	table *table
-	cut   *atomic.Bool // from the table
-	asked time.Time    // before the table answered: what it said was still true then
-	homes map[string]string
+// tableCopy is a region's copy of the table.
+type tableCopy struct {
+	table      *homeTable
+	isCut      *atomic.Bool // the table cannot be reached
+	readAt     time.Time    // before the table was read, so the copy was still correct at this time
+	homeByUser map[string]string
 }
 
-// home returns an empty home if it is not known.
-func (c *cached) home(user string) string {
-	if now := time.Now(); now.Sub(c.asked) > trust/2 && !c.cut.Load() {
-		c.homes, c.asked = c.table.read(), now
+// findHome returns the home of user, or an empty string if the home is unknown.
+func (c *tableCopy) findHome(user string) string {
+	if now := time.Now(); now.Sub(c.readAt) > maxCopyAge/2 && !c.isCut.Load() {
+		c.homeByUser, c.readAt = c.table.readHomes(), now
 	}
-	if time.Since(c.asked) >= trust {
+	if time.Since(c.readAt) >= maxCopyAge {
 		return ""
 	}
-	return c.homes[user]
+	return c.homeByUser[user]
 }

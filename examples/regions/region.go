@@ -17,108 +17,112 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/provider"
 )
 
-// region is a service with a store and a database of its own.
+// region is a service with its own store and its own database.
 type region struct {
-	name, url string
-	other     *region
-	forwards  bool        // what belongs to the other region; or else it is refused
-	cut       atomic.Bool // off from the other region and from the table
-	losing    atomic.Bool // the answer to the next request
-	still     sync.Mutex  // held while the handlers are to stand still
-	books     books
+	name, baseURL   string
+	otherRegion     *region
+	isForwarding    bool        // forwards requests for the other region, instead of refusing them
+	isCut           atomic.Bool // no connection to the other region and to the table of homes
+	losesNextAnswer atomic.Bool
+	pauseHandlers   sync.Mutex // handlers wait while the mutex is locked
+	bookings        bookings
 }
 
-func newRegion(name string, homes *table) *region {
+func newRegion(name string, homes *homeTable) *region {
 	r := &region{name: name}
-	r.books = books{region: name, copy: cached{table: homes, cut: &r.cut}, users: make(map[uuid.UUID]string)}
+	r.bookings = bookings{region: name, homes: tableCopy{table: homes, isCut: &r.isCut}, userByOrder: make(map[uuid.UUID]string)}
 	return r
 }
 
-// serve starts the service. It decides outside of our middleware where a request belongs.
+// serve starts the service. routeRequest is mounted outside of the idempotency middleware, because a request for the other
+// region must not claim its key here.
 func (r *region) serve() (stop func()) {
 	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), demo.User, idempotency.Options{
 		Required: true, ValidateKey: r.validateKey,
 	})
 	demo.Check(err)
 	listener := demo.Listen()
-	r.url = "http://" + listener.Addr().String()
-	server := &http.Server{Handler: demo.Authenticate(r.route(idem.Handler(http.HandlerFunc(r.order))))}
+	r.baseURL = "http://" + listener.Addr().String()
+	server := &http.Server{Handler: demo.Authenticate(r.routeRequest(idem.Handler(http.HandlerFunc(r.placeOrder))))}
 	go server.Serve(listener)
 	return func() { _ = server.Close() }
 }
 
-// homeOf returns the region that a key names. It has the record of the key, whatever happens to the user.
-func homeOf(key string) (region string) {
+// regionOf returns the region that key names. The record of the key stays in this region, even after the user has moved.
+func regionOf(key string) (region string) {
 	region, _, _ = strings.Cut(key, "-")
 	return region
 }
 
 func (r *region) validateKey(key string) error {
-	if homeOf(key) != r.name {
+	if regionOf(key) != r.name {
 		return errors.New("a key begins with the name of a region")
 	}
 	return nil
 }
 
-// route has the home of its key answer a request.
-func (r *region) route(here http.Handler) http.Handler {
+// routeRequest passes a request to the region that the key names: to local in this region, and otherwise to the other region.
+func (r *region) routeRequest(local http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		key, err := idempotency.ParseKey(req.Header.Values("Idempotency-Key"))
 		switch {
-		case err != nil || homeOf(key) != r.other.name:
-			here.ServeHTTP(w, req)
-		case !r.forwards:
-			refuse(w, req, http.StatusMisdirectedRequest, idempotency.RetrySameKey, "Send the request to "+r.other.url)
-		case r.other.cut.Load():
-			r.unreachable(w, req, nil)
+		case err != nil || regionOf(key) != r.otherRegion.name:
+			local.ServeHTTP(w, req)
+		case !r.isForwarding:
+			writeRefusal(w, req, http.StatusMisdirectedRequest, idempotency.RetrySameKey, "Send the request to "+r.otherRegion.baseURL)
+		case r.otherRegion.isCut.Load():
+			r.answerUnreachable(w, req, nil)
 		default:
-			r.forward(w, req)
+			r.forwardRequest(w, req)
 		}
-		if r.losing.CompareAndSwap(true, false) {
+		if r.losesNextAnswer.CompareAndSwap(true, false) {
 			panic(http.ErrAbortHandler)
 		}
 	})
 }
 
-func (r *region) forward(w http.ResponseWriter, req *http.Request) {
-	target, err := url.Parse(r.other.url)
+func (r *region) forwardRequest(w http.ResponseWriter, req *http.Request) {
+	target, err := url.Parse(r.otherRegion.baseURL)
 	demo.Check(err)
-	proxy := httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(target) }, ErrorHandler: r.unreachable}
+	proxy := httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(target) }, ErrorHandler: r.answerUnreachable,
+	}
 	proxy.ServeHTTP(w, req)
 }
 
-// unreachable answers for the other region. That one may have executed the request, so nobody else does.
-func (r *region) unreachable(w http.ResponseWriter, req *http.Request, _ error) {
-	refuse(w, req, http.StatusServiceUnavailable, idempotency.RetrySameKey, "Your key is in "+r.other.name)
+// answerUnreachable refuses a request for the other region, which cannot be reached. The request must not be executed here,
+// because the other region may have executed it.
+func (r *region) answerUnreachable(w http.ResponseWriter, req *http.Request, _ error) {
+	writeRefusal(w, req, http.StatusServiceUnavailable, idempotency.RetrySameKey, "Your key is in "+r.otherRegion.name)
 }
 
-// order is the guarded handler. It charges a card, and books the order.
-func (r *region) order(w http.ResponseWriter, req *http.Request) {
+// placeOrder is the guarded handler. It charges a card, and books the order.
+func (r *region) placeOrder(w http.ResponseWriter, req *http.Request) {
 	op := withoutRegion(req)
-	home := r.books.home(op.ID, op.Key.User)
+	home := r.bookings.findHome(op.ID, op.Key.User)
 	if home == r.name {
 		_, err := provider.Call(req.Context(), provider.Request{Key: op.DownstreamKey("charge")})
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadGateway)
 			return
 		}
-		r.still.Lock()
-		home = r.books.add(op.ID, op.Key.User)
-		r.still.Unlock()
+		r.pauseHandlers.Lock()
+		home = r.bookings.addOrder(op.ID, op.Key.User)
+		r.pauseHandlers.Unlock()
 	}
 	switch home {
 	case r.name:
 		w.WriteHeader(http.StatusCreated)
 		fmt.Fprint(w, "booked in ", r.name)
 	case "":
-		refuse(w, req, http.StatusServiceUnavailable, idempotency.RetrySameKey, "Your home is not known at the moment")
-	default: // this answer is stored: nothing is ever booked under this key
-		refuse(w, req, http.StatusConflict, idempotency.RetryNewKey, "Send it again with "+home+" in front of the key")
+		writeRefusal(w, req, http.StatusServiceUnavailable, idempotency.RetrySameKey, "Your home is not known at the moment")
+	default: // the middleware stores this answer, so this key never books an order
+		writeRefusal(w, req, http.StatusConflict, idempotency.RetryNewKey, "Send it again with "+home+" in front of the key")
 	}
 }
 
-// withoutRegion returns the operation that the rest of the key names. It is the same if an order is sent to another region
-// after a move: the provider then finds the charge of the first attempt.
+// withoutRegion returns the operation that the rest of the key names, after the region. The operation stays the same if the
+// client sends the order to another region after a move, so the provider then finds the charge of the first attempt.
 func withoutRegion(req *http.Request) idempotency.Operation {
 	op, _ := idempotency.FromContext(req.Context())
 	_, op.Key.ID, _ = strings.Cut(op.Key.ID, "-")
@@ -126,11 +130,11 @@ func withoutRegion(req *http.Request) idempotency.Operation {
 	return op
 }
 
-// refuse answers a request that is not executed here.
-func refuse(w http.ResponseWriter, req *http.Request, status int, retry idempotency.Retry, detail string) {
+// writeRefusal answers a request that this region does not execute.
+func writeRefusal(w http.ResponseWriter, req *http.Request, status int, retry idempotency.Retry, detail string) {
 	problem := &idempotency.Error{Status: status, Retry: retry, Detail: detail}
 	if status == http.StatusServiceUnavailable {
-		problem.RetryAfter = trust
+		problem.RetryAfter = maxCopyAge
 	}
 	idempotency.WriteProblem(w, req, problem)
 }

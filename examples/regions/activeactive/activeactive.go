@@ -1,6 +1,6 @@
-// Package activeactive simulates a store that two regions share by asynchronous replication, both of which take writes.
-// It counts the operations that are executed twice. Nothing in it depends on real time: a setting always has the same
-// result.
+// Package activeactive simulates a store that two regions share: both regions take writes, and replicate them
+// asynchronously. The simulation counts the operations that are executed twice. Time is simulated too, so a setting always
+// has the same result.
 package activeactive
 
 import (
@@ -8,168 +8,174 @@ import (
 	"time"
 )
 
-// Setting is what the result depends on.
+// Setting holds the parameters of a simulation.
 type Setting struct {
-	OneHome   bool          // a key has one home, to which the other region forwards
-	Delay     time.Duration // until a write is in the other region
-	Partition float64       // the share of each hour in which the regions do not reach each other
-	Retry     time.Duration // the mean time from a failure to the client's next request
-	Skew      time.Duration // by which the clock of the second region is ahead
+	OneHome          bool          // each key has one home region, to which the other region forwards requests
+	ReplicationDelay time.Duration // from a write to its arrival in the other region
+	PartitionShare   float64       // the share of each hour in which the regions cannot reach each other
+	RetryDelay       time.Duration // the mean time from a failure to the client's next request
+	ClockSkew        time.Duration // how far the clock of the second region is ahead
 }
 
-// What is the same in all settings.
+// Parameters that are the same in all settings.
 const (
-	lost     = 0.01                  // requests whose answer is lost, because the connection breaks while they are executed
-	failed   = 0.01                  // executions that end with a 503 and without an effect, so that their claim is released
-	shortest = 50 * time.Millisecond // the time that an execution takes
-	longest  = 150 * time.Millisecond
-	requests = 10 // after which a client gives up
-	forever  = 24 * time.Hour
+	lostAnswerShare      = 0.01                  // share of requests whose connection breaks during the execution
+	failedExecutionShare = 0.01                  // share of executions that end with a 503 and no effect, and release their claim
+	minExecutionTime     = 50 * time.Millisecond // the shortest execution
+	maxExecutionTime     = 150 * time.Millisecond
+	maxRequests          = 10 // the client gives up after this number of requests
+	endOfSimulation      = 24 * time.Hour
 )
 
-// Twice returns how many operations take effect more than once. Each has a key and a client of its own.
-func Twice(s Setting, operations int) (twice int) {
-	o := operation{Setting: s, chance: rand.New(rand.NewPCG(1, 2))}
+// CountDoubles simulates operations, and returns how many of them take effect more than once. Each operation has its own key
+// and its own client.
+func CountDoubles(s Setting, operations int) (doubles int) {
+	o := operation{Setting: s, random: rand.New(rand.NewPCG(1, 2))}
 	for range operations {
-		if o.order() > 1 {
-			twice++
+		if o.simulateClient() > 1 {
+			doubles++
 		}
 	}
-	return twice
+	return doubles
 }
 
-// operation is one key, in both regions.
+// operation is the state of one key in both regions.
 type operation struct {
 	Setting
-	chance  *rand.Rand
-	home    int
-	writes  []write
-	running []execution
-	effects int
+	random            *rand.Rand
+	homeRegion        int
+	writes            []recordVersion
+	runningExecutions []execution
+	effectCount       int
 }
 
-// write is one version of the record.
-type write struct {
-	in    [2]time.Duration // when it is in each region
-	stamp time.Duration    // the time of its region
-	owner int              // the request that has claimed the key
-	state state
+// recordVersion is a version of the record, which one write has made.
+type recordVersion struct {
+	visibleAt [2]time.Duration // when the version arrives, by region
+	timestamp time.Duration    // the clock of the writing region
+	owner     int              // the number of the request that has claimed the key
+	state     recordState
 }
 
-type state int
+type recordState int
 
 const (
-	absent state = iota
+	absent recordState = iota
 	claimed
 	released
 	completed
 )
 
+// execution is one run of the handler.
 type execution struct {
 	owner, region int
-	end           time.Duration
-	fails         bool
+	endsAt        time.Duration
+	isFailing     bool
 }
 
-// order sends requests until one is answered, and returns how often the operation has taken effect.
-func (o *operation) order() (effects int) {
-	o.effects, o.writes = 0, o.writes[:0]
-	o.home = o.chance.IntN(2)
-	region, now := o.chance.IntN(2), o.within(0, time.Hour)
-	for owner := range requests {
-		answered, at := o.request(owner, region, now)
+// simulateClient sends requests until one of them is answered, and returns how often the operation has taken effect.
+func (o *operation) simulateClient() (effectCount int) {
+	o.effectCount, o.writes = 0, o.writes[:0]
+	o.homeRegion = o.random.IntN(2)
+	region, now := o.random.IntN(2), o.randomTime(0, time.Hour)
+	for owner := range maxRequests {
+		answered, at := o.sendRequest(owner, region, now)
 		if answered {
 			break
 		}
-		now = at + o.within(o.Retry/2, o.Retry*3/2)
-		region = o.chance.IntN(2) // the load balancer sends half of the retries to the other region
+		now = at + o.randomTime(o.RetryDelay/2, o.RetryDelay*3/2)
+		region = o.random.IntN(2) // the load balancer sends half of the retries to the other region
 	}
-	o.settle(forever)
-	return o.effects
+	o.finishExecutions(endOfSimulation)
+	return o.effectCount
 }
 
-// request returns whether the client gets a final answer, and when it knows.
-func (o *operation) request(owner, region int, now time.Duration) (answered bool, at time.Duration) {
-	if o.OneHome && region != o.home {
-		if o.healed(now) != now {
-			return false, now // refused: the home cannot be reached
+// sendRequest sends a request to region. answered reports whether the client gets a final answer, and at is the time when the
+// client knows.
+func (o *operation) sendRequest(owner, region int, now time.Duration) (answered bool, at time.Duration) {
+	if o.OneHome && region != o.homeRegion {
+		if o.partitionEnd(now) != now {
+			return false, now // refused, because the home region cannot be reached
 		}
-		region, now = o.home, now+o.Delay
+		region, now = o.homeRegion, now+o.ReplicationDelay
 	}
-	o.settle(now)
-	breaks := o.chance.Float64() < lost
-	switch o.record(region, now).state {
+	o.finishExecutions(now)
+	losesAnswer := o.random.Float64() < lostAnswerShare
+	switch o.readRecord(region, now).state {
 	case completed:
-		return !breaks, now
+		return !losesAnswer, now
 	case claimed:
 		return false, now
 	}
-	o.write(owner, region, now, claimed)
-	end := now + o.within(shortest, longest)
-	o.running = append(o.running, execution{owner, region, end, o.chance.Float64() < failed})
-	if breaks {
-		return false, o.within(now, end)
+	o.writeRecord(owner, region, now, claimed)
+	end := now + o.randomTime(minExecutionTime, maxExecutionTime)
+	o.runningExecutions = append(o.runningExecutions, execution{owner, region, end, o.random.Float64() < failedExecutionShare})
+	if losesAnswer {
+		return false, o.randomTime(now, end)
 	}
-	o.settle(end)
-	kept := o.record(region, end)
-	return kept.owner == owner && kept.state == completed, end
+	o.finishExecutions(end)
+	record := o.readRecord(region, end)
+	return record.owner == owner && record.state == completed, end
 }
 
-// settle ends all executions that end by then. Those of one operation overlap only if its client has lost an answer.
-func (o *operation) settle(now time.Duration) {
+// finishExecutions finishes all executions that end by now, the earliest first. Executions overlap only after the client has
+// lost an answer.
+func (o *operation) finishExecutions(now time.Duration) {
 	for {
 		next := -1
-		for i, e := range o.running {
-			if e.end <= now && (next < 0 || e.end < o.running[next].end) {
+		for i, e := range o.runningExecutions {
+			if e.endsAt <= now && (next < 0 || e.endsAt < o.runningExecutions[next].endsAt) {
 				next = i
 			}
 		}
 		if next < 0 {
 			return
 		}
-		o.finish(o.running[next])
-		o.running = append(o.running[:next], o.running[next+1:]...)
+		o.finishExecution(o.runningExecutions[next])
+		o.runningExecutions = append(o.runningExecutions[:next], o.runningExecutions[next+1:]...)
 	}
 }
 
-// finish is where the effect happens. An owner that finds another one in its region does not touch the record.
-func (o *operation) finish(e execution) {
-	result := released
-	if !e.fails {
-		o.effects++
-		result = completed
+// finishExecution counts the effect of e, and writes the outcome. If the region of e shows another owner by now,
+// finishExecution leaves the record alone, because e has lost its claim.
+func (o *operation) finishExecution(e execution) {
+	outcome := released
+	if !e.isFailing {
+		o.effectCount++
+		outcome = completed
 	}
-	if o.record(e.region, e.end).owner == e.owner {
-		o.write(e.owner, e.region, e.end, result)
+	if o.readRecord(e.region, e.endsAt).owner == e.owner {
+		o.writeRecord(e.owner, e.region, e.endsAt, outcome)
 	}
 }
 
-// record is what a region sees: of the writes that it has, the one with the latest stamp.
-func (o *operation) record(region int, now time.Duration) (latest write) {
+// readRecord returns the version that region reads: of the versions that have arrived, the version with the latest timestamp.
+func (o *operation) readRecord(region int, now time.Duration) (latest recordVersion) {
 	latest.owner = -1
 	for _, w := range o.writes {
-		if w.in[region] <= now && (latest.state == absent || w.stamp >= latest.stamp) {
+		if w.visibleAt[region] <= now && (latest.state == absent || w.timestamp >= latest.timestamp) {
 			latest = w
 		}
 	}
 	return latest
 }
 
-func (o *operation) write(owner, region int, now time.Duration, state state) {
-	w := write{stamp: now + time.Duration(region)*o.Skew, owner: owner, state: state}
-	w.in[region], w.in[1-region] = now, o.healed(now)+o.Delay
+func (o *operation) writeRecord(owner, region int, now time.Duration, state recordState) {
+	w := recordVersion{timestamp: now + time.Duration(region)*o.ClockSkew, owner: owner, state: state}
+	w.visibleAt[region], w.visibleAt[1-region] = now, o.partitionEnd(now)+o.ReplicationDelay
 	o.writes = append(o.writes, w)
 }
 
-// healed is now, or the end of the partition in which now is: each hour begins with one.
-func (o *operation) healed(now time.Duration) time.Duration {
-	partition := time.Duration(o.Partition * float64(time.Hour))
+// partitionEnd returns the end of the partition at now, or now itself if the regions are connected. Each hour begins with a
+// partition.
+func (o *operation) partitionEnd(now time.Duration) time.Duration {
+	partition := time.Duration(o.PartitionShare * float64(time.Hour))
 	if hour := now.Truncate(time.Hour); now-hour < partition {
 		return hour + partition
 	}
 	return now
 }
 
-func (o *operation) within(from, to time.Duration) time.Duration {
-	return from + time.Duration(o.chance.Int64N(int64(to-from)))
+func (o *operation) randomTime(from, to time.Duration) time.Duration {
+	return from + time.Duration(o.random.Int64N(int64(to-from)))
 }

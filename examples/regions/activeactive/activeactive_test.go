@@ -11,24 +11,26 @@ import (
 	"github.com/idempotency-go/idempotency/examples/regions/activeactive"
 )
 
-// Each cause alone makes a shared store execute twice. With one home, nothing does.
+// Each cause alone makes regions that share a store execute some operations twice. With one home for each key, each operation
+// is executed at most once.
 func TestSharedStoreExecutesTwice(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		cause   string
-		setting activeactive.Setting
-		twice   bool
+		cause      string
+		setting    activeactive.Setting
+		hasDoubles bool
 	}{
-		{"none", activeactive.Setting{Delay: 50 * time.Millisecond, Retry: time.Second}, false},
-		{"retries overtake writes", activeactive.Setting{Delay: 200 * time.Millisecond, Retry: 100 * time.Millisecond}, true},
-		{"partition", activeactive.Setting{Retry: time.Second, Partition: 0.5}, true},
-		{"clocks", activeactive.Setting{Retry: time.Second, Skew: 2 * time.Second}, true},
+		{"none", activeactive.Setting{ReplicationDelay: 50 * time.Millisecond, RetryDelay: time.Second}, false},
+		{"retries overtake writes",
+			activeactive.Setting{ReplicationDelay: 200 * time.Millisecond, RetryDelay: 100 * time.Millisecond}, true},
+		{"partition", activeactive.Setting{RetryDelay: time.Second, PartitionShare: 0.5}, true},
+		{"clocks", activeactive.Setting{RetryDelay: time.Second, ClockSkew: 2 * time.Second}, true},
 	} {
 		t.Run(test.cause, func(t *testing.T) {
 			t.Parallel()
-			require.Equal(t, test.twice, activeactive.Twice(test.setting, 20_000) > 0)
+			require.Equal(t, test.hasDoubles, activeactive.CountDoubles(test.setting, 20_000) > 0)
 			test.setting.OneHome = true
-			require.Zero(t, activeactive.Twice(test.setting, 20_000))
+			require.Zero(t, activeactive.CountDoubles(test.setting, 20_000))
 		})
 	}
 }
