@@ -10,80 +10,80 @@ import (
 	"strings"
 )
 
-// client sends requests that all carry the same key.
-type client struct{ addr, key string }
+// client sends requests, all with the same key.
+type client struct{ serverAddress, key string }
 
-// order sends a request and leaves the answer unread.
-func (c client) order(user string, amount int) net.Conn {
+// sendRequest sends a request, and returns the connection, from which the caller may read the answer.
+func (c client) sendRequest(user string, amount int) net.Conn {
 	body := strings.NewReader(fmt.Sprintf(`{"amount":%d}`, amount))
-	req, err := http.NewRequest("POST", "http://"+c.addr+"/payments", body)
-	check(err)
+	req, err := http.NewRequest("POST", "http://"+c.serverAddress+"/payments", body)
+	checkError(err)
 	req.Header.Set("User", user)
 	req.Header.Set("Idempotency-Key", c.key)
 	req.Close = true
 
-	conn, err := net.Dial("tcp", c.addr)
-	check(err)
-	check(req.Write(conn))
+	conn, err := net.Dial("tcp", c.serverAddress)
+	checkError(err)
+	checkError(req.Write(conn))
 	return conn
 }
 
-// answer sends a request and returns the answer as it comes over the wire.
-func (c client) answer(user string, amount int) string {
-	conn := c.order(user, amount)
+// readAnswer sends a request, and returns the bytes of the answer.
+func (c client) readAnswer(user string, amount int) string {
+	conn := c.sendRequest(user, amount)
 	defer conn.Close()
 	answer, err := io.ReadAll(conn)
-	check(err)
+	checkError(err)
 	return string(answer)
 }
 
-// wiretap is a listener that keeps what the server writes to the first connection, whether or not the client reads it.
-// It may be looked at when the server has shut down.
-type wiretap struct {
+// recordingListener records all bytes that the server writes to the first connection, even if the client reads none of them.
+// Read firstAnswer only after the shutdown of the server.
+type recordingListener struct {
 	net.Listener
-	first *bytes.Buffer
+	firstAnswer *bytes.Buffer
 }
 
-func listen() *wiretap {
+func listenAndRecord() *recordingListener {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	check(err)
-	return &wiretap{Listener: listener}
+	checkError(err)
+	return &recordingListener{Listener: listener}
 }
 
-func (t *wiretap) Accept() (net.Conn, error) {
-	conn, err := t.Listener.Accept()
-	if err != nil || t.first != nil {
+func (l *recordingListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil || l.firstAnswer != nil {
 		return conn, err
 	}
-	t.first = new(bytes.Buffer)
-	return tapped{conn, t.first}, nil
+	l.firstAnswer = new(bytes.Buffer)
+	return recordingConn{conn, l.firstAnswer}, nil
 }
 
-type tapped struct {
+type recordingConn struct {
 	net.Conn
-	written *bytes.Buffer
+	writtenBytes *bytes.Buffer
 }
 
-func (c tapped) Write(p []byte) (int, error) {
-	c.written.Write(p)
+func (c recordingConn) Write(p []byte) (int, error) {
+	c.writtenBytes.Write(p)
 	return c.Conn.Write(p)
 }
 
-var date = regexp.MustCompile(`\r\nDate: [^\r]*`)
+var dateField = regexp.MustCompile(`\r\nDate: [^\r]*`)
 
-// isReplay reports whether an answer is the first one byte for byte, apart from the marker, which it must have, and
-// the date, which is that of sending.
+// isReplay reports whether answer has the field Idempotent-Replayed, and otherwise equals first byte for byte. The field Date may
+// differ, because the server sets it when it sends an answer.
 func isReplay(answer, first string) bool {
 	unmarked := strings.Replace(answer, "\r\nIdempotent-Replayed: true", "", 1)
-	return unmarked != answer && date.ReplaceAllString(unmarked, "") == date.ReplaceAllString(first, "")
+	return unmarked != answer && dateField.ReplaceAllString(unmarked, "") == dateField.ReplaceAllString(first, "")
 }
 
-func status(answer string) string {
+func statusOf(answer string) string {
 	line, _, _ := strings.Cut(answer, "\r\n")
 	return strings.TrimPrefix(line, "HTTP/1.1 ")
 }
 
-func indent(answer string) string {
+func indentLines(answer string) string {
 	indented := "    " + strings.ReplaceAll(answer, "\r\n", "\n    ")
 	return strings.ReplaceAll(indented, "\n    \n", "\n\n")
 }

@@ -61,7 +61,8 @@ func (r *region) validateKey(key string) error {
 	return nil
 }
 
-// routeRequest passes a request to the region that the key names: to local in this region, and otherwise to the other region.
+// routeRequest passes each request to local, unless the key names the other region. A request for the other region is forwarded
+// if isForwarding is set, and refused otherwise.
 func (r *region) routeRequest(local http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		key, err := idempotency.ParseKey(req.Header.Values("Idempotency-Key"))
