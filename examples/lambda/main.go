@@ -1,27 +1,29 @@
-// Lambda has two functions of AWS Lambda, which charge cards: one behind an HTTP API of API Gateway, and one that gets batches
-// of messages from a queue of SQS, see queue.go. Their records are in DynamoDB. Here, the same program plays AWS too: it starts
-// itself as two instances of each function, which get real events from a Runtime API, and find their table in an emulator.
-// One invocation is cut short before its deadline, another one is killed at its deadline. One batch fails in part, one is
-// delivered again while it is being worked on, and one is cut short. It ends with the line
+// Lambda has two functions of AWS Lambda that charge cards. The first function is behind an HTTP API of API Gateway. The second
+// function receives batches of messages from a queue of SQS, see queue.go. The records are in DynamoDB.
+//
+// The program also emulates AWS: it starts itself as two instances of each function, sends the instances real events through a
+// Runtime API, and runs an emulator of DynamoDB. One invocation gives up before its deadline, and another is killed at its
+// deadline. One batch fails in part, one batch is delivered again during its processing, and one batch runs out of time. The
+// program ends with the line
 //
 //	4 payments, 1 process killed: 4 charges. 10 messages, 18 deliveries: 10 charges
 //
-// What to set for a function behind API Gateway:
+// Settings of a function behind API Gateway:
 //
-//   - Lambda kills the process at the timeout of the function, and the context of the invocation ends only then. So a handler's
-//     context must end earlier, as withEarlyEnd has it: a handler that heeds it answers 504, its claim is released, and a retry
-//     runs at once. The time that is kept for that is StoreTimeout and a second.
-//   - A handler that does not heed it is killed. Its key is blocked for Lease and Skew, by default 40 seconds. Lease need not be
-//     as long as the timeout: it is renewed while the handler runs, one request for each third of it.
-//   - API Gateway waits for at most 30 seconds. It then answers 503 or 504 itself, while the function goes on: a retry gets
-//     409, and then the answer. So a timeout of the function that is a little longer than that does no harm.
-//   - Between invocations the process is frozen, and nothing runs in the background. An answer that the store does not take
-//     within StoreTimeout is sent, and may never be stored.
+//   - Lambda kills the process at the timeout of the function, and ends the context of the invocation only then. So withEarlyEnd
+//     ends the handler's context earlier. A handler that heeds its context answers 504, the middleware releases the claim, and a
+//     retry runs at once. The release and the answer have StoreTimeout plus a second.
+//   - Lambda kills a handler that ignores its context. The key is then blocked for Lease plus Skew, by default 40 seconds. Lease
+//     may be shorter than the timeout of the function, because the middleware renews the lease while the handler runs, with one
+//     request for each third of the lease.
+//   - API Gateway waits for at most 30 seconds, and then answers 503 or 504 while the function continues. A retry gets 409, and
+//     later the answer. So a timeout of the function slightly above 30 seconds does no harm.
+//   - Between invocations the process is frozen, so nothing runs in the background. If the store does not accept an answer within
+//     StoreTimeout, the answer is sent, and may never be stored.
 //
-// The adapter is algnhsa, which depends only on aws-lambda-go. The one that most programs have, aws-lambda-go-api-proxy, has
-// been archived since May 2025. AWS names its Lambda Web Adapter as the successor: a program beside the function, which
-// calls a common HTTP server, with the deadline in the field X-Amzn-Lambda-Context. Package lambdaurl of aws-lambda-go is only
-// for function URLs that stream.
+// The adapter is algnhsa, whose only dependency is aws-lambda-go. Most programs use aws-lambda-go-api-proxy, which was archived
+// in May 2025. AWS names the Lambda Web Adapter as the successor: a program beside the function that calls a normal HTTP server,
+// with the deadline in the field X-Amzn-Lambda-Context. Package lambdaurl of aws-lambda-go is only for function URLs that stream.
 package main
 
 import (
@@ -46,7 +48,7 @@ import (
 func main() {
 	switch {
 	case !cloud.IsFunction():
-		story()
+		runScenarios()
 	case os.Getenv("EVENTS") == "SQS":
 		serveQueue()
 	default:
@@ -56,11 +58,11 @@ func main() {
 
 const (
 	storeTimeout = 2 * time.Second
-	reserve      = storeTimeout + time.Second // of each invocation, to release the last claim and to answer
+	reservedTime = storeTimeout + time.Second // the end of each invocation, to release the last claim and to answer
 )
 
-// newStore returns the store of the functions, and the lease. The story sets a short LEASE and SKEW. Without them both are the
-// defaults.
+// newStore returns the store of the functions, and the lease. The scenarios set LEASE and SKEW to short durations. Without these
+// variables, the defaults apply.
 func newStore() (store *dynamodbstore.Store, lease time.Duration) {
 	settings, err := config.LoadDefaultConfig(context.Background())
 	demo.Check(err)
@@ -69,21 +71,21 @@ func newStore() (store *dynamodbstore.Store, lease time.Duration) {
 	return dynamodbstore.New(dynamodb.NewFromConfig(settings), dynamodbstore.Options{Skew: skew}), lease
 }
 
-// serveAPI serves invocations by API Gateway until Lambda ends the process.
+// serveAPI handles invocations by API Gateway until Lambda ends the process.
 func serveAPI() {
 	store, lease := newStore()
-	idem, err := idempotency.New(store, subject, idempotency.Options{
+	idem, err := idempotency.New(store, identifyUser, idempotency.Options{
 		Required: true, Lease: lease, StoreTimeout: storeTimeout,
 	})
 	demo.Check(err)
 	mux := http.NewServeMux()
-	mux.Handle("POST /payments", idem.Handler(http.HandlerFunc(pay)))
-	mux.Handle("POST /heedless", idem.Handler(http.HandlerFunc(payHeedlessly)))
+	mux.Handle("POST /payments", idem.Handler(http.HandlerFunc(chargeCard)))
+	mux.Handle("POST /heedless", idem.Handler(http.HandlerFunc(chargeCardIgnoringDeadline)))
 	algnhsa.ListenAndServe(withEarlyEnd(mux), &algnhsa.Options{RequestType: algnhsa.RequestTypeAPIGatewayV2})
 }
 
-// subject is the user whom the JWT authorizer of the API has let in.
-func subject(r *http.Request) (string, error) {
+// identifyUser returns the user whom the JWT authorizer of the API has admitted.
+func identifyUser(r *http.Request) (string, error) {
 	event, ok := algnhsa.APIGatewayV2RequestFromContext(r.Context())
 	if !ok || event.RequestContext.Authorizer == nil || event.RequestContext.Authorizer.JWT == nil {
 		return "", errors.New("not authenticated")
@@ -91,16 +93,16 @@ func subject(r *http.Request) (string, error) {
 	return event.RequestContext.Authorizer.JWT.Claims["sub"], nil
 }
 
-// endEarly returns a context that ends before Lambda kills the process.
+// endEarly returns a context that ends reservedTime before the deadline of ctx, at which Lambda kills the process.
 func endEarly(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		return context.WithCancel(ctx)
 	}
-	return context.WithDeadline(ctx, deadline.Add(-reserve))
+	return context.WithDeadline(ctx, deadline.Add(-reservedTime))
 }
 
-// withEarlyEnd gives each request a context of endEarly.
+// withEarlyEnd passes each request to next with the context of endEarly.
 func withEarlyEnd(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := endEarly(r.Context())
@@ -109,19 +111,19 @@ func withEarlyEnd(next http.Handler) http.Handler {
 	})
 }
 
-// pay charges a card. If the bank is slow, it gives up when its context ends.
-func pay(w http.ResponseWriter, r *http.Request) {
+// chargeCard charges a card. If the bank is slow, chargeCard gives up at the end of the request's context.
+func chargeCard(w http.ResponseWriter, r *http.Request) {
 	op, _ := idempotency.FromContext(r.Context())
 	charge, err := provider.Call(r.Context(), provider.Request{Key: op.DownstreamKey("charge")})
 	if err != nil {
-		http.Error(w, "the bank is slow", http.StatusGatewayTimeout) // not stored: a retry asks the bank again
+		http.Error(w, "the bank is slow", http.StatusGatewayTimeout) // not stored, so a retry asks the bank again
 		return
 	}
 	w.WriteHeader(http.StatusCreated)
 	fmt.Fprint(w, "paid by charge ", charge)
 }
 
-// payHeedlessly stands for a handler that does not know how to give up.
-func payHeedlessly(w http.ResponseWriter, r *http.Request) {
-	pay(w, r.WithContext(context.WithoutCancel(r.Context())))
+// chargeCardIgnoringDeadline stands for a handler that ignores the end of its context.
+func chargeCardIgnoringDeadline(w http.ResponseWriter, r *http.Request) {
+	chargeCard(w, r.WithContext(context.WithoutCancel(r.Context())))
 }

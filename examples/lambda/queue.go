@@ -14,33 +14,34 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/provider"
 )
 
-// serveQueue serves invocations with batches of messages from a queue of SQS until Lambda ends the process. Each message asks
-// for a payment, and is done once, however often it is delivered.
+// serveQueue handles invocations with batches of messages from a queue of SQS until Lambda ends the process. Each message asks
+// for a payment, which is made once, however often SQS delivers the message.
 //
-// What to set:
+// Settings of the queue and the function:
 //
-//   - FunctionResponseTypes of the event source has ReportBatchItemFailures. Otherwise SQS takes no notice of the answer, and
-//     deletes all messages.
-//   - The visibility timeout is at least the timeout of the function, a Lease and a Skew. Then the claim of a process that was
-//     killed has lapsed when its messages come back. AWS advises six times the timeout.
-//   - A message that is in progress elsewhere comes back, and each time counts for maxReceiveCount of the redrive policy. So this
-//     count must not be small. A message whose ID came with another content before fails each time, until that count sends it to
-//     the dead-letter queue.
-//   - TTL outlasts the last delivery: the retention period of the queue, and of what is sent again from the dead-letter queue.
+//   - FunctionResponseTypes of the event source contains ReportBatchItemFailures. Otherwise SQS ignores the answer, and deletes all
+//     messages.
+//   - The visibility timeout is at least the timeout of the function plus a Lease and a Skew, so that the claim of a killed process
+//     has lapsed when SQS delivers its messages again. AWS recommends six times the timeout of the function.
+//   - maxReceiveCount of the redrive policy is not small, because each delivery counts, even if another instance is working on the
+//     message. A message that reuses an ID with different content fails at each delivery, until maxReceiveCount moves the message
+//     to the dead-letter queue.
+//   - TTL outlasts the last delivery: the retention period of the queue, plus the time after which messages are sent again from the
+//     dead-letter queue.
 func serveQueue() {
 	store, lease := newStore()
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{
 		TTL: 14 * 24 * time.Hour, Lease: lease, StoreTimeout: storeTimeout,
 	})
 	demo.Check(err)
-	lambda.Start((&consumer{runner}).work)
+	lambda.Start((&consumer{runner}).handleBatch)
 }
 
 type consumer struct{ runner *idempotency.Runner }
 
-// payment is what a message asks for.
+// payment is the content of a message.
 type payment struct {
-	ID     string `json:"id"` // of the business, and the same if the sender sends the message twice
+	ID     string `json:"id"` // the business's own ID, so that a message which the sender sends twice has the same ID
 	Amount int    `json:"amount"`
 }
 
@@ -48,15 +49,15 @@ type receipt struct {
 	Charge string `json:"charge"`
 }
 
-// work works on a batch, and reports each message that must come again. It ends before Lambda kills the process, and what it
-// has not come to has failed. A queue that keeps the order (FIFO) must not go on after the first failure, and must report
-// all the messages that follow.
-func (c *consumer) work(ctx context.Context, batch events.SQSEvent) (events.SQSEventResponse, error) {
+// handleBatch makes the payments of a batch, and reports each message that SQS must deliver again. handleBatch returns before
+// Lambda kills the process, and reports the remaining messages as failed. With a FIFO queue, handleBatch would have to stop at
+// the first failure, and report all later messages too.
+func (c *consumer) handleBatch(ctx context.Context, batch events.SQSEvent) (events.SQSEventResponse, error) {
 	ctx, cancel := endEarly(ctx)
 	defer cancel()
 	var answer events.SQSEventResponse
 	for _, message := range batch.Records {
-		if err := c.do(ctx, message); err != nil {
+		if err := c.makePayment(ctx, message); err != nil {
 			log.Printf("message %s: %v", message.MessageId, err)
 			failed := events.SQSBatchItemFailure{ItemIdentifier: message.MessageId}
 			answer.BatchItemFailures = append(answer.BatchItemFailures, failed)
@@ -65,17 +66,17 @@ func (c *consumer) work(ctx context.Context, batch events.SQSEvent) (events.SQSE
 	return answer, nil
 }
 
-// do does what a message asks for, unless that was done before. If your messages have no ID, take MessageId, which is the same
-// for each delivery.
-func (c *consumer) do(ctx context.Context, message events.SQSMessage) error {
+// makePayment makes the payment of a message, unless an earlier delivery has made the payment. If your messages have no ID, use
+// MessageId, which stays the same for all deliveries of a message.
+func (c *consumer) makePayment(ctx context.Context, message events.SQSMessage) error {
 	if err := ctx.Err(); err != nil {
-		return err // there is no time left to begin
+		return err // too late to begin
 	}
-	var asked payment
-	if err := json.Unmarshal([]byte(message.Body), &asked); err != nil {
+	var order payment
+	if err := json.Unmarshal([]byte(message.Body), &order); err != nil {
 		return err
 	}
-	key := idempotency.Key{User: "billing", Endpoint: message.EventSourceARN, ID: asked.ID}
+	key := idempotency.Key{User: "billing", Endpoint: message.EventSourceARN, ID: order.ID}
 	_, _, err := idempotency.DoJSON(ctx, c.runner, key, []byte(message.Body), func(ctx context.Context) (receipt, error) {
 		op, _ := idempotency.FromContext(ctx)
 		charge, err := provider.Call(ctx, provider.Request{Key: op.DownstreamKey("charge")})

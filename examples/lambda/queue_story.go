@@ -14,8 +14,8 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/provider"
 )
 
-// queueStory has SQS deliver messages, and returns what came of it.
-func queueStory() (verdict string) {
+// runQueueScenario delivers batches of messages as SQS does, and returns a summary.
+func runQueueScenario() (verdict string) {
 	stop := cloud.Start()
 	defer stop()
 	bank, stop := provider.Start()
@@ -26,29 +26,29 @@ func queueStory() (verdict string) {
 
 	fmt.Println("The bank charges for the first message, but its answer is lost:")
 	bank.LoseAnswer()
-	expect(deliver(one, "abcd", patience), "delivered: abcd, failed: a.")
-	expect(deliver(two, "a", patience), "delivered: a, failed: none.")
+	expectLine(deliverBatch(one, "abcd", longTimeout), "delivered: abcd, failed: a.")
+	expectLine(deliverBatch(two, "a", longTimeout), "delivered: a, failed: none.")
 
 	fmt.Println("The bank takes its time, and SQS delivers the batch again, to another instance:")
 	come, release := bank.Hold()
-	running := inBackground(func() string { return deliver(one, "ef", patience) })
+	running := inBackground(func() string { return deliverBatch(one, "ef", longTimeout) })
 	<-come
-	expect(deliver(two, "ef", patience), "delivered: ef, failed: e.")
+	expectLine(deliverBatch(two, "ef", longTimeout), "delivered: ef, failed: e.")
 	release()
-	expect(running(), "delivered: ef, failed: none.")
-	expect(deliver(two, "e", patience), "delivered: e, failed: none.")
+	expectLine(running(), "delivered: ef, failed: none.")
+	expectLine(deliverBatch(two, "e", longTimeout), "delivered: e, failed: none.")
 
 	fmt.Println("The bank does not answer before the deadline:")
 	_, release = bank.Hold()
-	expect(deliver(one, "ghij", impatience), "delivered: ghij, failed: ghij.")
+	expectLine(deliverBatch(one, "ghij", shortTimeout), "delivered: ghij, failed: ghij.")
 	release()
-	expect(deliver(two, "ghij", patience), "delivered: ghij, failed: none.")
+	expectLine(deliverBatch(two, "ghij", longTimeout), "delivered: ghij, failed: none.")
 
 	return fmt.Sprintf("10 messages, 18 deliveries: %d charges", bank.Acts())
 }
 
-// deliver has an instance work on a batch of messages, whose names are letters. It returns which of them have failed.
-func deliver(function *cloud.Instance, names string, timeout time.Duration) string {
+// deliverBatch delivers a batch to function, and returns the messages that have failed. Each letter of names is a message.
+func deliverBatch(function *cloud.Instance, names string, timeout time.Duration) string {
 	var batch events.SQSEvent
 	for _, name := range strings.Split(names, "") {
 		body, err := json.Marshal(payment{ID: name, Amount: 4200})
@@ -57,10 +57,10 @@ func deliver(function *cloud.Instance, names string, timeout time.Duration) stri
 			MessageId: name, Body: string(body), EventSourceARN: "arn:aws:sqs:eu-central-1:123456789012:payments",
 		})
 	}
-	told, err := function.Invoke(batch, timeout)
+	output, err := function.Invoke(batch, timeout)
 	demo.Check(err)
 	var answer events.SQSEventResponse
-	demo.Check(json.Unmarshal(told, &answer))
+	demo.Check(json.Unmarshal(output, &answer))
 	failed := ""
 	for _, failure := range answer.BatchItemFailures {
 		failed += failure.ItemIdentifier

@@ -17,21 +17,21 @@ import (
 )
 
 const (
-	patience   = time.Minute           // the timeout of invocations that end in time
-	impatience = reserve + time.Second // the timeout of those that do not
+	longTimeout  = time.Minute                // for invocations that end in time
+	shortTimeout = reservedTime + time.Second // for invocations that run out of time
 )
 
-// story has clients call the one function, and SQS deliver messages to the other.
-func story() {
-	payments, messages := payStory(), queueStory()
+// runScenarios calls both functions, and checks the number of charges.
+func runScenarios() {
+	payments, messages := runAPIScenario(), runQueueScenario()
 	fmt.Printf("%s. %s\n", payments, messages)
 	if payments != "4 payments, 1 process killed: 4 charges" || messages != "10 messages, 18 deliveries: 10 charges" {
 		log.Fatal("this is broken")
 	}
 }
 
-// payStory has clients call the function behind API Gateway, and returns what came of it.
-func payStory() (verdict string) {
+// runAPIScenario sends requests to the function behind API Gateway, and returns a summary.
+func runAPIScenario() (verdict string) {
 	stop := cloud.Start()
 	defer stop()
 	bank, stop := provider.Start()
@@ -41,31 +41,31 @@ func payStory() (verdict string) {
 	defer two.Stop()
 
 	fmt.Println("Alice pays, and does so again. Another instance gets the retry:")
-	expect(post(one, "/payments", "a", patience), "201 paid by charge 1")
-	expect(post(two, "/payments", "a", patience), "201 paid by charge 1, replayed")
+	expectLine(sendRequest(one, "/payments", "a", longTimeout), "201 paid by charge 1")
+	expectLine(sendRequest(two, "/payments", "a", longTimeout), "201 paid by charge 1, replayed")
 
 	fmt.Println("She pays twice at a time, and the bank takes its time:")
 	come, release := bank.Hold()
-	running := inBackground(func() string { return post(one, "/payments", "b", patience) })
+	running := inBackground(func() string { return sendRequest(one, "/payments", "b", longTimeout) })
 	<-come
-	expect(post(two, "/payments", "b", patience), "409 in-progress")
+	expectLine(sendRequest(two, "/payments", "b", longTimeout), "409 in-progress")
 	release()
-	expect(running(), "201 paid by charge 2")
-	expect(post(two, "/payments", "b", patience), "201 paid by charge 2, replayed")
+	expectLine(running(), "201 paid by charge 2")
+	expectLine(sendRequest(two, "/payments", "b", longTimeout), "201 paid by charge 2, replayed")
 
 	fmt.Println("The bank does not answer before the deadline. One handler gives up, the other one is killed:")
 	_, release = bank.Hold()
 	_, releaseOther := bank.Hold()
-	running = inBackground(func() string { return post(one, "/payments", "c", impatience) })
-	killed := inBackground(func() string { return post(two, "/heedless", "d", impatience) })
-	expect(running(), "504 the bank is slow")
-	expect(killed(), "timed out")
-	expect(post(one, "/heedless", "d", patience), "409 in-progress")
+	running = inBackground(func() string { return sendRequest(one, "/payments", "c", shortTimeout) })
+	killed := inBackground(func() string { return sendRequest(two, "/heedless", "d", shortTimeout) })
+	expectLine(running(), "504 the bank is slow")
+	expectLine(killed(), "timed out")
+	expectLine(sendRequest(one, "/heedless", "d", longTimeout), "409 in-progress")
 	release()
 	releaseOther()
-	expect(post(one, "/payments", "c", patience), "201 paid by charge")
+	expectLine(sendRequest(one, "/payments", "c", longTimeout), "201 paid by charge")
 	fmt.Println("The claim of the process that was killed lapses:")
-	expect(retry(two, "/heedless", "d"), "201 paid by charge")
+	expectLine(retryRequest(two, "/heedless", "d"), "201 paid by charge")
 
 	if bank.Calls() != 6 {
 		log.Fatalf("this is broken: the bank was called %d times", bank.Calls())
@@ -73,25 +73,25 @@ func payStory() (verdict string) {
 	return fmt.Sprintf("4 payments, %d process killed: %d charges", one.Timeouts+two.Timeouts, bank.Acts())
 }
 
-// expect prints what happens, which begins with what must happen.
-func expect(got, want string) {
+// expectLine prints got, and ends the program unless got begins with want.
+func expectLine(got, want string) {
 	fmt.Println(" ", got)
 	if !strings.HasPrefix(got, want) {
 		log.Fatal("this is broken: not ", want)
 	}
 }
 
-// inBackground starts what takes a while. The function that it returns waits for it.
+// inBackground starts work in a goroutine. The function result waits for the result of work.
 func inBackground(work func() string) (result func() string) {
 	done := make(chan string, 1)
 	go func() { done <- work() }()
 	return func() string { return <-done }
 }
 
-// retry sends a request until no other attempt at it may be running.
-func retry(function *cloud.Instance, path, key string) string {
+// retryRequest repeats a request while the answer is 409 in-progress.
+func retryRequest(function *cloud.Instance, path, key string) string {
 	for {
-		answer := post(function, path, key, patience)
+		answer := sendRequest(function, path, key, longTimeout)
 		if !strings.HasPrefix(answer, "409 in-progress") {
 			return answer
 		}
@@ -99,8 +99,8 @@ func retry(function *cloud.Instance, path, key string) string {
 	}
 }
 
-// post has an instance work on the request of a client, and returns the answer in a line.
-func post(function *cloud.Instance, path, key string, timeout time.Duration) string {
+// sendRequest passes the request of a client to function, and returns the answer as a line.
+func sendRequest(function *cloud.Instance, path, key string, timeout time.Duration) string {
 	event := events.APIGatewayV2HTTPRequest{
 		Version: "2.0", RawPath: path, Headers: map[string]string{"idempotency-key": key}, Body: "amount=4200",
 	}
@@ -108,17 +108,17 @@ func post(function *cloud.Instance, path, key string, timeout time.Duration) str
 	event.RequestContext.Authorizer = &events.APIGatewayV2HTTPRequestContextAuthorizerDescription{
 		JWT: &events.APIGatewayV2HTTPRequestContextAuthorizerJWTDescription{Claims: map[string]string{"sub": "alice"}},
 	}
-	told, err := function.Invoke(event, timeout)
+	output, err := function.Invoke(event, timeout)
 	if errors.Is(err, cloud.ErrTimeout) {
 		return err.Error()
 	}
 	demo.Check(err)
-	return show(told)
+	return formatAnswer(output)
 }
 
-func show(told []byte) string {
+func formatAnswer(output []byte) string {
 	var answer events.APIGatewayV2HTTPResponse
-	demo.Check(json.Unmarshal(told, &answer))
+	demo.Check(json.Unmarshal(output, &answer))
 	body := strings.TrimSpace(answer.Body)
 	if answer.Headers["Content-Type"] == "application/problem+json" {
 		_, code, _ := strings.Cut(body, "#")
