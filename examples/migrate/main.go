@@ -1,7 +1,7 @@
-// Migrate moves a service from a table of its own to the middleware while it serves. Instances of the old version and of
-// the new one run side by side, in front of one PostgreSQL, and clients send each order to both at once. Then the old
-// instance stops. At last it comes back, as after a failed release. Package changeover keeps each order from being paid
-// twice. Without DATABASE_URL the server is a private one. The program ends with the line
+// Migrate moves a running service from its own table of keys to the middleware. An instance of the old version and an instance of
+// the new version run side by side, with the same PostgreSQL, and clients send each order to both at once. Then the old instance
+// stops. At the end, the old version starts again, as after a failed release. Package changeover keeps each order from being paid
+// twice. The database is the PostgreSQL at DATABASE_URL, or else a private server. The program ends with the line
 //
 //	60 orders, each sent 9 times: 50 payments, 10 refusals, one answer for each order
 package main
@@ -32,65 +32,66 @@ func main() {
 	demo.Check(err)
 	demo.Check(pgxstore.Migrate(ctx, pool, pgxstore.Options{}))
 
-	before := httptest.NewServer(demo.Authenticate(&oldVersion{pool}))
-	after := httptest.NewServer(demo.Authenticate(newVersion(pool)))
-	c := &clients{answers: make(map[int]string)}
-	c.send(0, 20, before.URL) // before the release
-	c.send(40, 60, after.URL) // during the release
+	oldServer := httptest.NewServer(demo.Authenticate(&oldVersion{pool}))
+	newServer := httptest.NewServer(demo.Authenticate(newVersion(pool)))
+	customers := &clients{answerByOrder: make(map[int]string)}
+	customers.sendOrders(0, 20, oldServer.URL)  // before the release
+	customers.sendOrders(40, 60, newServer.URL) // during the release
 	for range 3 {
-		c.send(0, 60, before.URL, after.URL) // to both at once
+		customers.sendOrders(0, 60, oldServer.URL, newServer.URL) // to both at once
 	}
-	before.Close()
-	c.send(0, 60, after.URL) // after the release
-	before = httptest.NewServer(demo.Authenticate(&oldVersion{pool}))
-	c.send(20, 40, before.URL) // after the release was taken back
-	c.send(0, 60, before.URL)
-	before.Close()
-	after.Close()
+	oldServer.Close()
+	customers.sendOrders(0, 60, newServer.URL) // after the release
+	oldServer = httptest.NewServer(demo.Authenticate(&oldVersion{pool}))
+	customers.sendOrders(20, 40, oldServer.URL) // after the release was taken back
+	customers.sendOrders(0, 60, oldServer.URL)
+	oldServer.Close()
+	newServer.Close()
 
-	verdict := c.verdict(ctx, pool)
+	verdict := customers.checkPayments(ctx, pool)
 	fmt.Println(verdict)
 	if verdict != "60 orders, each sent 9 times: 50 payments, 10 refusals, one answer for each order" {
 		log.Fatal("this is broken")
 	}
 }
 
-// clients send orders, and know the answers.
+// clients send orders, and compare the answers.
 type clients struct {
-	mu      sync.Mutex
-	answers map[int]string // by order
-	sent    int
+	mu            sync.Mutex
+	answerByOrder map[int]string
+	requestCount  int
 }
 
-// send sends the orders in a range to each of the addresses at once, until there is an answer.
-func (c *clients) send(from, to int, urls ...string) {
+// sendOrders sends the orders from (inclusive) to to (exclusive) to each of urls at once, and waits for all answers.
+func (c *clients) sendOrders(from, to int, urls ...string) {
 	var all sync.WaitGroup
 	for order := from; order < to; order++ {
 		for _, url := range urls {
-			all.Go(func() { c.compare(order, finalAnswer(url, order)) })
+			all.Go(func() { c.storeAnswer(order, awaitAnswer(url, order)) })
 		}
 	}
 	all.Wait()
 }
 
-// compare ends the program if an order has two answers.
-func (c *clients) compare(order int, answer string) {
+// storeAnswer stores answer, and ends the program if an earlier answer to order was different.
+func (c *clients) storeAnswer(order int, answer string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.sent++
-	if first, ok := c.answers[order]; ok && first != answer {
+	c.requestCount++
+	if first, ok := c.answerByOrder[order]; ok && first != answer {
 		log.Fatalf("this is broken: order %d has the answers %q and %q", order, first, answer)
 	}
-	c.answers[order] = answer
+	c.answerByOrder[order] = answer
 }
 
-// finalAnswer sends an order again as long as it is running somewhere. Every sixth order is too large.
-func finalAnswer(url string, order int) string {
+// awaitAnswer sends order to url, repeats the request while the answer is 409 or 503, and returns the final answer. The amount of
+// every sixth order is too large.
+func awaitAnswer(url string, order int) string {
 	amount := order + 1
 	if order%6 == 0 {
 		amount += 100
 	}
-	for giveUp := time.Now().Add(time.Minute); time.Now().Before(giveUp); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		req, err := http.NewRequest(http.MethodPost, url, strings.NewReader(fmt.Sprint(amount)))
 		demo.Check(err)
 		req.SetBasicAuth("alice", "secret")
@@ -108,22 +109,22 @@ func finalAnswer(url string, order int) string {
 	return ""
 }
 
-// verdict compares the answers with the table of payments.
-func (c *clients) verdict(ctx context.Context, pool *pgxpool.Pool) string {
+// checkPayments compares the answers with the table of payments, and returns the last line of the program.
+func (c *clients) checkPayments(ctx context.Context, pool *pgxpool.Pool) string {
 	refusals := 0
-	for order, answer := range c.answers {
-		var paid int
+	for order, answer := range c.answerByOrder {
+		var paymentCount int
 		count := pool.QueryRow(ctx, "SELECT count(*) FROM payments WHERE key = $1", fmt.Sprint("order-", order))
-		demo.Check(count.Scan(&paid))
+		demo.Check(count.Scan(&paymentCount))
 		want := 1
 		if strings.HasPrefix(answer, "422") {
 			refusals++
 			want = 0
 		}
-		if paid != want {
-			log.Fatalf("this is broken: order %d with the answer %q was paid %d times", order, answer, paid)
+		if paymentCount != want {
+			log.Fatalf("this is broken: order %d with the answer %q was paid %d times", order, answer, paymentCount)
 		}
 	}
 	return fmt.Sprintf("%d orders, each sent %d times: %d payments, %d refusals, one answer for each order",
-		len(c.answers), c.sent/len(c.answers), len(c.answers)-refusals, refusals)
+		len(c.answerByOrder), c.requestCount/len(c.answerByOrder), len(c.answerByOrder)-refusals, refusals)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// newVersion makes the same payments, with the middleware.
+// newVersion is the service with the middleware. It makes the same payments as the old version.
 func newVersion(pool *pgxpool.Pool) http.Handler {
 	store := pgxstore.New(pool, pgxstore.Options{})
 	idem, err := idempotency.New(store, demo.User, idempotency.Options{Required: true})
@@ -32,7 +32,7 @@ func createPayment(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	paid, err := changeover.DoTx(r, "pay", func(tx pgx.Tx) (changeover.Answer, error) {
-		return pay(r.Context(), tx, r.Header.Get("Idempotency-Key"), string(amount))
+		return makePayment(r.Context(), tx, r.Header.Get("Idempotency-Key"), string(amount))
 	})
 	switch {
 	case errors.Is(err, changeover.ErrRunning):
@@ -41,12 +41,12 @@ func createPayment(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored
 	default:
-		answer(w, paid)
+		writeAnswer(w, paid)
 	}
 }
 
-// pay makes a payment. It is what both versions have in common. The caller rolls back if the status is 400 or more.
-func pay(ctx context.Context, tx pgx.Tx, key, text string) (changeover.Answer, error) {
+// makePayment makes a payment, for both versions. If the status of the answer is 400 or more, the caller rolls tx back.
+func makePayment(ctx context.Context, tx pgx.Tx, key, text string) (changeover.Answer, error) {
 	amount, err := strconv.Atoi(text)
 	if err != nil {
 		return changeover.Answer{Status: http.StatusBadRequest, Body: `{"error":"no amount"}`}, nil

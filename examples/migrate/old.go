@@ -20,8 +20,8 @@ CREATE TABLE idempotency_keys (
 	response_status int, response_body text -- null while the request runs
 )`
 
-// oldVersion is a service that keeps idempotency keys as many do. If it dies between two statements, the row stays
-// locked, and nobody can tell whether the payment was made. It does not notice that a key comes back with another body.
+// oldVersion is a service with a table of idempotency keys, as many services have. If the process dies between two statements, the
+// row stays locked, and does not show whether the payment was made. The service also accepts a key with a different body.
 type oldVersion struct{ pool *pgxpool.Pool }
 
 func (s *oldVersion) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -32,7 +32,7 @@ func (s *oldVersion) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	tag, err := s.pool.Exec(ctx, claim, user, key)
 	demo.Check(err)
 	if tag.RowsAffected() == 0 {
-		s.answerAgain(w, r, user, key)
+		s.replayAnswer(w, r, user, key)
 		return
 	}
 	amount, err := io.ReadAll(r.Body)
@@ -40,7 +40,7 @@ func (s *oldVersion) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	var paid changeover.Answer
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		paid, err = pay(ctx, tx, key, string(amount))
+		paid, err = makePayment(ctx, tx, key, string(amount))
 		if err == nil && paid.Status >= http.StatusBadRequest {
 			return errRefused // rolls back
 		}
@@ -52,12 +52,12 @@ func (s *oldVersion) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	const complete = "UPDATE idempotency_keys SET response_status = $3, response_body = $4 WHERE user_id = $1 AND key = $2"
 	_, err = s.pool.Exec(ctx, complete, user, key, paid.Status, paid.Body)
 	demo.Check(err)
-	answer(w, paid)
+	writeAnswer(w, paid)
 }
 
 var errRefused = errors.New("refused")
 
-func (s *oldVersion) answerAgain(w http.ResponseWriter, r *http.Request, user, key string) {
+func (s *oldVersion) replayAnswer(w http.ResponseWriter, r *http.Request, user, key string) {
 	const read = "SELECT response_status, response_body FROM idempotency_keys WHERE user_id = $1 AND key = $2"
 	var status *int
 	var body *string
@@ -66,10 +66,10 @@ func (s *oldVersion) answerAgain(w http.ResponseWriter, r *http.Request, user, k
 		http.Error(w, "a request with this key is running", http.StatusConflict)
 		return
 	}
-	answer(w, changeover.Answer{Status: *status, Body: *body})
+	writeAnswer(w, changeover.Answer{Status: *status, Body: *body})
 }
 
-func answer(w http.ResponseWriter, answer changeover.Answer) {
+func writeAnswer(w http.ResponseWriter, answer changeover.Answer) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(answer.Status)
 	_, _ = io.WriteString(w, answer.Body)

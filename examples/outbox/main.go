@@ -1,7 +1,7 @@
-// Outbox is a service that sends a mail for each order. The handler writes order and mail as rows, in one step. A worker
-// sends the mail afterwards, and deletes its row. The database is the PostgreSQL at DATABASE_URL or else a private one. The
-// service, which has the worker, is killed at each point of an order, and then at random, and the clients try again. It
-// ends with the line
+// Outbox is a service that sends a mail for each order. The handler writes the order and the mail as rows, in one step. Later, a
+// worker sends the mail and deletes its row. The database is the PostgreSQL at DATABASE_URL, or else a private server. The program
+// kills the service, which includes the worker, at each point of an order, and then at random, while clients send retries. It ends
+// with the line
 //
 //	82 orders, 13 deaths: 82 rows, 82 mails, 82 answers replayed
 package main
@@ -30,7 +30,7 @@ func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	if process.IsService() {
-		serve(ctx)
+		runService(ctx)
 		return
 	}
 	pool, drop := database.Create(ctx)
@@ -49,8 +49,8 @@ func main() {
 	defer sent.Stop()
 	replayed := sent.Replayed(ctx)
 	var rows int
-	for left := -1; left != 0; time.Sleep(time.Millisecond) { // until the worker has sent all mails
-		demo.Check(pool.QueryRow(ctx, "SELECT (SELECT count(*) FROM outbox), (SELECT count(*) FROM orders)").Scan(&left, &rows))
+	for unsentMails := -1; unsentMails != 0; time.Sleep(time.Millisecond) { // until the worker has sent all mails
+		demo.Check(pool.QueryRow(ctx, "SELECT (SELECT count(*) FROM outbox), (SELECT count(*) FROM orders)").Scan(&unsentMails, &rows))
 	}
 	verdict := fmt.Sprintf("%v: %d rows, %d mails, %d answers replayed", sent, rows, mails.Acts(), replayed)
 	fmt.Println(verdict)
@@ -59,16 +59,16 @@ func main() {
 	}
 }
 
-func serve(ctx context.Context) {
+func runService(ctx context.Context) {
 	pool := database.Connect(ctx)
-	go work(ctx, pool)
+	go sendMails(ctx, pool)
 	idem, err := idempotency.New(pgxstore.New(pool, pgxstore.Options{}), idempotency.SingleUser,
 		process.WithShortLease(idempotency.Options{Required: true}))
 	demo.Check(err)
-	process.Serve(idem.Handler(http.HandlerFunc(order)))
+	process.Serve(idem.Handler(http.HandlerFunc(placeOrder)))
 }
 
-func order(w http.ResponseWriter, r *http.Request) {
+func placeOrder(w http.ResponseWriter, r *http.Request) {
 	process.HaltAt("claimed")
 	pieces, err := demo.Pieces(r)
 	if err != nil {
@@ -78,7 +78,7 @@ func order(w http.ResponseWriter, r *http.Request) {
 	ctx := r.Context()
 	id, err := pgxstore.DoTx(ctx, "order", func(tx pgx.Tx) (int64, error) { return insertOrder(ctx, tx, pieces) })
 	if err != nil {
-		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored: a retry finds the rows, or writes them
+		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored, so a retry finds the rows or writes them
 		return
 	}
 	process.HaltAt("committed")
@@ -86,7 +86,7 @@ func order(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, "order ", id)
 }
 
-// insertOrder writes an order and its mail.
+// insertOrder inserts an order and its mail.
 func insertOrder(ctx context.Context, tx pgx.Tx, pieces int) (id int64, err error) {
 	if err := tx.QueryRow(ctx, "INSERT INTO orders (pieces) VALUES ($1) RETURNING id", pieces).Scan(&id); err != nil {
 		return 0, err
@@ -96,20 +96,21 @@ func insertOrder(ctx context.Context, tx pgx.Tx, pieces int) (id int64, err erro
 	return id, err
 }
 
-// work sends mails for as long as the process lives.
-func work(ctx context.Context, pool *pgxpool.Pool) {
+// sendMails is the worker. It sends mails until the process ends.
+func sendMails(ctx context.Context, pool *pgxpool.Pool) {
 	for {
-		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return send(ctx, tx) })
+		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return sendMail(ctx, tx) })
 		if errors.Is(err, pgx.ErrNoRows) {
 			time.Sleep(5 * time.Millisecond)
 		} else if err != nil {
-			log.Print(err) // the row is still there: the next turn sends the mail
+			log.Print(err) // the row still exists, so the next turn sends the mail
 		}
 	}
 }
 
-// send sends one mail. If the process dies before the row is deleted, the mail is sent again, with the same key.
-func send(ctx context.Context, tx pgx.Tx) error {
+// sendMail sends one mail. If the process dies before the deletion of the row is committed, a later call sends the mail again, with
+// the same key.
+func sendMail(ctx context.Context, tx pgx.Tx) error {
 	var id string
 	var order int64
 	err := tx.QueryRow(ctx, "SELECT id::text, order_id FROM outbox LIMIT 1 FOR UPDATE SKIP LOCKED").Scan(&id, &order)

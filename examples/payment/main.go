@@ -1,8 +1,8 @@
-// Payment is a service whose handler charges a card at a payment provider, and then writes a row: service.go has all of it.
-// Charge and row are steps. The provider gets the same key from all attempts, and the row is committed together with its
-// result. The database is the PostgreSQL at DATABASE_URL or else a private one. The service is killed at each point of an
-// order, and then at random, and the clients try again: the next attempt goes on where the one before has stopped. It
-// ends with the line
+// Payment is a service whose handler charges a card at a payment provider, and then writes a row: service.go is the whole service.
+// The charge and the row are steps. All attempts at an order give the provider the same key, and the row is committed together
+// with the result of its step. The database is the PostgreSQL at DATABASE_URL, or else a private server. The program kills the
+// service at each point of an order, and then at random, while clients send retries. Each attempt continues where the previous
+// attempt has stopped. The program ends with the line
 //
 //	81 orders, 13 deaths: 81 charges, 81 rows with 81 charges, 81 answers replayed
 package main
@@ -27,14 +27,15 @@ import (
 	"github.com/idempotency-go/idempotency/step"
 )
 
-// createPayments makes the table of the service. It has no unique constraint, which would hide what the store does.
+// createPayments creates the table of the service. The table has no unique constraint, because a constraint would hide duplicate
+// rows if the store failed.
 const createPayments = "CREATE TABLE payments (id bigint GENERATED ALWAYS AS IDENTITY, pieces int, charge text)"
 
 func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	if process.IsService() {
-		serve(ctx)
+		runService(ctx)
 		return
 	}
 	pool, drop := database.Create(ctx)
@@ -62,9 +63,10 @@ func main() {
 	}
 }
 
-// serve runs the service until this process is killed. The service halts where a step begins or ends, and in a transaction.
-func serve(ctx context.Context) {
-	slog.SetLogLoggerLevel(slog.LevelWarn) // its log has a line for each request
+// runService runs the service until this process is killed. The service halts at the beginning and the end of steps, and inside
+// the transaction.
+func runService(ctx context.Context) {
+	slog.SetLogLoggerLevel(slog.LevelWarn) // hides the line for each request
 	demo.Check(os.Setenv("DEVELOPMENT", "a private server has no fsync"))
 	config := database.Config()
 	config.ConnConfig.Tracer = haltAfterInsert{}
@@ -76,7 +78,7 @@ func serve(ctx context.Context) {
 	demo.Check(s.run(ctx, process.Listen()))
 }
 
-// haltAfterInsert is a tracer of the database.
+// haltAfterInsert is a query tracer that halts the service between the INSERT and the commit.
 type haltAfterInsert struct{}
 
 type insertKey struct{}
@@ -91,7 +93,7 @@ func (haltAfterInsert) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.Tra
 	}
 }
 
-// haltAtStep prints what becomes of a step.
+// haltAtStep is a tracer of steps. It prints the outcome of each step, and halts the service before and after a step.
 func haltAtStep(ctx context.Context, name string) (context.Context, func(found bool, err error)) {
 	if name == "charge" {
 		process.HaltAt("claimed")

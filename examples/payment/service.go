@@ -50,8 +50,8 @@ func logOutcome(ctx context.Context, e idempotency.Event) {
 		"attempt", e.Attempt, "status", e.Status, "took", e.Total, "error", e.Err)
 }
 
-// user returns the ID that your authentication has found.
-func user(r *http.Request) (string, error) { return demo.User(r) }
+// identifyUser returns the user ID from your authentication.
+func identifyUser(r *http.Request) (string, error) { return demo.User(r) }
 
 type service struct {
 	store  *pgxstore.Store
@@ -64,7 +64,7 @@ func newService(ctx context.Context, pool *pgxpool.Pool, opts idempotency.Option
 	if err != nil {
 		return nil, err
 	}
-	idem, err := idempotency.New(store, user, opts)
+	idem, err := idempotency.New(store, identifyUser, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -79,12 +79,12 @@ func newService(ctx context.Context, pool *pgxpool.Pool, opts idempotency.Option
 
 func (s *service) routes() map[string]http.Handler {
 	return map[string]http.Handler{
-		"POST /orders": s.idem.Handler(http.HandlerFunc(order)),
+		"POST /orders": s.idem.Handler(http.HandlerFunc(placeOrder)),
 	}
 }
 
-// order charges the card, and then writes the row.
-func order(w http.ResponseWriter, r *http.Request) {
+// placeOrder charges the card, and then writes the row.
+func placeOrder(w http.ResponseWriter, r *http.Request) {
 	pieces, err := demo.Pieces(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest) // refuse before the charge
@@ -112,7 +112,7 @@ func order(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "payment %d, paid by charge %s", id, charge)
 }
 
-// run serves until ctx ends, and answers what is under way.
+// run serves until ctx ends, and answers all running requests.
 func (s *service) run(ctx context.Context, listener net.Listener) error {
 	ctx, stop := context.WithCancel(ctx)
 	var janitor sync.WaitGroup

@@ -21,7 +21,7 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// newTestPool connects to a server of the test, which is for development: it runs without fsync.
+// newTestPool connects to the server of the test. DEVELOPMENT is set, because this server runs without fsync.
 func newTestPool(t *testing.T) *pgxpool.Pool {
 	config, err := pgxpool.ParseConfig(servertest.Postgres(t).URL())
 	require.NoError(t, err)
@@ -48,18 +48,18 @@ func TestRoutesAreGuarded(t *testing.T) {
 	idempotencytest.Guarded(t, s.server.Handler, idempotencytest.GuardedOptions{}, requests...)
 }
 
-// Two requests with a key make one charge and one row, and a line of the log each. A service that is told to stop answers the
-// request that is under way.
+// A service that is told to stop still answers the running request. The next process of the service replays the answer, so both
+// requests make one charge. Each request writes a line to the log.
 func TestServiceStopsInOrder(t *testing.T) {
 	bank, stopBank := provider.Start()
 	defer stopBank()
 	pool := newTestPool(t)
 	s, err := newService(t.Context(), pool, options)
 	require.NoError(t, err)
-	var written bytes.Buffer
-	before := slog.Default()
-	defer slog.SetDefault(before)
-	slog.SetDefault(slog.New(slog.NewTextHandler(&written, nil)))
+	var log bytes.Buffer
+	oldDefault := slog.Default()
+	defer slog.SetDefault(oldDefault)
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
 	listener := demo.Listen()
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
@@ -78,20 +78,21 @@ func TestServiceStopsInOrder(t *testing.T) {
 		return resp.StatusCode, string(text)
 	}
 
-	come, release := bank.Hold()
+	arrived, release := bank.Hold()
 	go func() {
-		<-come
+		<-arrived
 		stop()
-		assert.Eventually(t, func() bool { return !demo.IsListening(address) }, time.Minute, time.Millisecond) // it has begun to stop
+		// release the provider when the service has begun to stop
+		assert.Eventually(t, func() bool { return !demo.IsListening(address) }, time.Minute, time.Millisecond)
 		release()
 	}()
 	status, body := send()
 	require.Equal(t, http.StatusCreated, status)
 	require.Equal(t, "payment 1, paid by charge 1", body)
 	require.NoError(t, <-ended)
-	require.Regexp(t, `outcome=executed endpoint="POST /orders" operation=\S+ attempt=1 status=201 took=\S+ error=<nil>`, written.String())
+	require.Regexp(t, `outcome=executed endpoint="POST /orders" operation=\S+ attempt=1 status=201 took=\S+ error=<nil>`, log.String())
 
-	s, err = newService(t.Context(), pool, options) // the next one has the answer
+	s, err = newService(t.Context(), pool, options) // the next process finds the answer in the store
 	require.NoError(t, err)
 	listener = demo.Listen()
 	address = "http://" + listener.Addr().String() + "/orders"
@@ -102,11 +103,11 @@ func TestServiceStopsInOrder(t *testing.T) {
 	require.Equal(t, "payment 1, paid by charge 1", body)
 	stop()
 	require.NoError(t, <-ended)
-	require.Contains(t, written.String(), "outcome=replayed")
+	require.Contains(t, log.String(), "outcome=replayed")
 	require.Equal(t, 1, bank.Calls())
 }
 
-// Outside of development, a server that may forget what it has acknowledged is refused.
+// Outside of development, the service refuses a server that may lose acknowledged commits.
 func TestServiceChecksItsServer(t *testing.T) {
 	pool := newTestPool(t)
 	t.Setenv("DEVELOPMENT", "")

@@ -1,6 +1,6 @@
-// Proxy guards a service that is not written in Go and knows nothing of keys: a script in Perl that charges a card for
-// each request. It builds and runs idempotency-proxy in front of it, with its records in a file. The proxy is killed
-// while Alice's card is being charged, and started again. It ends with the line
+// Proxy guards a service that is not written in Go and ignores idempotency keys: a Perl script that charges a card for each
+// request. The program builds idempotency-proxy, and runs the proxy in front of the script, with the records in a file. The
+// program kills the proxy while Alice's card is being charged, starts the proxy again, and ends with the line
 //
 //	51 requests of Alice's, 1 charge, 50 identical answers
 package main
@@ -28,12 +28,12 @@ import (
 var script []byte
 
 func main() {
-	ctx, cancel := context.WithCancel(context.Background()) // which ends the other programs
+	ctx, cancel := context.WithCancel(context.Background()) // cancel ends the child processes
 	dir, err := os.MkdirTemp("", "proxy")
 	demo.Check(err)
-	verdict, err := story(ctx, dir)
+	verdict, err := runScenario(ctx, dir)
 	cancel()
-	ended.Wait()
+	childProcesses.Wait()
 	_ = os.RemoveAll(dir)
 	demo.Check(err)
 	fmt.Println(verdict)
@@ -42,30 +42,30 @@ func main() {
 	}
 }
 
-// ended waits for the other programs.
-var ended sync.WaitGroup
+// childProcesses waits for the script and the proxy.
+var childProcesses sync.WaitGroup
 
-// launch starts another program, and returns a channel that is closed when it has ended.
-func launch(cmd *exec.Cmd) (<-chan struct{}, error) {
+// startProcess starts cmd, and returns a channel that is closed when the process has ended.
+func startProcess(cmd *exec.Cmd) (<-chan struct{}, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
 	done := make(chan struct{})
-	ended.Go(func() {
+	childProcesses.Go(func() {
 		_ = cmd.Wait()
 		close(done)
 	})
 	return done, nil
 }
 
-// story tells what happens, and returns how it ends.
-func story(ctx context.Context, dir string) (string, error) {
+// runScenario sends the requests, prints the answers, and returns the last line.
+func runScenario(ctx context.Context, dir string) (string, error) {
 	ledger := filepath.Join(dir, "ledger")
 	bank, err := startService(ctx, dir, ledger)
 	if err != nil {
 		return "", err
 	}
-	program, err := build(ctx, dir)
+	program, err := buildProxy(ctx, dir)
 	if err != nil {
 		return "", err
 	}
@@ -73,38 +73,38 @@ func story(ctx context.Context, dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	proxy := func() (kill func(), err error) {
-		return start(ctx, addr, program,
+	startProxy := func() (kill func(), err error) {
+		return startListener(ctx, addr, program,
 			"-listen", addr,
 			"-upstream", "http://127.0.0.1:"+bank.port,
 			"-store", "sqlite:"+filepath.Join(dir, "records.db"),
-			"-user-header", "X-User", // set by what authenticates; here by the clients themselves
-			"-abandoned", "re-execute", // the service knows an operation that it is sent again
+			"-user-header", "X-User", // your authentication sets this field; in this example, the clients set it
+			"-abandoned", "re-execute", // the service recognizes repeated operations
 			"-lease", "3s", "-wait", "30s")
 	}
 
-	kill, err := proxy()
+	kill, err := startProxy()
 	if err != nil {
 		return "", err
 	}
 	fmt.Println("alice  orders a payment of 4200")
-	go func() { _, _ = pay(addr, "alice", 4200) }() // gets no answer
+	go func() { _, _ = sendPayment(addr, "alice", 4200) }() // the answer is lost
 	if err := bank.awaitCharge(); err != nil {
 		return "", err
 	}
 	fmt.Println("       the proxy is killed while her card is being charged, and started again")
 	kill()
-	if _, err := proxy(); err != nil {
+	if _, err := startProxy(); err != nil {
 		return "", err
 	}
 	fmt.Println("alice  tries again, 50 times at once")
-	identical := retry(addr, 50)
-	reused, err := pay(addr, "alice", 9900)
+	identical := retryPayment(addr, 50)
+	reused, err := sendPayment(addr, "alice", 9900)
 	if err != nil {
 		return "", err
 	}
 	fmt.Println("alice  orders a payment of 9900 with the same key:", reused.status)
-	bobs, err := pay(addr, "bob", 4200)
+	bobs, err := sendPayment(addr, "bob", 4200)
 	if err != nil {
 		return "", err
 	}
@@ -117,10 +117,10 @@ func story(ctx context.Context, dir string) (string, error) {
 		strings.Count(string(charges), " alice "), identical), err
 }
 
-// service is the script.
+// service is the process of the script.
 type service struct {
-	port   string
-	output *bufio.Scanner
+	port        string
+	outputLines *bufio.Scanner
 }
 
 func startService(ctx context.Context, dir, ledger string) (*service, error) {
@@ -134,28 +134,29 @@ func startService(ctx context.Context, dir, ledger string) (*service, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := launch(cmd); err != nil {
+	if _, err := startProcess(cmd); err != nil {
 		return nil, err
 	}
-	s := &service{output: bufio.NewScanner(output)}
-	s.port, err = s.line()
+	s := &service{outputLines: bufio.NewScanner(output)}
+	s.port, err = s.readLine()
 	return s, err
 }
 
+// awaitCharge waits until the script begins a charge.
 func (s *service) awaitCharge() error {
-	_, err := s.line()
+	_, err := s.readLine()
 	return err
 }
 
-func (s *service) line() (string, error) {
-	if !s.output.Scan() {
+func (s *service) readLine() (string, error) {
+	if !s.outputLines.Scan() {
 		return "", fmt.Errorf("the service has ended: this is broken")
 	}
-	return s.output.Text(), nil
+	return s.outputLines.Text(), nil
 }
 
-// build builds the proxy, wherever in the repository this program was started.
-func build(ctx context.Context, dir string) (program string, err error) {
+// buildProxy builds the proxy in dir. The working directory may be any directory of the repository.
+func buildProxy(ctx context.Context, dir string) (program string, err error) {
 	program = filepath.Join(dir, "idempotency-proxy")
 	const source = "github.com/idempotency-go/idempotency/cmd/idempotency-proxy"
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", program, source)
@@ -171,10 +172,10 @@ func freeAddress() (string, error) {
 	return listener.Addr().String(), listener.Close()
 }
 
-// start starts a program, and returns when it listens.
-func start(ctx context.Context, addr, program string, args ...string) (kill func(), err error) {
+// startListener starts program, and returns when the process listens at addr.
+func startListener(ctx context.Context, addr, program string, args ...string) (kill func(), err error) {
 	cmd := exec.CommandContext(ctx, program, args...)
-	done, err := launch(cmd)
+	done, err := startProcess(cmd)
 	if err != nil {
 		return nil, err
 	}
@@ -191,12 +192,13 @@ func start(ctx context.Context, addr, program string, args ...string) (kill func
 	return nil, fmt.Errorf("the proxy does not listen: this is broken")
 }
 
-// retry orders Alice's payment so many times at once, and returns how many answers are those of a charge, and the same.
-func retry(addr string, times int) (identical int) {
+// retryPayment repeats Alice's payment, with all requests at once. It returns the number of answers that have status 201 and are
+// equal to the first answer.
+func retryPayment(addr string, times int) (identical int) {
 	answers := make([]answer, times)
 	var all sync.WaitGroup
 	for i := range answers {
-		all.Go(func() { answers[i], _ = pay(addr, "alice", 4200) })
+		all.Go(func() { answers[i], _ = sendPayment(addr, "alice", 4200) })
 	}
 	all.Wait()
 	for _, a := range answers {
@@ -207,11 +209,11 @@ func retry(addr string, times int) (identical int) {
 	return identical
 }
 
-// answer is what a client makes of a response.
+// answer is the part of a response that retries must share.
 type answer struct{ status, location, body string }
 
-// pay orders a payment. All orders have the same key.
-func pay(addr, user string, amount int) (answer, error) {
+// sendPayment orders a payment. All orders have the same key.
+func sendPayment(addr, user string, amount int) (answer, error) {
 	body := strings.NewReader(fmt.Sprintf(`{"amount":%d}`, amount))
 	r, err := http.NewRequest(http.MethodPost, "http://"+addr+"/payments", body)
 	if err != nil {

@@ -1,18 +1,18 @@
 #!/usr/bin/perl
-# A payment service that knows nothing of idempotency keys: it charges a card for each request that it gets. It needs
-# nothing but perl itself.
+# A payment service that ignores idempotency keys: the service charges a card for each request. It needs only perl.
 #
 #	service.pl PORT LEDGER [remember]
 #
-# Each charge is a line of the file LEDGER: the operation, the user, the amount. With "remember", it looks there for the
-# operation that the proxy names, and does not charge for it again. It prints the port on which it listens.
+# Each charge is a line of the file LEDGER: the operation, the user, the amount. With "remember", the service looks for the
+# operation of the request (the field Idempotency-Operation, which the proxy sets) in LEDGER, and does not charge an operation
+# twice. At the start, the service prints the port on which it listens.
 use strict;
 use warnings;
 use IO::Socket::INET;
 
 my ($port, $ledger, $remember) = @ARGV;
 $| = 1;
-$SIG{PIPE} = 'IGNORE';    # a client that has left
+$SIG{PIPE} = 'IGNORE';    # ignored, because a client may have left
 
 my $listener = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $port, Listen => 128, ReuseAddr => 1)
 	or die "service.pl: cannot listen: $@\n";
@@ -24,7 +24,7 @@ while (my $client = $listener->accept) {
 	close $client;
 }
 
-# receive reads a request: the fields of its header by their names in small letters, and its body.
+# receive reads a request, and returns the header fields by their lower-case names, and the body.
 sub receive {
 	my ($client) = @_;
 	local $/ = "\r\n";
@@ -37,7 +37,7 @@ sub receive {
 	return \%header, $body;
 }
 
-# answer charges a card, and tells of it.
+# answer charges a card, and returns the response.
 sub answer {
 	my ($header, $body) = @_;
 	my ($amount) = $body =~ /"amount":(\d+)/ or return respond('400 Bad Request', '', '{"error":"no amount"}');
@@ -50,14 +50,14 @@ sub answer {
 sub charge {
 	my ($operation, $user, $amount) = @_;
 	print "charging\n";
-	select undef, undef, undef, 0.3;    # card networks take their time
+	select undef, undef, undef, 0.3;    # card networks are slow
 	open my $file, '>>', $ledger or die "service.pl: $ledger: $!\n";
 	print $file "$operation $user $amount\n";
 	close $file or die "service.pl: $ledger: $!\n";
 	return int rand 1e9;
 }
 
-# charge_of returns an ID for a charge that the ledger has.
+# charge_of returns an ID for the charge of an operation in the ledger, or nothing if the ledger lacks the operation.
 sub charge_of {
 	my ($operation) = @_;
 	open my $file, '<', $ledger or return;

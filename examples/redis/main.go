@@ -1,5 +1,5 @@
-// Redis is a whole service with its records in Redis: service.go has all of it. Its client is the program itself, which
-// starts a private Redis, kills it after the first answer, and starts it again. It ends with the line
+// Redis is a service with its records in Redis: service.go is the whole service. The program is also the client. It starts a
+// private Redis, kills Redis after the first answer, and starts Redis again. The program ends with the line
 //
 //	201 paid by charge 1, 201 paid by charge 1 replayed, without a key 400; charges: 1
 package main
@@ -31,7 +31,7 @@ func main() {
 	bank, stopBank := provider.Start()
 	defer stopBank()
 
-	client, err := newClient(urlOf(server))
+	client, err := newClient(redisURL(server))
 	demo.Check(err)
 	s, err := newService(ctx, client)
 	demo.Check(err)
@@ -40,11 +40,11 @@ func main() {
 	go func() { ended <- s.run(ctx, listener) }()
 	url := "http://" + listener.Addr().String() + "/payments"
 
-	first := send(url, "order-1")
+	first := sendPayment(url, "order-1")
 	server.Crash()
 	demo.Check(server.Restart())
-	retry := send(url, "order-1")
-	withoutKey, _, _ := strings.Cut(send(url, ""), " ")
+	retry := sendPayment(url, "order-1")
+	withoutKey, _, _ := strings.Cut(sendPayment(url, ""), " ")
 	stop()
 	demo.Check(<-ended)
 	demo.Check(client.Close())
@@ -56,12 +56,12 @@ func main() {
 	}
 }
 
-func urlOf(server *servertest.Server) string {
+func redisURL(server *servertest.Server) string {
 	return "redis://:" + servertest.RedisPassword() + "@" + server.Addr()
 }
 
-// send sends a payment, and returns status and body of the answer.
-func send(url, key string) string {
+// sendPayment sends a payment, and returns the status and the body of the answer.
+func sendPayment(url, key string) string {
 	r, err := http.NewRequest(http.MethodPost, url, strings.NewReader("amount=4200"))
 	demo.Check(err)
 	r.SetBasicAuth("alice", "secret")

@@ -24,9 +24,9 @@ func newClient(url string) (*redis.Client, error) {
 	}
 	opts.PoolSize = 50 // times the number of instances, this must stay below maxclients of the server
 	opts.DialTimeout = time.Second
-	opts.ReadTimeout = time.Second // leaves time for another try within StoreTimeout, which is 5 seconds
+	opts.ReadTimeout = time.Second // leaves time for a second try within StoreTimeout, 5 seconds
 	opts.WriteTimeout = time.Second
-	opts.ContextTimeoutEnabled = true // every call ends by its deadline
+	opts.ContextTimeoutEnabled = true // every call ends at its deadline
 	opts.DisableIdentity = true       // the user of the service has no right to CLIENT SETINFO
 	return redis.NewClient(opts), nil
 }
@@ -52,8 +52,8 @@ func logOutcome(ctx context.Context, e idempotency.Event) {
 		"attempt", e.Attempt, "status", e.Status, "took", e.Total, "error", e.Err)
 }
 
-// user returns the ID that your authentication has found. Each user has keys of their own.
-func user(r *http.Request) (string, error) { return demo.User(r) }
+// identifyUser returns the user ID from your authentication. Users never share keys.
+func identifyUser(r *http.Request) (string, error) { return demo.User(r) }
 
 type service struct {
 	idem   *idempotency.Middleware
@@ -65,29 +65,29 @@ func newService(ctx context.Context, client redis.UniversalClient) (*service, er
 	if err != nil {
 		return nil, err
 	}
-	idem, err := idempotency.New(store, user, options)
+	idem, err := idempotency.New(store, identifyUser, options)
 	if err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()
-	mux.Handle("POST /payments", idem.Handler(http.HandlerFunc(pay)))
+	mux.Handle("POST /payments", idem.Handler(http.HandlerFunc(chargeCard)))
 	server := &http.Server{Handler: demo.Authenticate(mux), ReadTimeout: 10 * time.Second}
 	return &service{idem, server}, nil
 }
 
-// pay charges a card. All attempts at an operation give the provider the same key.
-func pay(w http.ResponseWriter, r *http.Request) {
+// chargeCard charges a card. All attempts at an operation give the provider the same key.
+func chargeCard(w http.ResponseWriter, r *http.Request) {
 	op, _ := idempotency.FromContext(r.Context())
 	charge, err := provider.Call(r.Context(), provider.Request{Key: op.DownstreamKey("charge")})
 	if err != nil {
-		http.Error(w, "try again", http.StatusBadGateway) // not stored: a retry runs pay again
+		http.Error(w, "try again", http.StatusBadGateway) // not stored: a retry charges again
 		return
 	}
 	w.WriteHeader(http.StatusCreated)
 	fmt.Fprintf(w, "paid by charge %s", charge)
 }
 
-// run serves until ctx ends, answers the requests that are under way, and stops. The caller closes the client afterwards.
+// run serves until ctx ends, answers all running requests, and stops. Afterwards, the caller closes the client.
 func (s *service) run(ctx context.Context, listener net.Listener) error {
 	failed := make(chan error, 1)
 	go func() { failed <- s.server.Serve(listener) }()
@@ -98,5 +98,5 @@ func (s *service) run(ctx context.Context, listener net.Listener) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
-	return errors.Join(s.server.Shutdown(ctx), s.idem.Shutdown(ctx)) // for handlers, and for answers that are not stored yet
+	return errors.Join(s.server.Shutdown(ctx), s.idem.Shutdown(ctx)) // wait for handlers, and for answers not stored yet
 }

@@ -18,54 +18,55 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// A service that is told to stop answers the request that is under way. The next process has the answer. Each request has
-// a line in the log.
+// A service that is told to stop still answers the running request. The next process of the service replays the answer. Each
+// request writes a line to the log.
 func TestServiceStopsInOrder(t *testing.T) {
 	server := servertest.Redis(t, "--appendonly", "yes", "--appendfsync", "everysec")
 	bank, stopBank := provider.Start()
 	defer stopBank()
-	var written bytes.Buffer
-	before := slog.Default()
-	defer slog.SetDefault(before)
-	slog.SetDefault(slog.New(slog.NewTextHandler(&written, nil)))
+	var log bytes.Buffer
+	oldDefault := slog.Default()
+	defer slog.SetDefault(oldDefault)
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
 
-	come, release := bank.Hold()
-	url, stop, ended := start(t, server)
+	arrived, release := bank.Hold()
+	url, stop, ended := startService(t, server)
 	go func() {
-		<-come
+		<-arrived
 		stop()
-		assert.Eventually(t, func() bool { return !demo.IsListening(url) }, time.Minute, time.Millisecond) // it has begun to stop
+		// release the provider when the service has begun to stop
+		assert.Eventually(t, func() bool { return !demo.IsListening(url) }, time.Minute, time.Millisecond)
 		release()
 	}()
-	require.Equal(t, "201 paid by charge 1", send(url, "order-1"))
+	require.Equal(t, "201 paid by charge 1", sendPayment(url, "order-1"))
 	require.NoError(t, <-ended)
-	require.Regexp(t, `level=WARN .*appendfsync is everysec`, written.String())
+	require.Regexp(t, `level=WARN .*appendfsync is everysec`, log.String())
 	require.Regexp(t, `outcome=executed endpoint="POST /payments" operation=\S+ attempt=1 status=201 took=\S+ error=<nil>`,
-		written.String())
+		log.String())
 
-	url, stop, ended = start(t, server)
-	require.Equal(t, "201 paid by charge 1 replayed", send(url, "order-1"))
+	url, stop, ended = startService(t, server)
+	require.Equal(t, "201 paid by charge 1 replayed", sendPayment(url, "order-1"))
 	stop()
 	require.NoError(t, <-ended)
-	require.Contains(t, written.String(), "outcome=replayed")
+	require.Contains(t, log.String(), "outcome=replayed")
 	require.Equal(t, 1, bank.Calls())
 }
 
-// A charge that fails is not stored: a retry charges.
+// The answer to a failed charge is not stored, so a retry calls the provider again.
 func TestFailedChargeIsTriedAgain(t *testing.T) {
 	server := servertest.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
 	bank, stopBank := provider.Start()
 	defer stopBank()
-	url, stop, ended := start(t, server)
+	url, stop, ended := startService(t, server)
 	bank.LoseAnswer()
-	require.Equal(t, "502 try again\n", send(url, "order-1"))
-	require.Equal(t, "201 paid by charge 1", send(url, "order-1"))
+	require.Equal(t, "502 try again\n", sendPayment(url, "order-1"))
+	require.Equal(t, "201 paid by charge 1", sendPayment(url, "order-1"))
 	require.Equal(t, 1, bank.Acts())
 	stop()
 	require.NoError(t, <-ended)
 }
 
-// A server that forgets its records when it restarts is refused, and so are a broken URL and a port that is taken.
+// The service refuses a server that forgets its records at a restart, an invalid URL, and a closed listener.
 func TestServiceRefusesToStart(t *testing.T) {
 	_, err := newClient("localhost:6379")
 	require.ErrorContains(t, err, "invalid URL scheme")
@@ -80,8 +81,8 @@ func TestServiceRefusesToStart(t *testing.T) {
 	require.ErrorIs(t, s.run(t.Context(), listener), net.ErrClosed)
 }
 
-// start starts a process of the service: another Middleware, with another client.
-func start(t *testing.T, server *servertest.Server) (url string, stop context.CancelFunc, ended chan error) {
+// startService starts the service with a new Middleware and a new client, as a new process does.
+func startService(t *testing.T, server *servertest.Server) (url string, stop context.CancelFunc, ended chan error) {
 	t.Helper()
 	s, err := newService(t.Context(), newTestClient(t, server))
 	require.NoError(t, err)
@@ -95,7 +96,7 @@ func start(t *testing.T, server *servertest.Server) (url string, stop context.Ca
 
 func newTestClient(t *testing.T, server *servertest.Server) *redis.Client {
 	t.Helper()
-	client, err := newClient(urlOf(server))
+	client, err := newClient(redisURL(server))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	return client

@@ -1,7 +1,7 @@
-// Refuse is a service whose handler charges a card at a provider that takes no idempotency keys. Its records are in a
-// file. The service is killed at each step of an order, and then at random. It refuses to repeat what was interrupted,
-// so no card is charged twice. Whether such a card was charged, somebody must ask the provider, who has noted the ID of
-// the operation. It needs nothing else to run, and ends with the line
+// Refuse is a service whose handler charges a card at a provider that does not accept idempotency keys. The service refuses to
+// repeat an interrupted order, so no card is charged twice. To find out whether an interrupted order was charged, an operator asks
+// the provider, which has recorded the ID of the operation. The records of the service are in a file. The program kills the
+// service at each step of an order, and then at random. It needs nothing else to run, and ends with the line
 //
 //	84 orders, 11 deaths: 0 charged twice, 0 answered 201 and not charged, 0 with another answer
 package main
@@ -27,7 +27,7 @@ func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	if process.IsService() {
-		serve()
+		runService()
 		return
 	}
 	dir, err := os.MkdirTemp("", "refuse")
@@ -43,73 +43,73 @@ func main() {
 	sent.DieAt(ctx, charged)
 	sent.DieAt(ctx, process.Stored)
 	bank.LoseAnswer()
-	sent.DieAt(ctx) // nobody dies, but the service does not learn of the charge
+	sent.DieAt(ctx) // without a death: the card is charged, but the provider's answer is lost
 	for i, want := range []string{"409, charges: 0", "409, charges: 1", "201, charges: 1", "409, charges: 1"} {
 		key := sent.Keys[i]
-		if is := fmt.Sprintf("%d, charges: %d", sent.Answered[key].Status, bank.ActsFor(reference(key))); is != want {
-			log.Fatalf("this is broken: order %d: %s, not %s", i, is, want)
+		if got := fmt.Sprintf("%d, charges: %d", sent.Answered[key].Status, bank.ActsFor(referenceOf(key))); got != want {
+			log.Fatalf("this is broken: order %d: %s, not %s", i, got, want)
 		}
 	}
 	sent.DieAtRandom(ctx, 8)
 	sent.Replayed(ctx)
-	verdict := sent.String() + look(sent, bank)
+	verdict := sent.String() + countCharges(sent, bank)
 	fmt.Println(verdict)
 	if verdict != "84 orders, 11 deaths: 0 charged twice, 0 answered 201 and not charged, 0 with another answer" {
 		log.Fatal("this is broken")
 	}
 }
 
-// look looks all orders up at the provider.
-func look(sent *orders.Orders, bank *provider.Provider) string {
-	charges := make(map[int]int) // of orders that were interrupted
+// countCharges compares the charges of the provider with the answers to all orders, and returns the second half of the verdict.
+func countCharges(sent *orders.Orders, bank *provider.Provider) string {
+	interrupted := make(map[int]int) // interrupted orders by their number of charges
 	twice, unpaid := 0, 0
 	for _, key := range sent.Keys {
-		n := bank.ActsFor(reference(key))
+		n := bank.ActsFor(referenceOf(key))
 		if n > 1 {
 			twice++
 		}
 		switch sent.Answered[key].Status {
 		case http.StatusConflict:
-			charges[n]++
+			interrupted[n]++
 		case http.StatusCreated:
 			unpaid += 1 - min(n, 1)
 		}
 	}
-	fmt.Printf("outcome unknown: %d orders, %d of them charged\n", charges[0]+charges[1], charges[1])
+	fmt.Printf("outcome unknown: %d orders, %d of them charged\n", interrupted[0]+interrupted[1], interrupted[1])
 	others := len(sent.Keys) - len(sent.With(http.StatusCreated)) - len(sent.With(http.StatusConflict))
 	return fmt.Sprintf(": %d charged twice, %d answered 201 and not charged, %d with another answer", twice, unpaid, others)
 }
 
-// reference is what the provider has noted for the order with a key: the ID of its operation.
-func reference(key string) string {
+// referenceOf returns the ID of the operation of key, which the provider has recorded for the order.
+func referenceOf(key string) string {
 	return idempotency.Key{User: user, Endpoint: "POST /orders", ID: key}.OperationID().String()
 }
 
-// Where the service is killed.
+// Places where the program kills the service.
 const claimed, charged = "the key is claimed", "the card is charged"
 
-// user stands for the customer.
+// user is the customer of all orders.
 const user = "alice"
 
-func serve() {
+func runService() {
 	store, err := sqlitestore.Open(context.Background(), os.Getenv("FILE"), sqlitestore.Options{})
 	demo.Check(err)
 	idem, err := idempotency.New(store, func(*http.Request) (string, error) { return user, nil }, idempotency.Options{
 		Required:  true,
 		Abandoned: idempotency.Refuse,
-		Lease:     3 * time.Second,  // how long until a retry learns that its order was interrupted; the default is more patient
-		Wait:      10 * time.Second, // for that
+		Lease:     3 * time.Second,  // after this time, a retry is told that its order was interrupted; the default is longer
+		Wait:      10 * time.Second, // longer than Lease, so that the retry waits for the end of the lease
 	})
 	demo.Check(err)
-	process.Serve(idem.Handler(http.HandlerFunc(order)))
+	process.Serve(idem.Handler(http.HandlerFunc(placeOrder)))
 }
 
-func order(w http.ResponseWriter, r *http.Request) {
+func placeOrder(w http.ResponseWriter, r *http.Request) {
 	process.HaltAt(claimed)
 	op, _ := idempotency.FromContext(r.Context())
 	charge, err := provider.Call(r.Context(), provider.Request{Reference: op.ID.String()})
 	if err != nil {
-		idempotency.Decide(r.Context(), idempotency.Unknown) // the card may have been charged: as after a crash
+		idempotency.Decide(r.Context(), idempotency.Unknown) // the card may have been charged, so treat the order as after a crash
 		http.Error(w, err.Error(), http.StatusBadGateway)
 		return
 	}

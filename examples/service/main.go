@@ -1,6 +1,6 @@
-// Service is a chi service with what most services have, in the usual order: request ID, tracing, access log, recovery,
-// CORS, compression, rate limit, timeout and authentication. Three lines guard its payments. It visits itself as a
-// browser's page and a program would. It ends with the line
+// Service is a chi service with the middleware that most services have, in the usual order: request ID, tracing, access log,
+// recovery, CORS, compression, rate limit, timeout and authentication. Three lines guard its payments. The program also sends
+// requests to the service, as a page in a browser and another program would. It ends with the line
 //
 //	first 201, retry 201 replayed, other payment 409, stranger 401, preflight 200, too late 504, then 201; charges: 2
 package main
@@ -29,15 +29,15 @@ import (
 )
 
 func main() {
-	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: brief}))
+	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: shortenAttr}))
 	service, err := newService(logger)
 	demo.Check(err)
-	visit(service)
+	sendRequests(service)
 }
 
 func newService(logger *slog.Logger) (http.Handler, error) {
-	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{}) // the guard, line 1
-	idem, err := idempotency.New(store, user, idempotency.Options{}) // the guard, line 2
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})         // the guard, line 1
+	idem, err := idempotency.New(store, identifyUser, idempotency.Options{}) // the guard, line 2
 	if err != nil {
 		return nil, err
 	}
@@ -57,10 +57,10 @@ func newService(logger *slog.Logger) (http.Handler, error) {
 		middleware.Compress(5),
 		middleware.Throttle(100),
 		middleware.Timeout(timeout),
-		authenticate,
+		authenticateUser,
 	)
-	r.Get("/payments", bank.count)
-	r.With(idem.Handler).Post("/payments", bank.pay) // the guard, line 3
+	r.Get("/payments", bank.countCharges)
+	r.With(idem.Handler).Post("/payments", bank.chargeCard) // the guard, line 3
 	return r, nil
 }
 
@@ -68,8 +68,8 @@ const timeout = time.Second
 
 type userKey struct{}
 
-// authenticate stands for the authentication that you have. It lets in whoever has a token.
-func authenticate(next http.Handler) http.Handler {
+// authenticateUser stands for your authentication. It admits each request with a known token.
+func authenticateUser(next http.Handler) http.Handler {
 	users := map[string]string{"Bearer alice-token": "alice"}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user, ok := users[r.Header.Get("Authorization")]
@@ -82,34 +82,37 @@ func authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// user returns the user whom authenticate has let in.
-func user(r *http.Request) (string, error) {
+// identifyUser returns the user whom authenticateUser has admitted.
+func identifyUser(r *http.Request) (string, error) {
 	name, _ := r.Context().Value(userKey{}).(string)
 	return name, nil
 }
 
 // bank charges cards.
 type bank struct {
-	attempts, charges atomic.Int64
+	callCount, chargeCount atomic.Int64
 }
 
-// pay charges a card, unless the network of the card is slow, as it is when the second payment is tried first.
-func (b *bank) pay(w http.ResponseWriter, r *http.Request) {
-	if b.attempts.Add(1) == 2 {
+// chargeCard charges a card. The second call, which is the first attempt at the second payment, instead waits for its timeout, as
+// if the card network were slow.
+func (b *bank) chargeCard(w http.ResponseWriter, r *http.Request) {
+	if b.callCount.Add(1) == 2 {
 		<-r.Context().Done() // the card has not been charged
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusCreated)
-	_ = json.NewEncoder(w).Encode(map[string]int64{"charge": b.charges.Add(1)})
+	_ = json.NewEncoder(w).Encode(map[string]int64{"charge": b.chargeCount.Add(1)})
 }
 
-func (b *bank) count(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, b.charges.Load()) }
+func (b *bank) countCharges(w http.ResponseWriter, _ *http.Request) {
+	fmt.Fprint(w, b.chargeCount.Load())
+}
 
-// schema and brief keep the lines of the access log short.
+// schema and shortenAttr keep the lines of the access log short.
 var schema = &httplog.Schema{ResponseStatus: "status", ResponseBytes: "bytes"}
 
-func brief(_ []string, a slog.Attr) slog.Attr {
+func shortenAttr(_ []string, a slog.Attr) slog.Attr {
 	switch a.Key {
 	case slog.TimeKey, slog.LevelKey:
 		return slog.Attr{}
@@ -121,23 +124,23 @@ func brief(_ []string, a slog.Attr) slog.Attr {
 	}
 }
 
-// visit serves the service, and sends it what clients send.
-func visit(service http.Handler) {
+// sendRequests serves service, sends requests as clients do, and prints the answers.
+func sendRequests(service http.Handler) {
 	listener := demo.Listen()
 	server := &http.Server{Handler: service, ReadTimeout: time.Minute}
 	go server.Serve(listener)
 	c := client{"http://" + listener.Addr().String() + "/payments"}
 
-	first := c.pay("order-1", "4200")
-	retry := c.pay("order-1", "4200")
-	other := c.pay("order-1", "9900")
-	stranger := c.send("POST", "order-1", "4200", nil)
-	preflight := c.send("OPTIONS", "", "", http.Header{
+	first := c.sendPayment("order-1", "4200")
+	retry := c.sendPayment("order-1", "4200")
+	other := c.sendPayment("order-1", "9900")
+	stranger := c.sendRequest("POST", "order-1", "4200", nil)
+	preflight := c.sendRequest("OPTIONS", "", "", http.Header{
 		"Access-Control-Request-Method": {"POST"}, "Access-Control-Request-Headers": {"authorization,idempotency-key"},
 	})
-	late := c.pay("order-2", "4200")
-	then := c.pay("order-2", "4200")
-	charges := c.send("GET", "", "", token)
+	late := c.sendPayment("order-2", "4200")
+	then := c.sendPayment("order-2", "4200")
+	charges := c.sendRequest("GET", "", "", token)
 	demo.Check(server.Shutdown(context.Background()))
 
 	if !bytes.Equal(first.body, retry.body) {
@@ -152,15 +155,17 @@ func visit(service http.Handler) {
 		first, retry, other, stranger, preflight, late, then, charges.body)
 }
 
-// client is a page at https://shop.example. The browser takes gzip.
-type client struct{ url string }
+// client sends requests as a page at https://shop.example does. Like a browser, it accepts gzip.
+type client struct{ endpoint string }
 
 var token = http.Header{"Authorization": {"Bearer alice-token"}}
 
-func (c client) pay(key, amount string) answer { return c.send("POST", key, amount, token) }
+func (c client) sendPayment(key, amount string) answer {
+	return c.sendRequest("POST", key, amount, token)
+}
 
-func (c client) send(method, key, body string, header http.Header) answer {
-	r, err := http.NewRequest(method, c.url, strings.NewReader(body))
+func (c client) sendRequest(method, key, body string, header http.Header) answer {
+	r, err := http.NewRequest(method, c.endpoint, strings.NewReader(body))
 	demo.Check(err)
 	for name, values := range header {
 		r.Header[name] = values

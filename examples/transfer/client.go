@@ -11,20 +11,20 @@ import (
 )
 
 type client struct {
-	url  string
-	sent int
+	baseURL      string
+	requestCount int
 }
 
-// transfer sends an amount from alice to bob.
-func (c *client) transfer(key string, amount, status int) {
+// sendTransfer asks the service to move amount from alice to bob, and ends the program unless the answer has the given status.
+func (c *client) sendTransfer(key string, amount, status int) {
 	body := fmt.Sprintf(`{"to":"bob","amount":%d}`, amount)
-	req, err := http.NewRequest(http.MethodPost, c.url+"/transfers", strings.NewReader(body))
+	req, err := http.NewRequest(http.MethodPost, c.baseURL+"/transfers", strings.NewReader(body))
 	demo.Check(err)
 	if key != "" {
 		req.Header.Set("Idempotency-Key", key)
 	}
-	resp, answer := do(req, "alice")
-	c.sent++
+	resp, answer := sendRequest(req, "alice")
+	c.requestCount++
 	fmt.Printf("alice sends %3d, key %-9q: %s, replayed: %t, %s\n", amount, key, resp.Status,
 		resp.Header.Get("Idempotent-Replayed") == "true", answer)
 	if resp.StatusCode != status {
@@ -32,14 +32,14 @@ func (c *client) transfer(key string, amount, status int) {
 	}
 }
 
-func (c *client) balance(account string) string {
-	req, err := http.NewRequest(http.MethodGet, c.url+"/balance", nil)
+func (c *client) readBalance(account string) string {
+	req, err := http.NewRequest(http.MethodGet, c.baseURL+"/balance", nil)
 	demo.Check(err)
-	_, answer := do(req, account)
+	_, answer := sendRequest(req, account)
 	return answer
 }
 
-func do(req *http.Request, account string) (*http.Response, string) {
+func sendRequest(req *http.Request, account string) (*http.Response, string) {
 	req.SetBasicAuth(account, "secret")
 	resp, err := http.DefaultClient.Do(req)
 	demo.Check(err)

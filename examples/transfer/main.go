@@ -1,11 +1,11 @@
-// Transfer is a whole service that moves money between accounts. It makes its tables, checks the server, cleans up, and stops
-// in order. With an address it serves until it is interrupted:
+// Transfer is a complete service that moves money between accounts. The service creates its tables, checks the server, deletes
+// expired records, and stops in order. With an address, the program serves until it is interrupted:
 //
 //	DATABASE_URL=postgres://localhost/bank go run ./examples/transfer -listen localhost:8080
 //	curl -i -u alice:secret -H 'Idempotency-Key: rent-11' -d '{"to":"bob","amount":30}' localhost:8080/transfers
 //
-// A server for development that runs without fsync needs -development. Without an address the service is a client of its
-// own, in the PostgreSQL at DATABASE_URL or else in a private one. It ends with the line
+// A database server for development that runs without fsync needs -development. Without an address, the program is also the client
+// of its service, with the PostgreSQL at DATABASE_URL, or else with a private server. The program then ends with the line
 //
 //	6 requests, 1 transfer: alice has 70, bob has 30
 package main
@@ -35,7 +35,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if *address == "" {
-		demonstrate(ctx)
+		runDemo(ctx)
 		return
 	}
 	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
@@ -44,27 +44,28 @@ func main() {
 	listener, err := net.Listen("tcp", *address)
 	demo.Check(err)
 	fmt.Println("listening on", listener.Addr())
-	demo.Check(serve(ctx, pool, listener, *lease, *development))
+	demo.Check(runService(ctx, pool, listener, *lease, *development))
 }
 
-// demonstrate runs the service for a client, and stops it.
-func demonstrate(ctx context.Context) {
+// runDemo starts the service, sends requests to the service, and stops the service.
+func runDemo(ctx context.Context) {
 	pool, drop := database.Create(ctx)
 	defer drop()
 	listener := demo.Listen()
 	ended := make(chan error)
 	serving, stop := context.WithCancel(ctx)
-	go func() { ended <- serve(serving, pool, listener, 10*time.Second, true) }()
+	go func() { ended <- runService(serving, pool, listener, 10*time.Second, true) }()
 
-	c := client{url: "http://" + listener.Addr().String()}
+	c := client{baseURL: "http://" + listener.Addr().String()}
 	for range 3 {
-		c.transfer("rent-11", 30, 201) // the first one, and two retries
+		c.sendTransfer("rent-11", 30, 201) // the first request, and two retries
 	}
 	for range 2 {
-		c.transfer("rent-12", 500, 422) // more than alice has, and a retry
+		c.sendTransfer("rent-12", 500, 422) // more than alice has, and its retry
 	}
-	c.transfer("", 10, 400) // no key
-	verdict := fmt.Sprintf("%d requests, 1 transfer: alice has %s, bob has %s", c.sent, c.balance("alice"), c.balance("bob"))
+	c.sendTransfer("", 10, 400) // no key
+	verdict := fmt.Sprintf("%d requests, 1 transfer: alice has %s, bob has %s",
+		c.requestCount, c.readBalance("alice"), c.readBalance("bob"))
 	stop()
 	demo.Check(<-ended)
 	fmt.Println(verdict)

@@ -24,8 +24,8 @@ CREATE TABLE IF NOT EXISTS transfers (
 );
 INSERT INTO accounts VALUES ('alice', 100), ('bob', 0) ON CONFLICT DO NOTHING`
 
-// serve runs the service until ctx ends, and stops it then. The pool is free when it returns.
-func serve(ctx context.Context, pool *pgxpool.Pool, listener net.Listener, lease time.Duration, development bool) error {
+// runService runs the service until ctx ends, and then stops the service. After runService, the caller may close pool.
+func runService(ctx context.Context, pool *pgxpool.Pool, listener net.Listener, lease time.Duration, development bool) error {
 	defer listener.Close()
 	if _, err := pool.Exec(ctx, schema); err != nil {
 		return err
@@ -34,7 +34,7 @@ func serve(ctx context.Context, pool *pgxpool.Pool, listener net.Listener, lease
 		return err
 	}
 	store := pgxstore.New(pool, pgxstore.Options{})
-	if err := check(ctx, store, development); err != nil {
+	if err := checkStore(ctx, store, development); err != nil {
 		return err
 	}
 	idem, err := idempotency.New(store, demo.User, idempotency.Options{Required: true, Lease: lease})
@@ -48,35 +48,35 @@ func serve(ctx context.Context, pool *pgxpool.Pool, listener net.Listener, lease
 	defer stopJanitor()
 	janitor.Go(func() { store.Janitor(ctx, 5*time.Minute, func(err error) { log.Print(err) }) })
 
-	server := &http.Server{Handler: routes(pool, idem), ReadTimeout: 10 * time.Second}
+	server := &http.Server{Handler: newRoutes(pool, idem), ReadTimeout: 10 * time.Second}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	select {
 	case err := <-failed:
 		return err
 	case <-ctx.Done():
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second) // for the requests that are under way
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second) // the time limit of the running requests
 		defer cancel()
 		return errors.Join(server.Shutdown(ctx), idem.Shutdown(ctx))
 	}
 }
 
-// check returns the findings that the service must not run with.
-func check(ctx context.Context, store *pgxstore.Store, development bool) (grave error) {
+// checkStore returns the findings with which the service must not start.
+func checkStore(ctx context.Context, store *pgxstore.Store, development bool) (seriousFindings error) {
 	for _, finding := range idempotency.Findings(store.Check(ctx)) {
 		unsafe, ok := errors.AsType[*idempotency.UnsafeSetting](finding)
 		if ok && unsafe.Setting == "fsync" && development {
 			log.Print(finding)
 		} else {
-			grave = errors.Join(grave, finding)
+			seriousFindings = errors.Join(seriousFindings, finding)
 		}
 	}
-	return grave
+	return seriousFindings
 }
 
-func routes(pool *pgxpool.Pool, idem *idempotency.Middleware) http.Handler {
+func newRoutes(pool *pgxpool.Pool, idem *idempotency.Middleware) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("POST /transfers", idem.Handler(http.HandlerFunc(transfer)))
-	mux.Handle("GET /balance", balance(pool))
+	mux.Handle("POST /transfers", idem.Handler(http.HandlerFunc(transferMoney)))
+	mux.Handle("GET /balance", balanceHandler(pool))
 	return demo.Authenticate(mux)
 }

@@ -14,15 +14,15 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// transferOrder is the body of a request. The sender is whoever sends it.
+// transferOrder is the body of a request. The sender of the money is the authenticated user.
 type transferOrder struct {
 	To     string `json:"to"`
 	Amount int64  `json:"amount"`
 	Note   string `json:"note"`
 }
 
-// transfer moves the money in one step.
-func transfer(w http.ResponseWriter, r *http.Request) {
+// transferMoney is the guarded handler. It moves the money in one step.
+func transferMoney(w http.ResponseWriter, r *http.Request) {
 	from, _ := demo.User(r)
 	var order transferOrder
 	err := json.NewDecoder(r.Body).Decode(&order)
@@ -31,7 +31,7 @@ func transfer(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	ctx := r.Context()
-	moved, err := pgxstore.DoTx(ctx, "move", func(tx pgx.Tx) (receipt, error) { return move(ctx, tx, from, order) })
+	moved, err := pgxstore.DoTx(ctx, "move", func(tx pgx.Tx) (receipt, error) { return moveMoney(ctx, tx, from, order) })
 	switch {
 	case errors.Is(err, errNoAccount), errors.Is(err, errTooLittle):
 		http.Error(w, err.Error(), http.StatusUnprocessableEntity) // rolled back, stored and replayed
@@ -44,7 +44,7 @@ func transfer(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// receipt is the result of a transfer, and its answer.
+// receipt is the result of the step, and the body of the answer.
 type receipt struct {
 	ID   int64 `json:"id"`
 	Left int64 `json:"left"`
@@ -55,9 +55,9 @@ var (
 	errTooLittle = errors.New("not enough money")
 )
 
-// move books a transfer.
-func move(ctx context.Context, tx pgx.Tx, from string, order transferOrder) (moved receipt, err error) {
-	// Locked in one order, two transfers in opposite directions do not end in a deadlock.
+// moveMoney updates both balances, and inserts the transfer.
+func moveMoney(ctx context.Context, tx pgx.Tx, from string, order transferOrder) (moved receipt, err error) {
+	// The accounts are locked in the order of their names, so that two transfers in opposite directions cannot deadlock.
 	locked, err := tx.Exec(ctx, "SELECT FROM accounts WHERE name IN ($1, $2) ORDER BY name FOR UPDATE", from, order.To)
 	if err != nil {
 		return moved, err
@@ -80,8 +80,8 @@ func move(ctx context.Context, tx pgx.Tx, from string, order transferOrder) (mov
 	return moved, err
 }
 
-// balance tells the caller what they have.
-func balance(pool *pgxpool.Pool) http.Handler {
+// balanceHandler answers with the balance of the authenticated user.
+func balanceHandler(pool *pgxpool.Pool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		account, _ := demo.User(r)
 		var balance int64

@@ -1,7 +1,8 @@
-// Unique is a service whose handler charges a card and writes a row, without a transaction that has both row and record:
-// the records are in the Redis at REDIS_URL, the rows in the PostgreSQL at DATABASE_URL, or else in private ones. The ID
-// of the operation is the primary key of its row, and the fingerprint of the request stands beside it. The service is killed at each step of an order, and then at random.
-// Each time Redis loses all records, too. The clients try again. It ends with the line
+// Unique is a service whose handler charges a card and writes a row, without a transaction that includes the record: the records
+// are in the Redis at REDIS_URL, and the rows are in the PostgreSQL at DATABASE_URL, or else in private servers. The primary key of
+// a row is the ID of its operation, and the row also holds the fingerprint of the request. The program kills the service at each
+// step of an order, and then at random, while clients send retries. At each kill, Redis also loses all records. The program ends
+// with the line
 //
 //	81 orders, 12 deaths: 81 charges, 81 rows, a key used for another order: 422
 package main
@@ -31,12 +32,12 @@ func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	if process.IsService() {
-		serve(ctx)
+		runService(ctx)
 		return
 	}
 	pool, dropTables := database.Create(ctx)
 	defer dropTables()
-	empty, drop := database.CreateRedis(ctx)
+	emptyRedis, drop := database.CreateRedis(ctx)
 	defer drop()
 	_, err := pool.Exec(ctx, "CREATE TABLE payments (operation uuid PRIMARY KEY, fingerprint bytea, charge text)")
 	demo.Check(err)
@@ -44,13 +45,13 @@ func main() {
 	defer stop()
 
 	sent := orders.New()
-	sent.WhenDead = empty
+	sent.WhenDead = emptyRedis
 	sent.DieAt(ctx, claimed, charged, written, process.Stored)
 	sent.DieAtRandom(ctx, 8)
 	defer sent.Stop()
-	empty()
-	sent.Replayed(ctx) // the handler runs again, and gives the same answers
-	empty()
+	emptyRedis()
+	sent.Replayed(ctx) // the handler runs again, and returns the same answers
+	emptyRedis()
 	reused := sent.Send(ctx, sent.Keys[0], 1000)
 	var rows int
 	demo.Check(pool.QueryRow(ctx, "SELECT count(*) FROM payments").Scan(&rows))
@@ -61,10 +62,10 @@ func main() {
 	}
 }
 
-// Where the service is killed.
+// Places where the program kills the service.
 const claimed, charged, written = "the key is claimed", "the card is charged", "the row is written"
 
-func serve(ctx context.Context) {
+func runService(ctx context.Context) {
 	idem, err := idempotency.New(database.ConnectRedis(), idempotency.SingleUser,
 		process.WithShortLease(idempotency.Options{Required: true}))
 	demo.Check(err)
@@ -81,15 +82,15 @@ func (s shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	op, _ := idempotency.FromContext(r.Context())
-	p, err := s.find(r.Context(), op.ID)
+	p, err := s.findPayment(r.Context(), op.ID)
 	if errors.Is(err, pgx.ErrNoRows) {
-		p, err = s.make(r.Context(), op)
+		p, err = s.makePayment(r.Context(), op)
 	}
 	switch {
 	case err != nil:
-		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored: a retry gets the same charge
-	case !bytes.Equal(p.fingerprint, op.Fingerprint[:]): // the record is lost or has expired, so the middleware cannot compare
-		idempotency.Decide(r.Context(), idempotency.Free) // the first order may come back
+		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored, so a retry gets the same charge
+	case !bytes.Equal(p.fingerprint, op.Fingerprint[:]): // the record is lost or expired, so the middleware could not compare
+		idempotency.Decide(r.Context(), idempotency.Free) // frees the key for a retry of the first order
 		http.Error(w, "the key was used for another order", http.StatusUnprocessableEntity)
 	default:
 		w.WriteHeader(http.StatusCreated)
@@ -98,12 +99,12 @@ func (s shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 type payment struct {
-	fingerprint []byte // of the request that has made it
+	fingerprint []byte // of the request that has made the payment
 	charge      string
 }
 
-// make charges the card and writes the row, unless an earlier attempt has written it.
-func (s shop) make(ctx context.Context, op idempotency.Operation) (p payment, err error) {
+// makePayment charges the card, and writes the row unless another attempt has written it.
+func (s shop) makePayment(ctx context.Context, op idempotency.Operation) (p payment, err error) {
 	charge, err := provider.Call(ctx, provider.Request{Key: op.DownstreamKey("charge")})
 	if err != nil {
 		return p, err
@@ -115,11 +116,11 @@ func (s shop) make(ctx context.Context, op idempotency.Operation) (p payment, er
 		return p, err
 	}
 	process.HaltAt(written)
-	return s.find(ctx, op.ID)
+	return s.findPayment(ctx, op.ID)
 }
 
-// find returns the payment of an operation.
-func (s shop) find(ctx context.Context, operation uuid.UUID) (p payment, err error) {
+// findPayment returns the payment of operation, or pgx.ErrNoRows if the operation has no payment yet.
+func (s shop) findPayment(ctx context.Context, operation uuid.UUID) (p payment, err error) {
 	const query = "SELECT fingerprint, charge FROM payments WHERE operation = $1"
 	err = s.pool.QueryRow(ctx, query, operation).Scan(&p.fingerprint, &p.charge)
 	return p, err

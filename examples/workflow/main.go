@@ -1,7 +1,7 @@
-// Workflow is a service that hands an order to a workflow engine, DBOS, and answers with the result. The ID of the operation is
-// the ID of the workflow. So however often an order is attempted, there is one workflow of it, and the engine brings it to
-// its end, also if no client comes back. Records and workflows are in the PostgreSQL at DATABASE_URL or else in a private one.
-// The service is killed between any two steps of the workflow. It ends with the line
+// Workflow is a service that passes an order to a workflow engine, DBOS, and answers with the result. The ID of the operation is
+// the ID of the workflow, so all attempts at an order share one workflow. The engine finishes the workflow even if the client
+// never retries. Records and workflows are in the PostgreSQL at DATABASE_URL, or else in a private server. The program kills the
+// service between any two steps of the workflow, and ends with the line
 //
 //	1 orders, 4 deaths: 1 workflows, 2 acts, 1 answers replayed, a key used for another order: 422
 package main
@@ -30,7 +30,7 @@ func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	if process.IsService() {
-		serve(ctx)
+		runService(ctx)
 		return
 	}
 	pool, drop := database.Create(ctx)
@@ -45,7 +45,7 @@ func main() {
 	replayed := sent.Replayed(ctx)
 	var workflows int
 	demo.Check(pool.QueryRow(ctx, "SELECT count(*) FROM dbos.workflow_status WHERE status = 'SUCCESS'").Scan(&workflows))
-	_, err := pool.Exec(ctx, "DELETE FROM idempotency_records") // as after a loss
+	_, err := pool.Exec(ctx, "DELETE FROM idempotency_records") // simulates the loss of all records
 	demo.Check(err)
 	reused := sent.Send(ctx, sent.Keys[0], 1000)
 	verdict := fmt.Sprintf("%v: %d workflows, %d acts, %d answers replayed, a key used for another order: %d",
@@ -56,40 +56,40 @@ func main() {
 	}
 }
 
-func serve(ctx context.Context) {
+func runService(ctx context.Context) {
 	pool := database.Connect(ctx)
 	engine, err := dbos.NewContext(ctx, dbos.Config{
 		AppName: "orders", SystemDBPool: pool, Logger: slog.New(slog.DiscardHandler),
 	})
 	demo.Check(err)
-	dbos.RegisterWorkflow(engine, fulfil)
-	demo.Check(dbos.Launch(engine)) // goes on with the workflows of the process that has died
+	dbos.RegisterWorkflow(engine, fulfilOrder)
+	demo.Check(dbos.Launch(engine)) // continues the workflows of the killed process
 
 	idem, err := idempotency.New(pgxstore.New(pool, pgxstore.Options{}), idempotency.SingleUser,
 		process.WithShortLease(idempotency.Options{Required: true}))
 	demo.Check(err)
 	process.Serve(idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		order(engine, w, r)
+		placeOrder(engine, w, r)
 	})))
 }
 
-// request is what the workflow of an operation is started with.
+// request is the input of a workflow.
 type request struct {
 	Operation   uuid.UUID
 	Fingerprint idempotency.Fingerprint
 }
 
-// result is what it ends with.
+// result is the output of a workflow.
 type result struct {
-	Fingerprint idempotency.Fingerprint // of the request that has started it
+	Fingerprint idempotency.Fingerprint // of the request that has started the workflow
 	Answer      string
 }
 
-// order starts the workflow of the operation, or finds it, and waits for its result.
-func order(engine dbos.Context, w http.ResponseWriter, r *http.Request) {
+// placeOrder starts the workflow of the operation unless an earlier attempt has started it, and waits for the result.
+func placeOrder(engine dbos.Context, w http.ResponseWriter, r *http.Request) {
 	process.HaltAt("claimed")
 	op, _ := idempotency.FromContext(r.Context())
-	workflow, err := dbos.RunWorkflow(engine, fulfil, request{op.ID, op.Fingerprint}, dbos.WithWorkflowID(op.ID.String()))
+	workflow, err := dbos.RunWorkflow(engine, fulfilOrder, request{op.ID, op.Fingerprint}, dbos.WithWorkflowID(op.ID.String()))
 	if err != nil {
 		http.Error(w, "try again", http.StatusServiceUnavailable)
 		return
@@ -98,8 +98,8 @@ func order(engine dbos.Context, w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusInternalServerError)
-	case done.Fingerprint != op.Fingerprint: // the record is lost or has expired, so the middleware cannot compare
-		idempotency.Decide(r.Context(), idempotency.Free) // the first order may come back
+	case done.Fingerprint != op.Fingerprint: // the record is lost or expired, so the middleware could not compare
+		idempotency.Decide(r.Context(), idempotency.Free) // frees the key for a retry of the first order
 		http.Error(w, "the key was used for another order", http.StatusUnprocessableEntity)
 	default:
 		w.WriteHeader(http.StatusCreated)
@@ -107,19 +107,19 @@ func order(engine dbos.Context, w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// fulfil is the workflow. The engine keeps the results of its steps.
-func fulfil(ctx dbos.Context, order request) (result, error) {
-	charge, err := call(ctx, order.Operation, "charge")
+// fulfilOrder is the workflow. The engine stores the result of each step.
+func fulfilOrder(ctx dbos.Context, order request) (result, error) {
+	charge, err := callProvider(ctx, order.Operation, "charge")
 	if err != nil {
 		return result{}, err
 	}
 	process.HaltAt("charged")
-	parcel, err := call(ctx, order.Operation, "ship")
+	parcel, err := callProvider(ctx, order.Operation, "ship")
 	process.HaltAt("shipped")
 	return result{order.Fingerprint, fmt.Sprintf("charge %s, parcel %s", charge, parcel)}, err
 }
 
-func call(ctx dbos.Context, id uuid.UUID, name string) (string, error) {
+func callProvider(ctx dbos.Context, id uuid.UUID, name string) (string, error) {
 	return dbos.RunAsStep(ctx, func(ctx context.Context) (string, error) {
 		return provider.Call(ctx, provider.Request{Key: idempotency.Operation{ID: id}.DownstreamKey(name)})
 	}, dbos.WithStepName(name))

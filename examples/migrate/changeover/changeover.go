@@ -1,5 +1,5 @@
-// Package changeover lets two versions of a service run side by side: an old one that keeps keys in a table of its own,
-// and a new one with the middleware and a step of [pgxstore.DoTx]. It is a recipe: copy it, and change it to your table.
+// Package changeover lets two versions of a service run side by side: an old version with its own table of keys, and a new version
+// with the middleware and a step of [pgxstore.DoTx]. The package is a recipe: copy the code, and adapt it to your table.
 //
 // The table is
 //
@@ -21,27 +21,27 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// Answer is what a client gets, from either version.
+// Answer is the answer to a client. Both versions give the same answer.
 type Answer struct {
 	Status int
 	Body   string
 }
 
-// ErrRunning says that an old instance works on the key. The answer has the status 409 and the field Retry-After, so the
-// middleware does not store it.
+// ErrRunning means that an old instance is working on the key. The handler should answer 409 with the field Retry-After, because
+// the middleware does not store such an answer.
 var ErrRunning = errors.New("a request with this key is running")
 
-// DoTx is [pgxstore.DoTx] while there are old instances. In the transaction of the step it claims the key in the old table
-// too, and writes the answer there. An old instance that gets the key waits for that transaction, and finds the answer. If
-// the key has a row of an old instance, fn does not run, and the answer is that of the row. What fn does is rolled back if
-// its answer has a status of 400 or more.
+// DoTx replaces [pgxstore.DoTx] while old instances exist. In the transaction of the step, DoTx also claims the key in the old
+// table, and writes the answer there. An old instance that gets the same key waits for the end of this transaction, and then finds
+// the answer. If an old instance has already inserted a row for the key, DoTx returns the answer of the row without a call of fn.
+// If the answer of fn has a status of 400 or more, DoTx rolls back the statements of fn, and keeps the answer.
 //
-// The transactions must be read committed, which is the default of PostgreSQL.
+// The transactions must have the isolation level READ COMMITTED, the default of PostgreSQL.
 func DoTx(r *http.Request, name string, fn func(tx pgx.Tx) (Answer, error)) (Answer, error) {
 	ctx := r.Context()
 	return pgxstore.DoTx(ctx, name, func(tx pgx.Tx) (answer Answer, err error) {
-		k := keyOf(r)
-		earlier, claimed, err := k.claim(ctx, tx)
+		key := rowKeyOf(r)
+		earlier, claimed, err := key.claimRow(ctx, tx)
 		if err != nil || !claimed {
 			return earlier, err
 		}
@@ -52,47 +52,48 @@ func DoTx(r *http.Request, name string, fn func(tx pgx.Tx) (Answer, error)) (Ans
 		if answer, err = fn(savepoint); err != nil {
 			return answer, err
 		}
-		end := savepoint.Commit
+		endSavepoint := savepoint.Commit
 		if answer.Status >= http.StatusBadRequest {
-			end = savepoint.Rollback
+			endSavepoint = savepoint.Rollback
 		}
-		if err := end(ctx); err != nil {
+		if err := endSavepoint(ctx); err != nil {
 			return answer, err
 		}
-		return answer, k.complete(ctx, tx, answer)
+		return answer, key.storeAnswer(ctx, tx, answer)
 	})
 }
 
-// key names a row as the old version does.
-type key struct{ user, key string }
+// rowKey is the primary key of a row in the old table.
+type rowKey struct{ userID, key string }
 
-// keyOf reads the key as it was sent: the middleware has removed the quotes from a quoted one, the old version has not.
-func keyOf(r *http.Request) key {
+// rowKeyOf returns the user and the key of r. The key is read from the header, because the middleware removes the quotes around a
+// quoted key, and the old version keeps them.
+func rowKeyOf(r *http.Request) rowKey {
 	op, _ := idempotency.FromContext(r.Context())
-	return key{user: op.Key.User, key: r.Header.Get("Idempotency-Key")}
+	return rowKey{userID: op.Key.User, key: r.Header.Get("Idempotency-Key")}
 }
 
-// claim inserts the row. If there is one, claim returns its answer, or ErrRunning if the row has none. It waits for
-// transactions that have inserted the row, and have not ended.
-func (k key) claim(ctx context.Context, tx pgx.Tx) (earlier Answer, claimed bool, err error) {
+// claimRow inserts the row of the key. If the row exists, claimRow returns the row's answer, or ErrRunning if the answer is null.
+// If a running transaction has inserted the row, claimRow first waits for the end of this transaction.
+func (k rowKey) claimRow(ctx context.Context, tx pgx.Tx) (earlier Answer, claimed bool, err error) {
 	const insert = "INSERT INTO idempotency_keys (user_id, key) VALUES ($1, $2) ON CONFLICT DO NOTHING"
-	tag, err := tx.Exec(ctx, insert, k.user, k.key)
+	tag, err := tx.Exec(ctx, insert, k.userID, k.key)
 	if err != nil || tag.RowsAffected() == 1 {
 		return earlier, err == nil, err
 	}
 	const read = `SELECT coalesce(response_status, 0), coalesce(response_body, '') FROM idempotency_keys
 		WHERE user_id = $1 AND key = $2`
-	err = tx.QueryRow(ctx, read, k.user, k.key).Scan(&earlier.Status, &earlier.Body) // fails if the row was deleted
+	err = tx.QueryRow(ctx, read, k.userID, k.key).Scan(&earlier.Status, &earlier.Body) // fails if the row was deleted
 	if err == nil && earlier.Status == 0 {
 		err = ErrRunning
 	}
 	return earlier, false, err
 }
 
-// complete writes the answer into the row.
-func (k key) complete(ctx context.Context, tx pgx.Tx, answer Answer) error {
+// storeAnswer writes the answer into the row.
+func (k rowKey) storeAnswer(ctx context.Context, tx pgx.Tx, answer Answer) error {
 	const update = "UPDATE idempotency_keys SET response_status = $3, response_body = $4 WHERE user_id = $1 AND key = $2"
-	tag, err := tx.Exec(ctx, update, k.user, k.key, answer.Status, answer.Body)
+	tag, err := tx.Exec(ctx, update, k.userID, k.key, answer.Status, answer.Body)
 	if err == nil && tag.RowsAffected() != 1 {
 		return errors.New("the row is gone")
 	}

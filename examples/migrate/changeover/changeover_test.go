@@ -32,8 +32,8 @@ CREATE TABLE idempotency_keys (
 	response_status int, response_body text
 )`
 
-// database is what the tests share. It ends with this process.
-var database = sync.OnceValues(func() (*pgxpool.Pool, error) {
+// startDatabase returns the database that all tests share. The server ends with this process.
+var startDatabase = sync.OnceValues(func() (*pgxpool.Pool, error) {
 	server, err := servertest.StartPostgres()
 	if err != nil {
 		return nil, err
@@ -46,31 +46,32 @@ var database = sync.OnceValues(func() (*pgxpool.Pool, error) {
 	return pool, errors.Join(err, pgxstore.Migrate(context.Background(), pool, pgxstore.Options{}))
 })
 
-// step is what a step of a new version does, after its effect.
+// step is the part of a step that a test chooses. It runs after the effect.
 type step func(ctx context.Context, tx pgx.Tx) (changeover.Answer, error)
 
-// answering is a step that has only an answer.
-func answering(status int, body string) step {
+// returnAnswer returns a step that only returns an answer.
+func returnAnswer(status int, body string) step {
 	return func(context.Context, pgx.Tx) (changeover.Answer, error) {
 		return changeover.Answer{Status: status, Body: body}, nil
 	}
 }
 
-// service is a new version with a user of its own. Its step has an effect, and then does what a test says.
+// service is a new version with its own user. Its step inserts an effect, and then runs afterEffect.
 type service struct {
 	*testing.T
 	pool *pgxpool.Pool
 	user string
 	url  string
-	then step
-	runs atomic.Int64 // of the step
+
+	afterEffect step
+	stepRuns    atomic.Int64
 }
 
-func newService(t *testing.T, then step) *service {
+func newService(t *testing.T, afterEffect step) *service {
 	t.Helper()
-	pool, err := database()
+	pool, err := startDatabase()
 	servertest.Require(t, err)
-	s := &service{T: t, pool: pool, user: rand.Text(), then: then}
+	s := &service{T: t, pool: pool, user: rand.Text(), afterEffect: afterEffect}
 	store := pgxstore.New(s.pool, pgxstore.Options{})
 	opts := idempotency.Options{Logger: slog.New(slog.DiscardHandler)}
 	idem, err := idempotency.New(store, func(*http.Request) (string, error) { return s.user, nil }, opts)
@@ -83,10 +84,10 @@ func newService(t *testing.T, then step) *service {
 
 func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer, err := changeover.DoTx(r, "effect", func(tx pgx.Tx) (changeover.Answer, error) {
-		s.runs.Add(1)
+		s.stepRuns.Add(1)
 		_, err := tx.Exec(r.Context(), "INSERT INTO effects VALUES ($1)", s.user)
 		require.NoError(s, err)
-		return s.then(r.Context(), tx)
+		return s.afterEffect(r.Context(), tx)
 	})
 	switch {
 	case errors.Is(err, changeover.ErrRunning):
@@ -100,29 +101,29 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *service) exec(sql string, args ...any) (rows int64) {
+func (s *service) execSQL(sql string, args ...any) (rows int64) {
 	s.Helper()
 	tag, err := s.pool.Exec(s.Context(), sql, args...)
 	require.NoError(s, err)
 	return tag.RowsAffected()
 }
 
-const oldClaim = "INSERT INTO idempotency_keys (user_id, key) VALUES ($1, $2) ON CONFLICT DO NOTHING"
+const oldClaimSQL = "INSERT INTO idempotency_keys (user_id, key) VALUES ($1, $2) ON CONFLICT DO NOTHING"
 
-// oldClaim is what an old instance does first. It reports whether that may go on.
-func (s *service) oldClaim(key string) bool {
+// claimAsOldVersion claims key as an old instance does, and reports whether the old instance may run the handler.
+func (s *service) claimAsOldVersion(key string) bool {
 	s.Helper()
-	return s.exec(oldClaim, s.user, key) == 1
+	return s.execSQL(oldClaimSQL, s.user, key) == 1
 }
 
-// oldComplete is what an old instance does last.
-func (s *service) oldComplete(key string, status int, body string) {
+// completeAsOldVersion stores the answer as an old instance does after its handler.
+func (s *service) completeAsOldVersion(key string, status int, body string) {
 	s.Helper()
 	const update = "UPDATE idempotency_keys SET response_status = $3, response_body = $4 WHERE user_id = $1 AND key = $2"
-	require.EqualValues(s, 1, s.exec(update, s.user, key, status, body))
+	require.EqualValues(s, 1, s.execSQL(update, s.user, key, status, body))
 }
 
-// requireRow checks what an old instance would answer.
+// requireRow requires that the row of key, from which an old instance answers, has this answer.
 func (s *service) requireRow(key string, status int, body string) {
 	s.Helper()
 	var is int
@@ -167,32 +168,32 @@ func (s *service) requireAnswer(key string, status int, body string, replayed bo
 
 func TestAnswersOfTheOldVersionAreUsed(t *testing.T) {
 	t.Parallel()
-	s := newService(t, answering(http.StatusCreated, ""))
-	require.True(t, s.oldClaim("running"))
+	s := newService(t, returnAnswer(http.StatusCreated, ""))
+	require.True(t, s.claimAsOldVersion("running"))
 	for range 2 {
 		resp, _ := s.send("running")
 		require.Equal(t, http.StatusConflict, resp.StatusCode)
 		require.Equal(t, "1", resp.Header.Get("Retry-After"))
 		require.Empty(t, resp.Header.Get("Idempotent-Replayed"))
 	}
-	s.oldComplete("running", 201, "charged by the old version")
+	s.completeAsOldVersion("running", 201, "charged by the old version")
 	s.requireAnswer("running", 201, "charged by the old version", false)
 
-	require.True(t, s.oldClaim("refused"))
-	s.oldComplete("refused", 422, "too much")
+	require.True(t, s.claimAsOldVersion("refused"))
+	s.completeAsOldVersion("refused", 422, "too much")
 	s.requireAnswer("refused", 422, "too much", false)
 
-	require.True(t, s.oldClaim(`"quoted"`)) // the old version does not know that the quotes are not a part of the key
-	s.oldComplete(`"quoted"`, 201, "quoted")
+	require.True(t, s.claimAsOldVersion(`"quoted"`)) // the old version takes the quotes as a part of the key
+	s.completeAsOldVersion(`"quoted"`, 201, "quoted")
 	s.requireAnswer(`"quoted"`, 201, "quoted", false)
 
-	s.exec("DELETE FROM idempotency_keys WHERE user_id = $1", s.user) // the middleware has these answers now
+	s.execSQL("DELETE FROM idempotency_keys WHERE user_id = $1", s.user) // the middleware has stored the answers
 	s.requireAnswer("running", 201, "charged by the old version", true)
 	s.requireAnswer("refused", 422, "too much", true)
-	require.Zero(t, s.runs.Load())
+	require.Zero(t, s.stepRuns.Load())
 }
 
-// While the new version works on a key, an old instance waits, and then finds the answer.
+// While the new version works on a key, an old instance with the same key waits, and then finds the answer.
 func TestOldInstancesWaitForTheNewVersion(t *testing.T) {
 	t.Parallel()
 	running, goOn := make(chan struct{}), make(chan struct{})
@@ -208,11 +209,11 @@ func TestOldInstancesWaitForTheNewVersion(t *testing.T) {
 	}()
 	<-running
 	claimed := make(chan bool)
-	go func() { claimed <- s.oldClaim("key") }()
+	go func() { claimed <- s.claimAsOldVersion("key") }()
 	const waiting = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query = $1)"
 	require.Eventually(t, func() bool {
 		var waits bool
-		err := s.pool.QueryRow(t.Context(), waiting, oldClaim).Scan(&waits)
+		err := s.pool.QueryRow(t.Context(), waiting, oldClaimSQL).Scan(&waits)
 		return err == nil && waits
 	}, time.Minute, time.Millisecond)
 	close(goOn)
@@ -225,62 +226,63 @@ func TestOldInstancesWaitForTheNewVersion(t *testing.T) {
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
 	for name, scenario := range map[string]struct {
-		then          step
-		status        int
-		body          string
-		stored        bool
-		effects, runs int // after two requests
+		afterEffect step
+		status      int
+		body        string
+		isStored    bool
+		effectCount int // after two requests
+		stepRuns    int // after two requests
 	}{
 		"success": {
-			then: answering(http.StatusOK, "done"), status: 200, body: "done", stored: true, effects: 1, runs: 1,
+			afterEffect: returnAnswer(http.StatusOK, "done"), status: 200, body: "done", isStored: true, effectCount: 1, stepRuns: 1,
 		},
 		"refusal": {
-			then:   answering(http.StatusUnprocessableEntity, "too much"),
-			status: 422, body: "too much", stored: true, effects: 0, runs: 1,
+			afterEffect: returnAnswer(http.StatusUnprocessableEntity, "too much"),
+			status:      422, body: "too much", isStored: true, effectCount: 0, stepRuns: 1,
 		},
 		"refusal after an error in the database": {
-			then: func(ctx context.Context, tx pgx.Tx) (changeover.Answer, error) {
+			afterEffect: func(ctx context.Context, tx pgx.Tx) (changeover.Answer, error) {
 				_, err := tx.Exec(ctx, "SELECT 1/0")
 				return changeover.Answer{Status: http.StatusUnprocessableEntity, Body: err.Error()[:6]}, nil
 			},
-			status: 422, body: "ERROR:", stored: true, effects: 0, runs: 1,
+			status: 422, body: "ERROR:", isStored: true, effectCount: 0, stepRuns: 1,
 		},
 		"failure": {
-			then: func(context.Context, pgx.Tx) (changeover.Answer, error) {
+			afterEffect: func(context.Context, pgx.Tx) (changeover.Answer, error) {
 				return changeover.Answer{}, errors.New("down")
 			},
-			status: 503, body: "try again\n", effects: 0, runs: 2,
+			status: 503, body: "try again\n", effectCount: 0, stepRuns: 2,
 		},
 		"an error of the database that is ignored": {
-			then: func(ctx context.Context, tx pgx.Tx) (changeover.Answer, error) {
+			afterEffect: func(ctx context.Context, tx pgx.Tx) (changeover.Answer, error) {
 				_, err := tx.Exec(ctx, "SELECT 1/0")
 				return changeover.Answer{Status: http.StatusOK, Body: err.Error()[:6]}, nil
 			},
-			status: 503, body: "try again\n", effects: 0, runs: 2,
+			status: 503, body: "try again\n", effectCount: 0, stepRuns: 2,
 		},
 		"rollback by the step": {
-			then: func(ctx context.Context, tx pgx.Tx) (changeover.Answer, error) {
+			afterEffect: func(ctx context.Context, tx pgx.Tx) (changeover.Answer, error) {
 				return changeover.Answer{Status: http.StatusOK}, tx.Rollback(ctx)
 			},
-			status: 503, body: "try again\n", effects: 0, runs: 2,
+			status: 503, body: "try again\n", effectCount: 0, stepRuns: 2,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newService(t, scenario.then)
+			s := newService(t, scenario.afterEffect)
 			s.requireAnswer("key", scenario.status, scenario.body, false)
-			s.requireAnswer("key", scenario.status, scenario.body, scenario.stored)
-			require.EqualValues(t, scenario.runs, s.runs.Load())
-			s.requireEffects(scenario.effects)
-			if scenario.stored {
+			s.requireAnswer("key", scenario.status, scenario.body, scenario.isStored)
+			require.EqualValues(t, scenario.stepRuns, s.stepRuns.Load())
+			s.requireEffects(scenario.effectCount)
+			if scenario.isStored {
 				s.requireRow("key", scenario.status, scenario.body)
 			}
-			require.Equal(t, !scenario.stored, s.oldClaim("key"), "an old instance may claim the key if nobody has an answer")
+			require.Equal(t, !scenario.isStored, s.claimAsOldVersion("key"), "an old instance may claim the key if nobody has an answer")
 		})
 	}
 }
 
-// A step that panics, like an instance that dies, leaves no row behind.
+// A step that panics leaves neither the claim nor the effect. The same holds for an instance that dies.
 func TestPanicLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := newService(t, func(context.Context, pgx.Tx) (changeover.Answer, error) { panic(http.ErrAbortHandler) })
@@ -289,14 +291,14 @@ func TestPanicLeavesNothing(t *testing.T) {
 	r.Header.Set("Idempotency-Key", "key")
 	_, err = http.DefaultClient.Do(r)
 	require.Error(t, err)
-	require.True(t, s.oldClaim("key"))
+	require.True(t, s.claimAsOldVersion("key"))
 	s.requireEffects(0)
 }
 
-// A request without a key is for the service to decide, as with [pgxstore.DoTx].
+// For a request without a key, DoTx returns an error without a call of the step, as [pgxstore.DoTx] does.
 func TestRequestsWithoutAKeyHaveNoStep(t *testing.T) {
 	t.Parallel()
-	s := newService(t, answering(http.StatusAccepted, ""))
+	s := newService(t, returnAnswer(http.StatusAccepted, ""))
 	s.requireAnswer("", http.StatusServiceUnavailable, "try again\n", false)
-	require.Zero(t, s.runs.Load())
+	require.Zero(t, s.stepRuns.Load())
 }
