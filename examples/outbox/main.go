@@ -1,7 +1,7 @@
-// Outbox is a service that sends a mail for each order. The handler writes the order and the mail as rows, in one step. Later, a
-// worker sends the mail and deletes its row. The database is the PostgreSQL at DATABASE_URL, or else a private server. The program
-// kills the service, which includes the worker, at each point of an order, and then at random, while clients send retries. It ends
-// with the line
+// Outbox is a service with a mail for each order. The handler writes the order and the mail as rows, in one step. Later, a worker
+// sends the mail and deletes the mail's row. The database is the PostgreSQL at DATABASE_URL, or else a private server. The program
+// kills the service with its worker at each point of an order, and afterwards at random, while clients send retries. The program
+// ends with the line
 //
 //	82 orders, 13 deaths: 82 rows, 82 mails, 82 answers replayed
 package main
@@ -96,14 +96,14 @@ func insertOrder(ctx context.Context, tx pgx.Tx, pieces int) (id int64, err erro
 	return id, err
 }
 
-// sendMails is the worker. It sends mails until the process ends.
+// sendMails is the worker, which sends mails until the process ends.
 func sendMails(ctx context.Context, pool *pgxpool.Pool) {
 	for {
 		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return sendMail(ctx, tx) })
 		if errors.Is(err, pgx.ErrNoRows) {
 			time.Sleep(5 * time.Millisecond)
 		} else if err != nil {
-			log.Print(err) // the row still exists, so the next turn sends the mail
+			log.Print(err) // the row still exists, and the next iteration sends the mail
 		}
 	}
 }

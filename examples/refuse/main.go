@@ -1,7 +1,8 @@
-// Refuse is a service whose handler charges a card at a provider that does not accept idempotency keys. The service refuses to
-// repeat an interrupted order, so no card is charged twice. To find out whether an interrupted order was charged, an operator asks
-// the provider, which has recorded the ID of the operation. The records of the service are in a file. The program kills the
-// service at each step of an order, and then at random. It needs nothing else to run, and ends with the line
+// Refuse is a service whose handler charges a card at a provider without idempotency keys. The service refuses to repeat an
+// interrupted order, because a second attempt might charge the card twice. An operator asks the provider whether an interrupted
+// order was charged: the provider has recorded the ID of the operation. The records of the service are in a file. The program
+// kills the service at each step of an order, and afterwards at random. The program needs nothing else to run, and ends with the
+// line
 //
 //	84 orders, 11 deaths: 0 charged twice, 0 answered 201 and not charged, 0 with another answer
 package main
@@ -43,7 +44,7 @@ func main() {
 	sent.DieAt(ctx, charged)
 	sent.DieAt(ctx, process.Stored)
 	bank.LoseAnswer()
-	sent.DieAt(ctx) // without a death: the card is charged, but the provider's answer is lost
+	sent.DieAt(ctx) // kills nothing: the card is charged, and the provider's answer is lost
 	for i, want := range []string{"409, charges: 0", "409, charges: 1", "201, charges: 1", "409, charges: 1"} {
 		key := sent.Keys[i]
 		if got := fmt.Sprintf("%d, charges: %d", sent.Answered[key].Status, bank.ActsFor(referenceOf(key))); got != want {
@@ -59,7 +60,7 @@ func main() {
 	}
 }
 
-// countCharges compares the charges of the provider with the answers to all orders, and returns the second half of the verdict.
+// countCharges compares the charges of the provider with the answers to all orders, and returns the end of the verdict.
 func countCharges(sent *orders.Orders, bank *provider.Provider) string {
 	interrupted := make(map[int]int) // interrupted orders by their number of charges
 	twice, unpaid := 0, 0
@@ -97,8 +98,8 @@ func runService() {
 	idem, err := idempotency.New(store, func(*http.Request) (string, error) { return user, nil }, idempotency.Options{
 		Required:  true,
 		Abandoned: idempotency.Refuse,
-		Lease:     3 * time.Second,  // after this time, a retry is told that its order was interrupted; the default is longer
-		Wait:      10 * time.Second, // longer than Lease, so that the retry waits for the end of the lease
+		Lease:     3 * time.Second,  // after the lease, a retry learns of the interruption; the default is longer
+		Wait:      10 * time.Second, // longer than Lease, because the retry waits for the end of the lease
 	})
 	demo.Check(err)
 	process.Serve(idem.Handler(http.HandlerFunc(placeOrder)))

@@ -29,8 +29,8 @@ func (b *bookings) findHomeLocked(order uuid.UUID, user string) (region string) 
 	return b.homes.findHome(user)
 }
 
-// addOrder books order if findHome returns this region. addOrder stands for a transaction, and checks the home inside of the
-// transaction, because a handler may begin before a move and pause until the move is over. An earlier check would miss the move.
+// addOrder books order if findHome returns this region. addOrder stands for a transaction. The check is a part of the transaction,
+// because a handler may begin before a move and pause until the move is over. An earlier check would miss the move.
 func (b *bookings) addOrder(order uuid.UUID, user string) (home string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -30,7 +30,7 @@ func (t *homeTable) readHomes() map[string]string {
 // old region's copy of the table is too old for further bookings.
 func (t *homeTable) moveUser(user, newHome string) {
 	t.setHome(user, "")
-	time.Sleep(maxCopyAge)   // now each copy with the old home is too old
+	time.Sleep(maxCopyAge)   // now all copies with the old home are too old
 	t.setHome(user, newHome) // a real service copies the user's data to the new home first
 }
 

@@ -1,7 +1,7 @@
-// Regions is a service in two regions, eu and us, each with its own store. A key begins with the name of a region. The record of
-// the key is in this region, and only this region executes the request, even if the request arrives in the other region. During
-// the program, eu is cut off, and Alice is moved to us. With -table, the program instead prints how often orders are executed
-// twice if both regions share a store. The program needs nothing else to run, and ends with the line
+// Regions is a service in two regions, eu and us, each with its own store. A key begins with the name of its region. Only the named
+// region has the record of the key and executes the request, wherever the request arrives. During the program, eu is cut off, and
+// Alice is moved to us. With -table, the program instead prints how often orders are executed twice if both regions share a store.
+// The program needs nothing else to run, and ends with the line
 //
 //	5 orders, 12 requests: 5 bookings, 5 charges
 package main

@@ -21,8 +21,8 @@ import (
 type region struct {
 	name, baseURL   string
 	otherRegion     *region
-	isForwarding    bool        // forwards requests for the other region, instead of refusing them
-	isCut           atomic.Bool // no connection to the other region and to the table of homes
+	isForwarding    bool        // forwards requests for otherRegion, instead of refusing such requests
+	isCut           atomic.Bool // no connection to otherRegion and to the table of homes
 	losesNextAnswer atomic.Bool
 	pauseHandlers   sync.Mutex // handlers wait while the mutex is locked
 	bookings        bookings
@@ -34,8 +34,8 @@ func newRegion(name string, homes *homeTable) *region {
 	return r
 }
 
-// serve starts the service. routeRequest is mounted outside of the idempotency middleware, because a request for the other
-// region must not claim its key here.
+// serve starts the service. routeRequest is mounted outside of the idempotency middleware, because a request for otherRegion must
+// not claim its key here.
 func (r *region) serve() (stop func()) {
 	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), demo.User, idempotency.Options{
 		Required: true, ValidateKey: r.validateKey,
@@ -61,8 +61,8 @@ func (r *region) validateKey(key string) error {
 	return nil
 }
 
-// routeRequest passes each request to local, unless the key names the other region. A request for the other region is forwarded
-// if isForwarding is set, and refused otherwise.
+// routeRequest passes each request to local, unless the key names otherRegion. A request for otherRegion is forwarded if
+// isForwarding is set, and refused otherwise.
 func (r *region) routeRequest(local http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		key, err := idempotency.ParseKey(req.Header.Values("Idempotency-Key"))
@@ -91,8 +91,8 @@ func (r *region) forwardRequest(w http.ResponseWriter, req *http.Request) {
 	proxy.ServeHTTP(w, req)
 }
 
-// answerUnreachable refuses a request for the other region, which cannot be reached. The request must not be executed here,
-// because the other region may have executed it.
+// answerUnreachable refuses a request because otherRegion cannot be reached. This region must not execute the request, because
+// otherRegion may have executed the request already.
 func (r *region) answerUnreachable(w http.ResponseWriter, req *http.Request, _ error) {
 	writeRefusal(w, req, http.StatusServiceUnavailable, idempotency.RetrySameKey, "Your key is in "+r.otherRegion.name)
 }
@@ -122,8 +122,8 @@ func (r *region) placeOrder(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// withoutRegion returns the operation that the rest of the key names, after the region. The operation stays the same if the
-// client sends the order to another region after a move, so the provider then finds the charge of the first attempt.
+// withoutRegion returns the operation that the key names after the region. After a move, the client sends the order with a new
+// region in front of the same rest. The operation stays the same, so the provider finds the charge of the first attempt.
 func withoutRegion(req *http.Request) idempotency.Operation {
 	op, _ := idempotency.FromContext(req.Context())
 	_, op.Key.ID, _ = strings.Cut(op.Key.ID, "-")

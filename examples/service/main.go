@@ -1,6 +1,6 @@
-// Service is a chi service with the middleware that most services have, in the usual order: request ID, tracing, access log,
-// recovery, CORS, compression, rate limit, timeout and authentication. Three lines guard its payments. The program also sends
-// requests to the service, as a page in a browser and another program would. It ends with the line
+// Service is a chi service with the usual middleware in the usual order: request ID, tracing, access log, recovery, CORS,
+// compression, rate limit, timeout and authentication. Three lines guard its payments. The program also sends requests to the
+// service, as a page in a browser and a client without a browser would. The program ends with the line
 //
 //	first 201, retry 201 replayed, other payment 409, stranger 401, preflight 200, too late 504, then 201; charges: 2
 package main
@@ -93,8 +93,8 @@ type bank struct {
 	callCount, chargeCount atomic.Int64
 }
 
-// chargeCard charges a card. The second call, which is the first attempt at the second payment, instead waits for its timeout, as
-// if the card network were slow.
+// chargeCard charges a card. The second call is the first attempt at the second payment. It simulates a slow card network: it waits
+// for the timeout, and returns without a charge.
 func (b *bank) chargeCard(w http.ResponseWriter, r *http.Request) {
 	if b.callCount.Add(1) == 2 {
 		<-r.Context().Done() // the card has not been charged

@@ -1,6 +1,5 @@
-// Package activeactive simulates a store that two regions share: both regions take writes, and replicate them
-// asynchronously. The simulation counts the operations that are executed twice. Time is simulated too, so a setting always
-// has the same result.
+// Package activeactive simulates a store in two regions: both regions take writes, and replicate the writes asynchronously. The
+// simulation counts the operations with two executions or more. Time is simulated too, so a setting always has the same result.
 package activeactive
 
 import (
@@ -10,8 +9,8 @@ import (
 
 // Setting holds the parameters of a simulation.
 type Setting struct {
-	OneHome          bool          // each key has one home region, to which the other region forwards requests
-	ReplicationDelay time.Duration // from a write to its arrival in the other region
+	OneHome          bool          // each key has one home region, and requests elsewhere are forwarded to the home
+	ReplicationDelay time.Duration // from a write to its arrival in the remote region
 	PartitionShare   float64       // the share of each hour in which the regions cannot reach each other
 	RetryDelay       time.Duration // the mean time from a failure to the client's next request
 	ClockSkew        time.Duration // how far the clock of the second region is ahead
@@ -27,8 +26,8 @@ const (
 	endOfSimulation      = 24 * time.Hour
 )
 
-// CountDoubles simulates operations, and returns how many of them take effect more than once. Each operation has its own key
-// and its own client.
+// CountDoubles simulates the given number of operations, and returns how many operations take effect more than once. Each operation
+// has its own key and its own client.
 func CountDoubles(s Setting, operations int) (doubles int) {
 	o := operation{Setting: s, random: rand.New(rand.NewPCG(1, 2))}
 	for range operations {
@@ -73,7 +72,7 @@ type execution struct {
 	isFailing     bool
 }
 
-// simulateClient sends requests until one of them is answered, and returns how often the operation has taken effect.
+// simulateClient sends requests until the client gets a final answer, and returns how often the operation has taken effect.
 func (o *operation) simulateClient() (effectCount int) {
 	o.effectCount, o.writes = 0, o.writes[:0]
 	o.homeRegion = o.random.IntN(2)
@@ -84,7 +83,7 @@ func (o *operation) simulateClient() (effectCount int) {
 			break
 		}
 		now = at + o.randomTime(o.RetryDelay/2, o.RetryDelay*3/2)
-		region = o.random.IntN(2) // the load balancer sends half of the retries to the other region
+		region = o.random.IntN(2) // the load balancer chooses the region of each retry at random
 	}
 	o.finishExecutions(endOfSimulation)
 	return o.effectCount
@@ -136,7 +135,7 @@ func (o *operation) finishExecutions(now time.Duration) {
 	}
 }
 
-// finishExecution counts the effect of e, and writes the outcome. If the region of e shows another owner by now,
+// finishExecution counts the effect of e, and writes the outcome. If the record in the region of e has a new owner,
 // finishExecution leaves the record alone, because e has lost its claim.
 func (o *operation) finishExecution(e execution) {
 	outcome := released
