@@ -41,7 +41,7 @@ type consumer struct{ runner *idempotency.Runner }
 
 // payment is the content of a message.
 type payment struct {
-	ID     string `json:"id"` // the business's own ID, so that a message which the sender sends twice has the same ID
+	ID     string `json:"id"` // assigned by the business: a message that the sender sends twice keeps its ID
 	Amount int    `json:"amount"`
 }
 

@@ -62,7 +62,7 @@ type clients struct {
 	requestCount  int
 }
 
-// sendOrders sends the orders from (inclusive) to to (exclusive) to each of urls at once, and waits for all answers.
+// sendOrders sends the orders in the range [from, to) to each of urls at once, and waits for all answers.
 func (c *clients) sendOrders(from, to int, urls ...string) {
 	var all sync.WaitGroup
 	for order := from; order < to; order++ {

@@ -80,7 +80,7 @@ func chargeCard(w http.ResponseWriter, r *http.Request) {
 	op, _ := idempotency.FromContext(r.Context())
 	charge, err := provider.Call(r.Context(), provider.Request{Key: op.DownstreamKey("charge")})
 	if err != nil {
-		http.Error(w, "try again", http.StatusBadGateway) // not stored: a retry charges again
+		http.Error(w, "try again", http.StatusBadGateway) // not stored: a retry runs chargeCard again
 		return
 	}
 	w.WriteHeader(http.StatusCreated)

@@ -119,6 +119,7 @@ func fulfilOrder(ctx dbos.Context, order request) (result, error) {
 	return result{order.Fingerprint, fmt.Sprintf("charge %s, parcel %s", charge, parcel)}, err
 }
 
+// callProvider calls the provider in a step of the workflow.
 func callProvider(ctx dbos.Context, id uuid.UUID, name string) (string, error) {
 	return dbos.RunAsStep(ctx, func(ctx context.Context) (string, error) {
 		return provider.Call(ctx, provider.Request{Key: idempotency.Operation{ID: id}.DownstreamKey(name)})

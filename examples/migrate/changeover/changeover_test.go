@@ -240,7 +240,7 @@ func TestOutcomes(t *testing.T) {
 			afterEffect: returnAnswer(http.StatusUnprocessableEntity, "too much"),
 			status:      422, body: "too much", isStored: true, effectCount: 0, stepRuns: 1,
 		},
-		"refusal after an error in the database": {
+		"refusal after an error of the database": {
 			afterEffect: func(ctx context.Context, tx pgx.Tx) (changeover.Answer, error) {
 				_, err := tx.Exec(ctx, "SELECT 1/0")
 				return changeover.Answer{Status: http.StatusUnprocessableEntity, Body: err.Error()[:6]}, nil
@@ -253,7 +253,7 @@ func TestOutcomes(t *testing.T) {
 			},
 			status: 503, body: "try again\n", effectCount: 0, stepRuns: 2,
 		},
-		"an error of the database that is ignored": {
+		"ignored error of the database": {
 			afterEffect: func(ctx context.Context, tx pgx.Tx) (changeover.Answer, error) {
 				_, err := tx.Exec(ctx, "SELECT 1/0")
 				return changeover.Answer{Status: http.StatusOK, Body: err.Error()[:6]}, nil
