@@ -30,9 +30,9 @@ func runQueueScenario() (verdict string) {
 	expectLine(deliverBatch(two, "a", longTimeout), "delivered: a, failed: none.")
 
 	fmt.Println("The bank takes its time, and SQS delivers the batch again, to another instance:")
-	come, release := bank.Hold()
+	arrived, release := bank.Hold()
 	running := inBackground(func() string { return deliverBatch(one, "ef", longTimeout) })
-	<-come
+	<-arrived
 	expectLine(deliverBatch(two, "ef", longTimeout), "delivered: ef, failed: e.")
 	release()
 	expectLine(running(), "delivered: ef, failed: none.")

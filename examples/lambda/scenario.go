@@ -45,9 +45,9 @@ func runAPIScenario() (verdict string) {
 	expectLine(sendRequest(two, "/payments", "a", longTimeout), "201 paid by charge 1, replayed")
 
 	fmt.Println("She pays twice at a time, and the bank takes its time:")
-	come, release := bank.Hold()
+	arrived, release := bank.Hold()
 	running := inBackground(func() string { return sendRequest(one, "/payments", "b", longTimeout) })
-	<-come
+	<-arrived
 	expectLine(sendRequest(two, "/payments", "b", longTimeout), "409 in-progress")
 	release()
 	expectLine(running(), "201 paid by charge 2")

@@ -126,11 +126,11 @@ func (s *service) completeAsOldVersion(key string, status int, body string) {
 // requireRow requires that the row of key, from which an old instance answers, has this answer.
 func (s *service) requireRow(key string, status int, body string) {
 	s.Helper()
-	var is int
+	var gotStatus int
 	var text string
 	const read = "SELECT response_status, response_body FROM idempotency_keys WHERE user_id = $1 AND key = $2"
-	require.NoError(s, s.pool.QueryRow(s.Context(), read, s.user, key).Scan(&is, &text))
-	require.Equal(s, status, is)
+	require.NoError(s, s.pool.QueryRow(s.Context(), read, s.user, key).Scan(&gotStatus, &text))
+	require.Equal(s, status, gotStatus)
 	require.Equal(s, body, text)
 }
 
