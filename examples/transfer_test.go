@@ -3,6 +3,7 @@ package examples_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -61,7 +62,7 @@ func TestTransfersOutliveTheirService(t *testing.T) {
 
 	service.requireBooked()
 	service.requireReplays(ctx)
-	require.Greater(t, service.lostAnswers.Load(), int64(22), "the deaths must hit requests that are under way")
+	require.GreaterOrEqual(t, service.lostAnswers.Load(), int64(11), "every second death must hit a request that is under way")
 	require.NoError(t, service.terminateService())
 }
 
@@ -112,7 +113,7 @@ type transferService struct {
 	process          *exec.Cmd
 	serviceAddress   atomic.Pointer[string]
 	httpClient       http.Client
-	lostAnswers      atomic.Int64 // attempts without an answer
+	lostAnswers      atomic.Int64 // attempts that reached the service and got no answer
 	answerCount      atomic.Int64
 	mu               sync.Mutex
 	answerByTransfer map[transfer]transferAnswer
@@ -152,7 +153,7 @@ func (s *transferService) dialService(ctx context.Context, network, _ string) (n
 	return new(net.Dialer).DialContext(ctx, network, *s.serviceAddress.Load())
 }
 
-// countingTransport counts the attempts without an answer.
+// countingTransport counts the attempts that reached the service and got no answer.
 type countingTransport struct {
 	service       *transferService
 	baseTransport http.RoundTripper
@@ -160,7 +161,7 @@ type countingTransport struct {
 
 func (c countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := c.baseTransport.RoundTrip(r)
-	if err != nil {
+	if refused, ok := errors.AsType[*net.OpError](err); err != nil && (!ok || refused.Op != "dial") {
 		c.service.lostAnswers.Add(1)
 	}
 	return resp, err
