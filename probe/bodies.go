@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// judgeBody sends first and then second, which are one request in two forms. The service may refuse the request with a 4xx.
+// judgeBody sends two forms of the same request. The service may refuse the request with a 4xx.
 func (t *trial) judgeBody(decision string, firstForm, secondForm *request) error {
 	before, err := t.countEffects()
 	if err != nil {
@@ -35,7 +35,7 @@ func (t *trial) judgeBody(decision string, firstForm, secondForm *request) error
 	return t.decide(decision, "executed", first, second)
 }
 
-// checkLargeBody appends a megabyte of spaces to a JSON body, which does not change its meaning (RFC 8259, section 2).
+// checkLargeBody appends a megabyte of spaces to a JSON body. Spaces after a JSON text have no meaning (RFC 8259, section 2).
 func checkLargeBody(t *trial) error {
 	r, _, err := t.newRequest(t.service.Request)
 	if err != nil {

@@ -1,6 +1,6 @@
 package probe
 
-// Who demands what.
+// The sources of the demands.
 const (
 	sourceDraft   = "draft-ietf-httpapi-idempotency-key-header-07"
 	sourceStripe  = "Stripe's API reference, Idempotent requests"
@@ -15,7 +15,7 @@ var decisionNames = []string{
 	"invalid-request", "failed-request", "large-body", "chunked-body", "compressed-body",
 }
 
-// allChecks returns the checks in the order in which they are made: the cheap ones first, the deaths last.
+// allChecks returns the checks in the order of a run: cheap checks first, deaths last.
 func allChecks() []checkRun {
 	return []checkRun{
 		{runCheck: checkReplay, Check: Check{Name: "replay",
@@ -112,7 +112,7 @@ func allChecks() []checkRun {
 			Demands: "A streamed answer is replayed as a whole, also after the connection broke in the middle.",
 			Source:  sourceSense}},
 		{runCheck: checkDeaths, needs: "Kill", Check: Check{Name: "deaths",
-			Demands: "If the process is killed at any instant, the service acts once or says that it does not know; the key is free in time.",
+			Demands: "If the process is killed at any instant, the service acts once or says that it does not know, and frees the key.",
 			Source:  sourceSense + ": processes die"}},
 		{runCheck: checkTold, Check: Check{Name: "told",
 			Demands: "Clients are told what became of a request as the draft says. This check only informs.",
@@ -120,7 +120,7 @@ func allChecks() []checkRun {
 	}
 }
 
-// findMissingField returns the name of the field that the check needs and s lacks, or "".
+// findMissingField returns the name of the field of s that is missing for the check, or "".
 func (c *checkRun) findMissingField(s *Service) string {
 	isSet := map[string]bool{
 		"":           true,

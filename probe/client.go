@@ -17,10 +17,10 @@ import (
 // errTooManyRequests ends the checks at Service.MaxRequests.
 var errTooManyRequests = errors.New("the bound on requests is reached")
 
-// maxAnswer limits the bytes that are read of an answer.
+// maxAnswer is the largest body of an answer, in bytes. The rest of a larger body is left unread.
 const maxAnswer = 64 << 20
 
-// client sends requests, each on a connection that can be broken without an influence on others.
+// client sends requests over HTTP/1.1 and HTTP/2, and breaks connections.
 type client struct {
 	http1Transport *http.Transport // HTTP/1.1
 	http2Transport *http.Transport

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// shownBody limits the bytes of a body that a report shows.
+// shownBody is how many bytes of a body a report shows.
 const shownBody = 2000
 
 // show makes the exchange readable.
@@ -60,7 +60,7 @@ func sortedNames(header http.Header) []string {
 	return names
 }
 
-// isSecret reports whether the header field name has credentials, by the names that services use.
+// isSecret reports whether the header field name probably has credentials, because of a word in the name.
 func (r *request) isSecret(name string) bool {
 	if name == r.keyHeader {
 		return false
@@ -73,7 +73,7 @@ func (r *request) isSecret(name string) bool {
 	return false
 }
 
-// curl returns the command that sends r to the instance at base.
+// curl returns a shell command for sending r to the instance at base.
 func (r *request) curl(base string) string {
 	built, err := r.build(base)
 	if err != nil {

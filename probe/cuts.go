@@ -105,7 +105,7 @@ func (t *trial) checkCutComplete(point cutPoint) error {
 	return nil
 }
 
-// checkClientTimeout gives up at several parts of the time that the service needs for a request.
+// checkClientTimeout gives up after several parts of the usual duration of a request.
 func checkClientTimeout(t *trial) error {
 	interrupted := 0
 	parts := []float64{0.1, 0.3, 0.5, 0.7, 0.9, 1}

@@ -14,7 +14,7 @@ type killedRequest struct {
 	effectsBefore int // the effects until the process was started again
 }
 
-// checkDeaths kills the process during requests with different keys, and then retries each of them.
+// checkDeaths kills the process during requests with different keys, and then retries each request.
 func checkDeaths(t *trial) error {
 	if t.service.Effects == nil {
 		t.addMissing("the effects were not counted, because Service.Effects is nil")
@@ -58,7 +58,7 @@ func countAnswers(killed []killedRequest) int {
 	return count
 }
 
-// killDuring sends a new request, kills the process at an instant that depends on i, and starts the process again.
+// killDuring sends a new request, kills the process, and starts the process again. The instant of the death depends on i.
 func (t *trial) killDuring(i int) (killedRequest, error) {
 	r, _, err := t.newRequest(t.service.Slow)
 	if err != nil {
@@ -117,8 +117,8 @@ func describeInstant(made *exchange) string {
 	return "during the request"
 }
 
-// awaitEffect waits until the service has acted, or has answered. The instant after the effect is the one at which a
-// process most often dies without a record of the effect.
+// awaitEffect waits until the service has acted, or has answered, because a process that dies right after the effect
+// often leaves no record of the effect.
 func (t *trial) awaitEffect(before int, answered <-chan *exchange) (*exchange, error) {
 	for {
 		select {
@@ -159,7 +159,7 @@ func (t *trial) restart() error {
 	}
 }
 
-// retryAfterDeath retries a request during which the process was killed, and judges all that the client has seen.
+// retryAfterDeath retries a request during which the process was killed, and judges the answers and the effects.
 func (t *trial) retryAfterDeath(death killedRequest) (retrial, error) {
 	before := 0
 	if t.service.Effects != nil {

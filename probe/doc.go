@@ -14,11 +14,12 @@
 //		})
 //	}
 //
-// Each check says what is demanded and who demands it. A failed check shows the exchange that proves the fault, as a curl
-// command. A check that lacks a part of Service, for example Effects, is reported as not made, and never as passed.
+// Each check has a demand and the source of the demand, for example a section of an RFC. A failed check shows the exchange
+// that proves the fault, as a curl command. Without the field of Service that a check needs, for example Effects, the check
+// is reported as not made, and never as passed.
 //
-// Some decisions are free, for example whether another content with the same key is refused with 409 or 422. The probe
-// reports these decisions, and a check fails because of one only if Service.Decided demands another.
+// A service is free in some decisions, for example whether a reused key is refused with 409 or 422. The probe reports each
+// decision. A check fails because of a decision only if Service.Decided demands a different value.
 //
 // Use a service for tests: the checks create several hundred operations, and a faulty service executes some of them twice.
 package probe

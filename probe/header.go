@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// messageFields are header fields that belong to one message or one connection, so that a replay may have other values:
-// fields of RFC 9110 and 9112, tracing, rate limits and what proxies add. Set-Cookie belongs to the session of a client.
+// messageFields are header fields of a single message or connection. Their values may differ in a replay: fields of RFC 9110
+// and 9112, tracing, rate limits, and fields of proxies. Set-Cookie belongs to the session of a client.
 var messageFields = []string{
 	"Age", "Alt-Svc", "Connection", "Content-Length", "Date", "Keep-Alive", "Server-Timing", "Set-Cookie", "Transfer-Encoding", "Via",
 	"Correlation-Id", "Request-Id", "X-Correlation-Id", "X-Request-Id", "X-Amzn-Requestid", "X-Amzn-Trace-Id", "X-Trace-Id",
@@ -19,8 +19,8 @@ var messageFields = []string{
 	"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", "X-Ratelimit-Used",
 }
 
-// compareHeaders returns the name of the marker of replays, or "none", and the first difference of the headers that a replay
-// must not have. A marker is a field that only the replay has, or has with another value.
+// compareHeaders returns the name of the marker, or "none", and the first forbidden difference between the headers. A marker
+// is a field whose name tells of a replay, and whose value differs.
 func (t *trial) compareHeaders(first, replay http.Header) (marker, difference string) {
 	marker = "none"
 	names := slices.Compact(slices.Sorted(slices.Values(slices.Concat(sortedNames(first), sortedNames(replay)))))
@@ -43,7 +43,7 @@ func equalName(name string) func(string) bool {
 	return func(other string) bool { return strings.EqualFold(name, other) }
 }
 
-// isMarker reports whether a header field tells that an answer is a replay, by the names that services use.
+// isMarker reports whether the name of a header field tells of a replay. The words are from the names of known services.
 func isMarker(name string) bool {
 	name = strings.ToLower(name)
 	for _, part := range []string{"replay", "idempoten", "cache", "duplicate"} {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// judgeKey sends r, whose key has an unusual form, twice. The service may refuse the request with a 4xx, or execute it
-// once. isProtected is false if the service may execute the request each time, because the request has no key.
+// judgeKey sends r twice, with a key of an unusual form. The service may refuse r with a 4xx, or execute r once. If
+// isProtected is false, the service may execute r each time, because r has no key.
 func (t *trial) judgeKey(decision string, r *request, isProtected bool) (first *exchange, err error) {
 	before, err := t.countEffects()
 	if err != nil {
@@ -140,7 +140,7 @@ func checkKeyCase(t *trial) error {
 	return t.requireTwoOperations(first, r.withKeys("A"+key[1:]), "keys are compared without case")
 }
 
-// checkKeyQuoted sends a key in the bare form and then as a structured string (RFC 9651), which the draft demands.
+// checkKeyQuoted sends a key in the bare form and then as a structured string (RFC 9651). The draft demands the string.
 func checkKeyQuoted(t *trial) error {
 	r, key, err := t.newRequest(t.service.Request)
 	if err != nil {

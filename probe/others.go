@@ -11,8 +11,8 @@ type stray struct {
 	senderText   string // who sends the request, for messages
 }
 
-// judgeStray returns a failure if made, the answer to a stray request, is the answer of first. A stray request may be
-// refused, or executed as an operation of its own.
+// judgeStray returns a failure if a stray request got the answer of first. The service may refuse a stray request, or
+// execute the request as a separate operation.
 func (t *trial) judgeStray(s stray, first, made *exchange, before int) error {
 	both := []*exchange{first, made}
 	if made.answer == nil {
@@ -104,7 +104,7 @@ func checkOtherUser(t *trial) error {
 	})
 }
 
-// checkOtherContentAtOnce sends two contents with one key at the same time.
+// checkOtherContentAtOnce sends two contents with the same key at the same time.
 func checkOtherContentAtOnce(t *trial) error {
 	for round, build := range []func(string) *http.Request{t.service.Request, t.service.Request, t.service.Request, t.service.Slow} {
 		r, key, err := t.newRequest(build)
@@ -131,7 +131,7 @@ func checkOtherContentAtOnce(t *trial) error {
 	return nil
 }
 
-// judgeRivals judges the answers to two contents with one key that were sent at the same time.
+// judgeRivals judges the answers to two concurrent contents with the same key.
 func (t *trial) judgeRivals(made [2]*exchange, before int) error {
 	executed := 0
 	for _, each := range made {

@@ -62,7 +62,7 @@ func Run(t *testing.T, service Service) {
 
 // Event tells how far a run is.
 type Event struct {
-	// Check is the check that is being made.
+	// Check is the check under way.
 	Check Check
 
 	// Done of Total parts of the check are made. Both are 0 at the begin of a check.
@@ -72,12 +72,12 @@ type Event struct {
 	Result *Result
 }
 
-// MakeChecks makes the checks of service, and returns the results. MakeChecks calls observe for each event, unless observe is nil.
+// MakeChecks makes the checks of service, and returns the results. observe gets each event; nil ignores events.
 //
 // After the end of ctx, the remaining checks are not made. Errors:
 //
 //   - [ErrInvalidService]: a field of service is missing or invalid
-//   - [ErrNotExecuted]: the service does not execute a valid request, so that no check can be made
+//   - [ErrNotExecuted]: the service does not execute a valid request, and every check needs executed requests
 func MakeChecks(ctx context.Context, service Service, observe func(Event)) (*Report, error) {
 	p, err := newProber(ctx, service)
 	if err != nil {
@@ -105,7 +105,7 @@ type prober struct {
 	known   knowledge
 }
 
-// newProber learns what the checks need: how the service answers a valid request, and how long it takes.
+// newProber returns a prober that has executed valid requests, because the checks need their answers and durations.
 func newProber(ctx context.Context, service Service) (*prober, error) {
 	service, err := service.withDefaults()
 	if err != nil {

@@ -37,7 +37,7 @@ func checkInvalidRequest(t *trial) error {
 	return t.judgeKeyAfter("invalid-request", first, valid, before)
 }
 
-// judgeKeyAfter sends a valid request whose key a refused request had, and reports whether the key is free.
+// judgeKeyAfter sends a valid request with the key of a refused request, and decides whether the key is free.
 func (t *trial) judgeKeyAfter(decision string, refused *exchange, valid *request, before int) error {
 	made := t.send(valid)
 	seen := []*exchange{refused, made}
@@ -95,7 +95,7 @@ func checkFailedRequest(t *trial) error {
 	return t.decide("failed-request", "kept", made...)
 }
 
-// checkTold compares what clients were told by the other checks with the draft.
+// checkTold compares the refusals that the checks before have seen with the draft.
 func checkTold(t *trial) error {
 	for _, line := range []struct {
 		refusal, draft string
@@ -112,7 +112,7 @@ func checkTold(t *trial) error {
 	return nil
 }
 
-// describeRefusal says how a refusal differs from what the draft wants.
+// describeRefusal describes the refusal with this name, and compares its status with the status of the draft.
 func (t *trial) describeRefusal(name string, wanted int) string {
 	made := t.known.seenRefusals[name]
 	if made == nil {

@@ -85,7 +85,7 @@ func checkAtOnce(count int) func(*trial) error {
 	}
 }
 
-// sendAtOnce sends r count times, each time on a connection of its own.
+// sendAtOnce sends r count times at once, to all instances in turn.
 func (t *trial) sendAtOnce(r *request, count int) []*exchange {
 	exchanges := make([]*exchange, count)
 	start := make(chan struct{})
@@ -151,8 +151,8 @@ func checkWhileRunning(t *trial) error {
 	return t.requireEffects(before, 1, first)
 }
 
-// sendDuplicates repeats r until answered has the answer to the first request, and returns this answer and those to the
-// duplicates.
+// sendDuplicates repeats r until answered has the answer to the first request. The results are the first answer and the
+// answers to the duplicates.
 func (t *trial) sendDuplicates(r *request, answered <-chan *exchange) (first *exchange, duplicates []*exchange) {
 	const most = 200
 	made := make(chan *exchange, most)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Check is one thing that the probe tests.
+// Check describes a check.
 type Check struct {
 	// Name is the name of the check, for Service.Only and Service.Skip.
 	Name string `json:"name"`
@@ -22,10 +22,10 @@ type Check struct {
 type Status string
 
 const (
-	// Passed means that the service did all that the check demands.
+	// Passed means that the service met the demand of the check.
 	Passed Status = "passed"
 
-	// Failed means that the service did not do what the check demands. Result.Exchanges shows it.
+	// Failed means that the service broke the demand of the check. Result.Exchanges has the proof.
 	Failed Status = "failed"
 
 	// PartlyMade means that the answers are as demanded, but a part of the check could not be made, for example because
@@ -39,7 +39,7 @@ const (
 	Skipped Status = "skipped"
 )
 
-// Result is how one check ended.
+// Result is the result of a check.
 type Result struct {
 	Check
 	Status Status `json:"status"`
@@ -50,7 +50,7 @@ type Result struct {
 	// Exchanges prove a failure, in the order in which they were made.
 	Exchanges []Exchange `json:"exchanges,omitempty"`
 
-	// Decisions are what the service does where it is free to decide.
+	// Decisions are the decisions of the service that the check saw.
 	Decisions []Decision `json:"decisions,omitempty"`
 
 	// Notes are further information, for example how long a key was blocked.
@@ -60,7 +60,7 @@ type Result struct {
 	Duration time.Duration `json:"-"`
 }
 
-// Decision is what a service does where it is free to decide.
+// Decision is a free choice of a service.
 type Decision struct {
 	// Name is the name of the decision, for Service.Decided.
 	Name string `json:"name"`
@@ -69,12 +69,12 @@ type Decision struct {
 	Value string `json:"value"`
 }
 
-// Exchange is a request and what came of it.
+// Exchange is a request with its answer.
 type Exchange struct {
 	// Curl is a shell command that sends the request. Credentials are replaced by variables of the shell.
 	Curl string `json:"curl"`
 
-	// Answer is the answer of the service with header and body, or the reason for which there is none.
+	// Answer is the answer of the service with header and body, or the reason for a missing answer.
 	Answer string `json:"answer"`
 }
 
@@ -110,7 +110,7 @@ func (r *Report) Decisions() []Decision {
 	return decisions
 }
 
-// Explain returns what is to be said of the result, in several lines.
+// Explain describes the result in several lines, with demand, decisions, notes and exchanges.
 func (r *Result) Explain() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s: %s", r.Name, r.Status)

@@ -138,7 +138,7 @@ func isUnknownProblem(_ int, header http.Header, body []byte) bool {
 	return ok && strings.HasSuffix(problem.Type, "outcome-unknown")
 }
 
-// exchange is a request with the answer of the service, or with the error that took the place of the answer.
+// exchange is a request with the answer of the service, or with the error of the client.
 type exchange struct {
 	*request
 	baseURL     string // the instance

@@ -15,9 +15,9 @@ import (
 
 // Service describes the service under test. URLs and Request are required. Each other field makes further checks possible.
 //
-// The functions that return requests must return equal requests for equal keys. A request needs the path of the route, and
-// its address is replaced by one of URLs. If a request lacks the header of the key, the probe adds the header with key
-// in the bare form. A function that sets the header itself decides the form, for example "key" in quotes.
+// The functions that return requests must return equal requests for equal keys. A request needs the path of the route; the
+// probe sets scheme and host from URLs. If a request lacks the header of the key, the probe adds the header with the bare
+// key. A function that sets the header chooses the form, for example "key" in quotes.
 type Service struct {
 	// URLs are the base URLs of the instances of one service. With at least two, the probe sends requests with one key to
 	// different instances.
@@ -49,8 +49,8 @@ type Service struct {
 	// As authenticates r as user, which is Owner or Stranger.
 	As func(r *http.Request, user string)
 
-	// Effects counts what must happen once for each operation, for example rows or charges. The total must be visible as
-	// soon as the service has answered. Nobody but the probe may use the service meanwhile.
+	// Effects returns the total of effects, for example of rows or charges. Each operation must add 1 to the total, before
+	// the service has answered. Only the probe may use the service meanwhile.
 	Effects func(ctx context.Context) (int, error)
 
 	// Kill ends the process of the service without a warning (SIGKILL). Start starts the process again, and may return
@@ -60,7 +60,7 @@ type Service struct {
 	// Deaths is how often the process is killed. 0 means 20.
 	Deaths int
 
-	// Bound is the longest time for which a key may be blocked after a broken connection or the death of the process. It
+	// Bound is the longest time for which a key may be blocked after a broken connection or the death of the process. Bound
 	// must be longer than the lease of the service. 0 means one minute.
 	Bound time.Duration
 

@@ -24,7 +24,7 @@ type trial struct {
 	reportStep   func(done, total int)
 }
 
-// knowledge is what the checks before have learned about the service.
+// knowledge is the state that checks hand on to later checks of the service.
 type knowledge struct {
 	requestLatency time.Duration        // of a first execution
 	slowLatency    time.Duration        // of a first execution of Service.Slow
@@ -41,7 +41,7 @@ type failure struct {
 
 func (f *failure) Error() string { return f.messageText }
 
-// fail returns an error that says what is wrong with the service. The exchanges prove it.
+// fail returns an error about a fault of the service. The exchanges prove the fault.
 func fail(exchanges []*exchange, format string, args ...any) error {
 	return &failure{messageText: fmt.Sprintf(format, args...), exchanges: exchanges}
 }
@@ -104,7 +104,7 @@ func (t *trial) failOrEnd(exchanges []*exchange, format string, args ...any) err
 	return fail(exchanges, format, args...)
 }
 
-// retrial is what came of the retries of a request.
+// retrial is the last of several retries.
 type retrial struct {
 	*exchange                // the last one
 	blockedFor time.Duration // how long the service asked to come again
