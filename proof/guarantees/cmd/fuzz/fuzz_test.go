@@ -11,7 +11,7 @@ import (
 
 const overtime = "--- FAIL: FuzzFields (4.05s)\n    context deadline exceeded\nFAIL\n"
 
-// Only a run that fails with nothing but its time being over is a good one.
+// A failed run counts as successful only if its output has timeIsOver and no other line.
 func TestVerdict(t *testing.T) {
 	t.Parallel()
 	exit := error(&exec.ExitError{})
@@ -24,21 +24,21 @@ func TestVerdict(t *testing.T) {
 		"fuzz: minimizing 34-byte failing input file\n" + overtime:                                           false,
 		strings.Replace(overtime, "context deadline exceeded", "fuzzing process hung or terminated: EOF", 1): false,
 	} {
-		require.Equal(t, want, verdict(exit, said) == nil, "%q", said)
+		require.Equal(t, want, judgeRun(exit, said) == nil, "%q", said)
 	}
-	require.NoError(t, verdict(nil, "ok\n"))
+	require.NoError(t, judgeRun(nil, "ok\n"))
 	cannotStart := errors.New("exec: not found")
-	require.Equal(t, cannotStart, verdict(cannotStart, overtime))
+	require.Equal(t, cannotStart, judgeRun(cannotStart, overtime))
 }
 
 func TestWatchCountsAndKeepsTheRest(t *testing.T) {
 	t.Parallel()
-	executions, rest := watch(strings.NewReader("fuzz: elapsed: 0s, gathering baseline coverage: 0/9 completed\n" +
+	executions, rest := watchProgress(strings.NewReader("fuzz: elapsed: 0s, gathering baseline coverage: 0/9 completed\n" +
 		"fuzz: elapsed: 3s, execs: 1200 (400/sec), new interesting: 1 (total: 10)\n" +
 		"fuzz: elapsed: 4s, execs: 5000000000 (380/sec), new interesting: 1 (total: 10)\nPASS\nlast"))
 	require.EqualValues(t, 5_000_000_000, executions)
 	require.Equal(t, "PASS\nlast", rest)
-	executions, rest = watch(strings.NewReader("fuzz: elapsed: 4s, gathering baseline coverage: 7/9 completed\n"))
+	executions, rest = watchProgress(strings.NewReader("fuzz: elapsed: 4s, gathering baseline coverage: 7/9 completed\n"))
 	require.EqualValues(t, 7, executions)
 	require.Empty(t, rest)
 }
@@ -46,9 +46,9 @@ func TestWatchCountsAndKeepsTheRest(t *testing.T) {
 func TestChoose(t *testing.T) {
 	t.Parallel()
 	all := []target{{name: "FuzzA"}, {name: "FuzzB"}}
-	chosen, err := choose(all, "FuzzB")
+	chosen, err := chooseTargets(all, "FuzzB")
 	require.NoError(t, err)
 	require.Equal(t, all[1:], chosen)
-	_, err = choose(all, "FuzzA,FuzzC")
+	_, err = chooseTargets(all, "FuzzA,FuzzC")
 	require.ErrorContains(t, err, "FuzzC")
 }

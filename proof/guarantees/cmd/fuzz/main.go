@@ -1,13 +1,13 @@
-// Command fuzz runs every fuzz target of the workspace, one after the other, and sums up what each has done.
+// Command fuzz runs all fuzz targets of the workspace in turn, and counts the executions of each target.
 //
 //	go run ./proof/guarantees/cmd/fuzz            # what CI runs: about 90 seconds on two processors
 //	go run ./proof/guarantees/cmd/fuzz -each 10m  # the long form
 //	go run ./proof/guarantees/cmd/fuzz -only FuzzFields,FuzzResponse -each 1m
 //
-// It prints "count <target> executions <n>" for each target, and fails if a target fails. The input that made it fail is
-// saved as a seed, which go test runs from then on. Other inputs that are worth keeping are in the build cache, from which
-// the next run starts; "go clean -fuzzcache" deletes them. The seeds in testdata/fuzz were chosen from there, see
-// testdata/README.md.
+// Command fuzz prints "count <target> executions <n>" for each target, and fails if a target fails. The testing package saves
+// the failing input as a seed, so go test runs this input from then on. The build cache keeps the other interesting inputs, and
+// the next run starts from them; "go clean -fuzzcache" deletes them. The seeds in testdata/fuzz were chosen from these inputs
+// (see testdata/README.md).
 package main
 
 import (
@@ -29,31 +29,33 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *only, budget{*each, *workers}); err != nil {
+	if err := runTargets(ctx, *only, budget{*each, *workers}); err != nil {
 		fmt.Fprintln(os.Stderr, "fuzz:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, only string, b budget) error {
+// runTargets builds and fuzzes the targets that only names, and returns an error with the names of the failed targets.
+// runTargets builds and fuzzes the targets that only names, and returns an error with the names of the failed targets.
+func runTargets(ctx context.Context, only string, b budget) error {
 	began := time.Now()
 	dir, err := os.MkdirTemp("", "fuzz")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	targets, err := find(ctx, dir)
+	targets, err := buildTargets(ctx, dir)
 	if err != nil {
 		return err
 	}
-	if targets, err = choose(targets, only); err != nil {
+	if targets, err = chooseTargets(targets, only); err != nil {
 		return err
 	}
 	fmt.Printf("%d targets built in %.0f s\n", len(targets), time.Since(began).Seconds())
 	var failed []string
 	for i, t := range targets {
 		fmt.Printf("%2d/%d %s\n", i+1, len(targets), t)
-		executions, err := t.run(ctx, b)
+		executions, err := t.fuzzTarget(ctx, b)
 		fmt.Printf("count %s executions %d\n", t.name, executions)
 		if err != nil {
 			fmt.Println(err)
@@ -70,8 +72,8 @@ func run(ctx context.Context, only string, b budget) error {
 	return nil
 }
 
-// choose returns the targets of those names, or all.
-func choose(targets []target, only string) ([]target, error) {
+// chooseTargets returns the targets whose names are in only, a list separated by commas, and all targets if only is empty.
+func chooseTargets(targets []target, only string) ([]target, error) {
 	if only == "" {
 		return targets, nil
 	}

@@ -15,30 +15,30 @@ import (
 	"strings"
 )
 
-// suite is the test program of a package that has fuzz targets.
+// suite is the test program of a package with fuzz targets.
 type suite struct {
-	pkg, dir string
-	program  string // built for fuzzing
-	cache    string // where go keeps the inputs that it has found
+	importPath, packageDir string
+	testProgram            string // the path of the program, instrumented for fuzzing
+	inputCache             string // the directory in the build cache where go keeps interesting inputs
 }
 
-// find builds the test programs of all modules in go.work that have fuzz targets, in the directory dir, and returns the
-// targets. It fails if there are none, since some are known to be there.
-func find(ctx context.Context, dir string) (targets []target, err error) {
-	suites, err := suites(ctx)
+// buildTargets writes the test programs with fuzz targets of all modules in go.work to the directory dir, and returns the
+// targets. Zero targets are an error, because the workspace is known to have some.
+func buildTargets(ctx context.Context, dir string) (targets []target, err error) {
+	suites, err := listSuites(ctx)
 	if err != nil {
 		return nil, err
 	}
-	cache, err := output(ctx, "go", "env", "GOCACHE")
+	cache, err := captureOutput(ctx, "go", "env", "GOCACHE")
 	if err != nil {
 		return nil, err
 	}
 	for i, s := range suites {
-		s.program, s.cache = filepath.Join(dir, fmt.Sprint(i)), filepath.Join(strings.TrimSpace(cache), "fuzz")
-		if _, err := output(ctx, "go", "test", "-c", "-fuzz=.", "-o", s.program, s.pkg); err != nil {
+		s.testProgram, s.inputCache = filepath.Join(dir, fmt.Sprint(i)), filepath.Join(strings.TrimSpace(cache), "fuzz")
+		if _, err := captureOutput(ctx, "go", "test", "-c", "-fuzz=.", "-o", s.testProgram, s.importPath); err != nil {
 			return nil, err
 		}
-		list, err := output(ctx, s.program, "-test.list=^Fuzz")
+		list, err := captureOutput(ctx, s.testProgram, "-test.list=^Fuzz")
 		if err != nil {
 			return nil, err
 		}
@@ -52,9 +52,9 @@ func find(ctx context.Context, dir string) (targets []target, err error) {
 	return targets, nil
 }
 
-// suites returns the packages whose tests have fuzz targets: to build the tests of all others would take a minute.
-func suites(ctx context.Context) (found []suite, err error) {
-	out, err := output(ctx, "go", "list", "-json=ImportPath,Dir,TestGoFiles,XTestGoFiles", "work")
+// listSuites returns the packages whose tests have fuzz targets. Building the tests of all other packages would take a minute.
+func listSuites(ctx context.Context) (found []suite, err error) {
+	out, err := captureOutput(ctx, "go", "list", "-json=ImportPath,Dir,TestGoFiles,XTestGoFiles", "work")
 	if err != nil {
 		return nil, err
 	}
@@ -70,17 +70,17 @@ func suites(ctx context.Context) (found []suite, err error) {
 		}
 		if slices.ContainsFunc(slices.Concat(p.TestGoFiles, p.XTestGoFiles), func(file string) bool {
 			text, failed := os.ReadFile(filepath.Join(p.Dir, file))
-			return failed != nil || hasTarget.Match(text)
+			return failed != nil || fuzzFunction.Match(text)
 		}) {
-			found = append(found, suite{pkg: p.ImportPath, dir: p.Dir})
+			found = append(found, suite{importPath: p.ImportPath, packageDir: p.Dir})
 		}
 	}
 }
 
-var hasTarget = regexp.MustCompile(`(?m)^func Fuzz`)
+var fuzzFunction = regexp.MustCompile(`(?m)^func Fuzz`)
 
-// output returns what a program writes, unless it fails.
-func output(ctx context.Context, name string, args ...string) (string, error) {
+// captureOutput runs a program, and returns its standard output. The error of a failed program includes its whole output.
+func captureOutput(ctx context.Context, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	var failure bytes.Buffer
 	cmd.Stderr = &failure

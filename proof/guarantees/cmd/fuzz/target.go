@@ -21,39 +21,41 @@ type target struct {
 	name string
 }
 
-func (t target) String() string { return t.pkg + " " + t.name }
+func (t target) String() string { return t.importPath + " " + t.name }
 
-// budget is how much is done for each target.
+// budget is the effort for each target.
 type budget struct {
-	time    time.Duration
-	workers int
+	fuzzTime    time.Duration
+	workerCount int
 }
 
-// grace is how much longer than its time a target may take. One that takes longer hangs: an input takes too long.
-const grace = 2 * time.Minute
+// graceTime is added to the time of a target before fuzzTarget kills its process. A process that needs longer hangs, because a
+// single input takes too long.
+const graceTime = 2 * time.Minute
 
-// run fuzzes the target, and returns how often it was executed.
-func (t target) run(ctx context.Context, b budget) (executions int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, b.time+grace)
+// fuzzTarget fuzzes the target, and returns the number of executions.
+func (t target) fuzzTarget(ctx context.Context, b budget) (executions int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, b.fuzzTime+graceTime)
 	defer cancel()
-	// By default each input that is new is minimised for up to a minute, and little else is done.
-	cmd := exec.CommandContext(ctx, t.program, "-test.run=^$", "-test.fuzz=^"+t.name+"$", "-test.fuzztime="+b.time.String(),
-		"-test.fuzzminimizetime=5x", "-test.parallel="+strconv.Itoa(b.workers), "-test.fuzzcachedir="+filepath.Join(t.cache, t.pkg))
-	cmd.Dir = t.dir
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its workers outlive it if it is killed
+	// By default go minimizes each new input for up to a minute, which would leave little time for anything else.
+	cmd := exec.CommandContext(ctx, t.testProgram, "-test.run=^$", "-test.fuzz=^"+t.name+"$", "-test.fuzztime="+b.fuzzTime.String(),
+		"-test.fuzzminimizetime=5x", "-test.parallel="+strconv.Itoa(b.workerCount),
+		"-test.fuzzcachedir="+filepath.Join(t.inputCache, t.importPath))
+	cmd.Dir = t.packageDir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // the worker processes survive if only the test program is killed
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return 0, err
 	}
-	cmd.Stderr = cmd.Stdout // where the progress is shown
+	cmd.Stderr = cmd.Stdout // the test program prints its progress there
 	if err := cmd.Start(); err != nil {
 		return 0, err
 	}
-	executions, rest := watch(out)
-	if err := verdict(cmd.Wait(), rest); err != nil {
+	executions, rest := watchProgress(out)
+	if err := judgeRun(cmd.Wait(), rest); err != nil {
 		if ctx.Err() == context.DeadlineExceeded {
-			err = fmt.Errorf("an input takes too long: %s after its time was over", grace)
+			err = fmt.Errorf("an input takes too long: %s after its time was over", graceTime)
 		}
 		return executions, fmt.Errorf("%s: %w\n%s", t, err, rest)
 	}
@@ -63,15 +65,15 @@ func (t target) run(ctx context.Context, b budget) (executions int64, err error)
 	return executions, nil
 }
 
-var progress = regexp.MustCompile(`^fuzz: elapsed: .*(?:execs|coverage): (\d+)`)
+var progressLine = regexp.MustCompile(`^fuzz: elapsed: .*(?:execs|coverage): (\d+)`)
 
-// watch shows what is said of the progress, and returns how much was executed, and what else is said. At first all inputs are
-// executed that are known already, which may take all the time of a slow machine.
-func watch(out io.Reader) (executions int64, rest string) {
+// watchProgress prints the progress lines of out, and returns the number of executions and the rest of out. The executions
+// include the known inputs, because a slow machine may spend all its time on these.
+func watchProgress(out io.Reader) (executions int64, rest string) {
 	var other strings.Builder
 	for lines := bufio.NewReader(out); ; {
 		line, err := lines.ReadString('\n')
-		if m := progress.FindStringSubmatch(line); m != nil {
+		if m := progressLine.FindStringSubmatch(line); m != nil {
 			executions, _ = strconv.ParseInt(m[1], 10, 64)
 			fmt.Print("      ", line)
 		} else {
@@ -83,12 +85,12 @@ func watch(out io.Reader) (executions int64, rest string) {
 	}
 }
 
-// timeIsOver is all that is said if the end of -test.fuzztime races with itself (go.dev/issue/75804). Nothing was found
-// then, or it would say where that has been saved.
+// timeIsOver matches the whole output of a run in which the end of -test.fuzztime races with itself (go.dev/issue/75804).
+// Such a run has found no bug, because the output would include the path of the failing input.
 var timeIsOver = regexp.MustCompile(`^--- FAIL: \w+ \([0-9.]+s\)\n +context deadline exceeded\nFAIL\n$`)
 
-// verdict returns the error of a run, unless the time being over is all that has failed.
-func verdict(err error, said string) error {
+// judgeRun returns err, the error of a run, or nil if the output said shows only the race at the end of the time.
+func judgeRun(err error, said string) error {
 	if _, failed := errors.AsType[*exec.ExitError](err); failed && timeIsOver.MatchString(said) {
 		return nil
 	}

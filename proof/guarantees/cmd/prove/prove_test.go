@@ -29,14 +29,14 @@ func TestTally(t *testing.T) {
 		"count fuzz FuzzKey executions 5\n",
 		"something else that is 7\n",
 	} {
-		counted.read(line)
+		counted.readLine(line)
 	}
 	require.Equal(t,
 		"1,234 random deaths, 1 tests, 2 tests skipped, 1,234,567 requests, 5 FuzzKey executions", counted.String())
-	require.Equal(t, "what went wrong\nsomething else that is 7\n", counted.failed.String())
+	require.Equal(t, "what went wrong\nsomething else that is 7\n", counted.failureOutput.String())
 }
 
-// A package that does not build, or whose process crashes, says so in events of another sort.
+// The errors of a package that does not build, or whose process crashes, are in events without a failing test.
 func TestTallyKeepsWhatNoTestFailsWith(t *testing.T) {
 	t.Parallel()
 	var counted tally
@@ -50,92 +50,92 @@ func TestTallyKeepsWhatNoTestFailsWith(t *testing.T) {
 		`{"Action":"output","Package":"q","Output":"FAIL q\n"}`,
 		`{"Action":"fail","Package":"q"}`,
 	} {
-		counted.read(line)
+		counted.readLine(line)
 	}
-	require.Equal(t, "undefined: f\npanic: test timed out\nFAIL q\n", counted.failed.String())
+	require.Equal(t, "undefined: f\npanic: test timed out\nFAIL q\n", counted.failureOutput.String())
 }
 
 func TestPageIsUpdated(t *testing.T) {
 	t.Parallel()
 	ran := func(name string, deaths int64) []*result {
 		return []*result{{
-			proof: proof{name: name, what: "servers killed"}, tally: tally{counts: []count{{"deaths", deaths}}},
-			took: 90 * time.Second,
+			proof: proof{name: name, summary: "servers killed"}, tally: tally{counts: []count{{"deaths", deaths}}},
+			runTime: 90 * time.Second,
 		}}
 	}
-	text := "head\n" + before + after + "tail\n"
+	text := "head\n" + tableStart + tableEnd + "tail\n"
 	for range 2 {
 		var err error
-		text, err = update(text, ran("wire", 7))
+		text, err = replaceRows(text, ran("wire", 7))
 		require.NoError(t, err)
-		text, err = update(text, ran("death", 10_000))
+		text, err = replaceRows(text, ran("death", 10_000))
 		require.NoError(t, err)
-		require.Equal(t, "head\n"+before+"\n"+tableHead+"| death | servers killed | 10,000 deaths | 1.5 |\n"+
-			"| wire | servers killed | 7 deaths | 1.5 |\n\n"+after+"tail\n", text)
+		require.Equal(t, "head\n"+tableStart+"\n"+tableHead+"| death | servers killed | 10,000 deaths | 1.5 |\n"+
+			"| wire | servers killed | 7 deaths | 1.5 |\n\n"+tableEnd+"tail\n", text)
 	}
-	_, err := update("head\n"+before+"old\n", nil)
+	_, err := replaceRows("head\n"+tableStart+"old\n", nil)
 	require.ErrorContains(t, err, "no beginning or no end")
-	own, err := os.ReadFile("../../../../" + page)
+	own, err := os.ReadFile("../../../../" + pagePath)
 	require.NoError(t, err)
-	_, err = update(string(own), nil)
+	_, err = replaceRows(string(own), nil)
 	require.NoError(t, err, "the page has a place for the table")
 }
 
-// What CI leaves out is left out, and only that.
+// With -ci, chooseProofs leaves out the proofs without ciArgs, and only these.
 func TestChoose(t *testing.T) {
 	t.Parallel()
-	everything, err := choose(options{})
+	everything, err := chooseProofs(options{})
 	require.NoError(t, err)
-	require.Len(t, everything, len(all))
-	some, err := choose(options{ci: true})
+	require.Len(t, everything, len(allProofs))
+	some, err := chooseProofs(options{isCI: true})
 	require.NoError(t, err)
-	require.Less(t, len(some), len(all))
+	require.Less(t, len(some), len(allProofs))
 	for _, p := range some {
-		require.NotEmpty(t, p.ci, p.name)
+		require.NotEmpty(t, p.ciArgs, p.name)
 	}
-	two, err := choose(options{only: "mutants,death"})
+	two, err := chooseProofs(options{onlyNames: "mutants,death"})
 	require.NoError(t, err)
 	require.Equal(t, "mutants death", two[0].name+" "+two[1].name)
-	_, err = choose(options{ci: true, only: "mutants,death"})
+	_, err = chooseProofs(options{isCI: true, onlyNames: "mutants,death"})
 	require.ErrorContains(t, err, `"mutants" is not one of CI`)
-	_, err = choose(options{only: "deaht"})
+	_, err = chooseProofs(options{onlyNames: "deaht"})
 	require.ErrorContains(t, err, `no proof "deaht"`)
 }
 
-// A proof that fails is reported with its output, and one that succeeds with its counts.
+// The result of a failed proof has the output of the proof, and the result of a successful proof has the counts.
 func TestResult(t *testing.T) {
 	t.Parallel()
 	script := func(text string) *result {
-		return &result{proof: proof{name: "p", command: func(o options) []string {
-			return []string{"sh", "-c", strings.Repeat(text+";", o.times)}
+		return &result{proof: proof{name: "p", newCommand: func(o options) []string {
+			return []string{"sh", "-c", strings.Repeat(text+";", o.repetitions)}
 		}}}
 	}
 	holds := script("echo count p things 21")
-	holds.run(t.Context(), t.TempDir(), options{times: 2})
+	holds.runProof(t.Context(), t.TempDir(), options{repetitions: 2})
 	require.NoError(t, holds.err)
 	require.Equal(t, "42 things", holds.tally.String())
 
-	echoes := func(o options) *result { // its last argument
-		r := &result{proof: proof{name: "p", ci: []string{"count p things 2"}, command: func(options) []string {
+	echoes := func(o options) *result { // prints the last argument of its command
+		r := &result{proof: proof{name: "p", ciArgs: []string{"count p things 2"}, newCommand: func(options) []string {
 			return []string{"sh", "-c", `for last; do :; done; echo "$last"`, "sh", "count p things 1"}
 		}}}
-		r.run(t.Context(), t.TempDir(), o)
+		r.runProof(t.Context(), t.TempDir(), o)
 		return r
 	}
 	require.Equal(t, "1 things", echoes(options{}).tally.String())
-	require.Equal(t, "2 things", echoes(options{ci: true}).tally.String())
+	require.Equal(t, "2 things", echoes(options{isCI: true}).tally.String())
 
 	fails := script("echo too bad; exit 3")
-	fails.run(t.Context(), t.TempDir(), options{times: 1})
+	fails.runProof(t.Context(), t.TempDir(), options{repetitions: 1})
 	require.ErrorContains(t, fails.err, "exit status 3")
-	require.Equal(t, "too bad\n", fails.failed.String())
-	require.Contains(t, table([]*result{holds, fails}), "| FAILED |")
+	require.Equal(t, "too bad\n", fails.failureOutput.String())
+	require.Contains(t, formatTable([]*result{holds, fails}), "| FAILED |")
 
 	idle := script("echo ok p [no tests to run]")
-	idle.run(t.Context(), t.TempDir(), options{times: 1})
+	idle.runProof(t.Context(), t.TempDir(), options{repetitions: 1})
 	require.ErrorContains(t, idle.err, "it counts nothing")
 
-	missing := &result{proof: proof{name: "p", command: func(options) []string { return []string{"./missing"} }}}
-	missing.run(t.Context(), t.TempDir(), options{times: 1})
+	missing := &result{proof: proof{name: "p", newCommand: func(options) []string { return []string{"./missing"} }}}
+	missing.runProof(t.Context(), t.TempDir(), options{repetitions: 1})
 	require.Error(t, missing.err)
 }

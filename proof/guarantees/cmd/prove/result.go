@@ -11,24 +11,24 @@ import (
 	"time"
 )
 
-// result is what came of a proof.
+// result is the outcome of a proof.
 type result struct {
 	proof
 	tally
-	took time.Duration
-	err  error
+	runTime time.Duration
+	err     error
 }
 
-// progress is how often it is said that a proof still runs.
-const progress = 30 * time.Second
+// progressInterval is the time between two lines that report that a proof still runs.
+const progressInterval = 30 * time.Second
 
-// run does the proof, and tells how it goes.
-func (r *result) run(ctx context.Context, root string, o options) {
+// runProof runs the proof, and prints its progress and its outcome.
+func (r *result) runProof(ctx context.Context, root string, o options) {
 	began := time.Now()
-	fmt.Printf("%-12s %s\n", r.name, r.what)
-	ticker := time.NewTicker(progress)
+	fmt.Printf("%-12s %s\n", r.name, r.summary)
+	ticker := time.NewTicker(progressInterval)
 	ended := make(chan error)
-	go func() { ended <- r.execute(ctx, root, o) }()
+	go func() { ended <- r.runCommand(ctx, root, o) }()
 	for running := true; running; {
 		select {
 		case <-ticker.C:
@@ -38,24 +38,24 @@ func (r *result) run(ctx context.Context, root string, o options) {
 		}
 	}
 	ticker.Stop()
-	r.took = time.Since(began).Round(time.Second)
+	r.runTime = time.Since(began).Round(time.Second)
 	if r.err != nil {
-		fmt.Printf("%s%-12s FAILED after %v\n", r.failed.String(), r.name, r.took)
+		fmt.Printf("%s%-12s FAILED after %v\n", r.failureOutput.String(), r.name, r.runTime)
 		return
 	}
-	fmt.Printf("%-12s holds, after %v: %s\n", r.name, r.took, r.tally.String())
+	fmt.Printf("%-12s holds, after %v: %s\n", r.name, r.runTime, r.tally.String())
 }
 
-// execute runs the command of the proof.
-func (r *result) execute(ctx context.Context, root string, o options) error {
-	command := r.command(o)
-	if o.ci {
-		command = append(command, r.ci...)
+// runCommand runs the command of the proof, and reads its output into the tally.
+func (r *result) runCommand(ctx context.Context, root string, o options) error {
+	command := r.newCommand(o)
+	if o.isCI {
+		command = append(command, r.ciArgs...)
 	}
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "IDEMPOTENCY_CI=1")    // a proof that cannot run does not hold
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what it starts ends with it
+	cmd.Env = append(os.Environ(), "IDEMPOTENCY_CI=1")    // makes a test fail, instead of being skipped, if its server is missing
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that Cancel reaches the processes that the command starts
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -68,7 +68,7 @@ func (r *result) execute(ctx context.Context, root string, o options) error {
 	lines := bufio.NewReader(out)
 	for {
 		line, err := lines.ReadString('\n')
-		r.read(line)
+		r.readLine(line)
 		if err != nil {
 			break
 		}
@@ -76,7 +76,7 @@ func (r *result) execute(ctx context.Context, root string, o options) error {
 	if err := cmd.Wait(); err != nil {
 		return fmt.Errorf("%s: %s: %w", r.name, strings.Join(command, " "), err)
 	}
-	if len(r.counts) == 0 { // no test has that name any more, say
+	if len(r.counts) == 0 { // for example, because the test was renamed
 		return fmt.Errorf("%s: %s: it counts nothing", r.name, strings.Join(command, " "))
 	}
 	return nil

@@ -1,4 +1,5 @@
-// Command soak runs every store under a small load, with faults. It fails if a promise is broken or if anything grows.
+// Command soak runs every store under a small load, with faults. It fails if a store breaks a promise, or if a measured series
+// grows.
 //
 //	go run ./proof/guarantees/cmd/soak -for 8h -plot soak.svg
 package main
@@ -22,13 +23,15 @@ func main() {
 	flag.BoolVar(&opts.NoJanitor, "no-janitor", false, "leave expired rows where they are: this must fail")
 	plot := flag.String("plot", "", "the file to draw what was measured into, as SVG")
 	flag.Parse()
-	if err := run(opts, *plot); err != nil {
+	if err := runSoak(opts, *plot); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(opts soak.Options, plot string) error {
+// runSoak prints the counts and the series of a soak run, and draws the series into the file plot unless plot is empty.
+// runSoak prints the counts and the series of a soak run, and draws the series into the file plot unless plot is empty.
+func runSoak(opts soak.Options, plot string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	result, err := soak.Run(ctx, opts)
@@ -50,7 +53,7 @@ func run(opts soak.Options, plot string) error {
 		}
 	}
 	if plot != "" {
-		if err := draw(plot, result.Series); err != nil {
+		if err := drawPlot(plot, result.Series); err != nil {
 			return err
 		}
 	}
@@ -60,7 +63,9 @@ func run(opts soak.Options, plot string) error {
 	return nil
 }
 
-func draw(file string, series []soak.Series) error {
+// drawPlot writes series to file, as SVG.
+// drawPlot writes series to file, as SVG.
+func drawPlot(file string, series []soak.Series) error {
 	out, err := os.Create(file)
 	if err != nil {
 		return err
