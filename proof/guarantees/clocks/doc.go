@@ -1,12 +1,13 @@
-// Package clocks shows that no promise of this repository is broken when clocks jump, or when processes stand still.
+// Package clocks tests that the promises of this repository hold when clocks jump, and when processes stand still.
 //
 // # Clocks
 //
-// A library that is loaded into real servers shifts their clocks (testdata/shim.c, which needs a C compiler). Package skew
-// shifts those of a Go process. The store must do what it would have done if time had passed.
+// The tests load a library into real servers to shift their clocks (testdata/shim.c; building the library needs a C compiler),
+// and package skew shifts the clocks of a Go process. The store must act as if the time had passed.
 //
 // # Zombies
 //
-// A server process is stopped by SIGSTOP until its leases have lapsed and others have taken over. Then it goes on. It must
-// not change the records of its successors, and its clients must get the stored answer or an error.
+// A test stops a server process with SIGSTOP until its leases have lapsed and other processes have taken over. The stopped
+// process then continues. It must leave the records of its successors unchanged, and its clients must get the stored answer
+// or an error.
 package clocks

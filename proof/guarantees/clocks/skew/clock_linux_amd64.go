@@ -4,21 +4,23 @@ import (
 	_ "unsafe" // for go:linkname
 )
 
-// readClock is what the runtime of Go calls to read a clock, unless it is zero. It points into the vDSO of the kernel.
+// readClock is the address of the function in the kernel's vDSO that the Go runtime calls to read a clock, unless readClock is
+// zero.
 //
 //go:linkname readClock runtime.vdsoClockgettimeSym
 var readClock uintptr
 
-// ahead has what is added to each clock.
+// ahead points to the seconds that shifted, the function in assembly, adds to each clock.
 //
 //lint:ignore U1000 it is read by shifted, in assembly
 var ahead = new([clocks]int64)
 
-func follow(file *[clocks]int64) error {
+// followFile replaces the clock of the runtime by the clock that file shifts.
+func followFile(file *[clocks]int64) error {
 	ahead = file
 	readClock = shiftedClock()
 	return nil
 }
 
-// shiftedClock returns the address of a clock_gettime for callers in C.
+// shiftedClock returns the address of shifted, a clock_gettime with the calling convention of C.
 func shiftedClock() uintptr

@@ -2,7 +2,7 @@
 
 // int clock_gettime(clockid_t clock DI, struct timespec *t SI), for callers in C
 TEXT shifted<>(SB), NOSPLIT|NOFRAME, $0-0
-	MOVL $228, AX // the system call of that name; it leaves DI and SI as they are
+	MOVL $228, AX // the number of the system call clock_gettime, which preserves DI and SI
 	SYSCALL
 	CMPL DI, $1 // CLOCK_MONOTONIC; below is CLOCK_REALTIME
 	JHI  done

@@ -4,4 +4,4 @@ package skew
 
 import "errors"
 
-func follow(*[clocks]int64) error { return errors.ErrUnsupported }
+func followFile(*[clocks]int64) error { return errors.ErrUnsupported }

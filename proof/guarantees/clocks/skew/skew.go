@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// The clocks that can be shifted, by their place in a file.
+// The clocks that Follow shifts. The values are positions in the file.
 const (
 	Wall = iota
 	Monotonic
@@ -15,11 +15,11 @@ const (
 	clocks = 2
 )
 
-// Size is how many bytes a file has: for each clock the seconds to add, as a number of 64 bits.
+// Size is the size of the file in bytes. The file has the seconds to add to each clock, as a native 64-bit integer.
 const Size = clocks * 8
 
-// Follow lets the file of that name shift the clocks of this process from now on: whoever writes to it makes them jump
-// at once. A file with nothing but zeros shifts nothing.
+// Follow makes the clocks of this process follow the file name: the runtime adds the seconds in the file to each reading. A
+// write to the file therefore makes the clocks jump at once. A file of zeros leaves the clocks right.
 func Follow(name string) error {
 	file, err := os.Open(name)
 	if err != nil {
@@ -30,5 +30,5 @@ func Follow(name string) error {
 	if err != nil {
 		return err
 	}
-	return follow((*[clocks]int64)(unsafe.Pointer(unsafe.SliceData(page))))
+	return followFile((*[clocks]int64)(unsafe.Pointer(unsafe.SliceData(page))))
 }
