@@ -15,9 +15,9 @@ import (
 
 // caller is a client of the server processes.
 type caller struct {
-	t        testing.TB
-	client   *http.Client
-	misdated *atomic.Int64 // answers of which the field Date was off by more than an hour
+	t               testing.TB
+	client          *http.Client
+	misdatedAnswers *atomic.Int64 // counts the answers whose Date field was wrong by more than an hour
 }
 
 func newCaller(t testing.TB) caller {
@@ -26,20 +26,20 @@ func newCaller(t testing.TB) caller {
 	return caller{t, client, new(atomic.Int64)}
 }
 
-// reply is what a client gets.
+// reply is the answer to a client.
 type reply struct {
-	status                int
-	body, retry, language string
-	handled               bool // by the handler, perhaps before
+	status                        int
+	body, retryAfter, contentType string
+	isFromHandler                 bool // the answer came from the handler, or is a replay of such an answer
 }
 
-// says reports whether the reply is the refusal of that name.
-func (r reply) says(problem string) bool {
-	return r.language == "application/problem+json" && strings.Contains(r.body, "#"+problem)
+// isProblem reports whether the reply is a refusal by the middleware of the type problem.
+func (r reply) isProblem(problem string) bool {
+	return r.contentType == "application/problem+json" && strings.Contains(r.body, "#"+problem)
 }
 
-// ask sends a request with a key once.
-func (c caller) ask(url, key string, header map[string]string) (r reply) {
+// sendOnce sends a request with the key, without retries.
+func (c caller) sendOnce(url, key string, header map[string]string) (r reply) {
 	req, err := http.NewRequest(http.MethodPost, url, nil)
 	if !assert.NoError(c.t, err) {
 		return r
@@ -54,7 +54,7 @@ func (c caller) ask(url, key string, header map[string]string) (r reply) {
 	}
 	defer resp.Body.Close()
 	if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil && time.Since(date).Abs() > time.Hour {
-		c.misdated.Add(1)
+		c.misdatedAnswers.Add(1)
 	}
 	body, err := io.ReadAll(resp.Body)
 	assert.NoError(c.t, err)
@@ -64,11 +64,11 @@ func (c caller) ask(url, key string, header map[string]string) (r reply) {
 	}
 }
 
-// final asks until the operation is answered.
-func (c caller) final(url, key string, header map[string]string) string {
+// awaitAnswer repeats the request until the handler's answer arrives, and returns its body.
+func (c caller) awaitAnswer(url, key string, header map[string]string) string {
 	deadline := time.Now().Add(time.Minute)
 	for pause := 10 * time.Millisecond; time.Now().Before(deadline) && !c.t.Failed(); pause = min(2*pause, time.Second/2) {
-		if r := c.ask(url, key, header); r.status == http.StatusCreated {
+		if r := c.sendOnce(url, key, header); r.status == http.StatusCreated {
 			return r.body
 		}
 		time.Sleep(pause)

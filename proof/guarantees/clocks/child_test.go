@@ -27,29 +27,30 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// config says what a server process is to be. It serves requests at /re-execute and at /refuse.
+// config configures a server process. The process serves /re-execute and /refuse, each with the policy of its name for abandoned
+// operations.
 type config struct {
 	Kind        string
-	URL         string // of the store
+	URL         string // of the server of the store
 	Password    string // of Redis
-	Clock       string // the file that its clocks follow
+	Clock       string // the file that the clocks of the process follow
 	Ledger      string
 	Lease       time.Duration
-	IdleTimeout time.Duration // of transactions at /re-execute; those at /refuse have the default
+	IdleTimeout time.Duration // of transactions at /re-execute; transactions at /refuse have the default
 }
 
-const configName = "CLOCKS_SERVER"
+const configVariable = "CLOCKS_SERVER"
 
-// TestMain lets this program be a server process.
+// TestMain runs the tests, or a server process if the environment has a config.
 func TestMain(m *testing.M) {
-	text, ok := os.LookupEnv(configName)
+	text, ok := os.LookupEnv(configVariable)
 	if !ok {
 		os.Exit(m.Run())
 	}
 	var c config
 	err := json.Unmarshal([]byte(text), &c)
 	if err == nil {
-		err = c.serve()
+		err = c.serveRequests()
 	}
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)
@@ -62,7 +63,7 @@ type child struct {
 	url     string
 }
 
-// startChild starts a server process, for the duration of the test.
+// startChild starts a server process, and ends the process after the test.
 func startChild(t testing.TB, c config) child {
 	t.Helper()
 	file := newClock(t)
@@ -70,16 +71,16 @@ func startChild(t testing.TB, c config) child {
 	text, err := json.Marshal(c)
 	require.NoError(t, err)
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), configName+"="+string(text), "GOMAXPROCS=2")
+	cmd.Env = append(os.Environ(), configVariable+"="+string(text), "GOMAXPROCS=2")
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // one that is stopped does not end by itself
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // a stopped process cannot see the end of its standard input
 	stdin, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	stdout, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
-		_ = stdin.Close() // which ends it
+		_ = stdin.Close() // ends the process
 		_ = cmd.Process.Signal(syscall.SIGCONT)
 		_ = cmd.Wait()
 	})
@@ -88,8 +89,8 @@ func startChild(t testing.TB, c config) child {
 	return child{cmd.Process, file, "http://" + strings.TrimSpace(addr)}
 }
 
-// stop stops the process, and waits until it stands still.
-func (c child) stop(t testing.TB) {
+// stopProcess sends SIGSTOP to the process, and waits until the kernel has stopped the process.
+func (c child) stopProcess(t testing.TB) {
 	t.Helper()
 	require.NoError(t, c.process.Signal(syscall.SIGSTOP))
 	require.Eventually(t, func() bool {
@@ -98,19 +99,20 @@ func (c child) stop(t testing.TB) {
 	}, time.Minute, time.Millisecond)
 }
 
-func (c child) resume(t testing.TB) {
+func (c child) resumeProcess(t testing.TB) {
 	t.Helper()
 	require.NoError(t, c.process.Signal(syscall.SIGCONT))
 }
 
-// serve serves requests until the standard input is closed.
-func (c config) serve() error {
+// serveRequests serves requests until the standard input is closed.
+func (c config) serveRequests() error {
 	if err := skew.Follow(c.Clock); err != nil {
 		return err
 	}
 	var mux http.ServeMux
-	for path, policy := range map[string]idempotency.Abandoned{"/re-execute": idempotency.ReExecute, "/refuse": idempotency.Refuse} {
-		store, err := c.store(policy)
+	policies := map[string]idempotency.Abandoned{"/re-execute": idempotency.ReExecute, "/refuse": idempotency.Refuse}
+	for path, policy := range policies {
+		store, err := c.openStore(policy)
 		if err != nil {
 			return err
 		}
@@ -121,7 +123,7 @@ func (c config) serve() error {
 		if err != nil {
 			return err
 		}
-		mux.Handle(path, m.Handler(http.HandlerFunc(c.handle)))
+		mux.Handle(path, m.Handler(http.HandlerFunc(c.handleRequest)))
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -133,63 +135,66 @@ func (c config) serve() error {
 		os.Exit(0)
 	}()
 	return http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		v := &visit{point: r.Header.Get("Point"), visitor: r.Header.Get("Visitor"), ledger: c.Ledger, passed: make(chan struct{})}
-		mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), visitKey{}, v)))
+		v := &stoppableRequest{
+			stopPoint: r.Header.Get("Point"), requestName: r.Header.Get("Request-Name"), ledgerURL: c.Ledger,
+			passed: make(chan struct{}),
+		}
+		mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), stoppableRequestKey{}, v)))
 	}))
 }
 
-func (c config) store(policy idempotency.Abandoned) (stoppable, error) {
-	i := slices.IndexFunc(withRows, func(k kind) bool { return k.name == c.Kind })
+func (c config) openStore(policy idempotency.Abandoned) (stoppableStore, error) {
+	i := slices.IndexFunc(kindsWithRows, func(k kind) bool { return k.name == c.Kind })
 	var opts pgxstore.Options
 	if policy == idempotency.ReExecute {
 		opts.IdleTimeout = c.IdleTimeout
 	}
-	store, _, err := server{kind: withRows[i], url: c.URL, password: c.Password}.open(opts)
-	return stoppable{store}, err
+	store, _, err := server{kind: kindsWithRows[i], url: c.URL, password: c.Password}.openStore(opts)
+	return stoppableStore{store}, err
 }
 
-// handle does what the request is for, and answers with what no other execution answers. One that is told to wait for
-// the end of its context does so after its effect.
-func (c config) handle(w http.ResponseWriter, r *http.Request) {
-	v := r.Context().Value(visitKey{}).(*visit)
+// handleRequest makes the effect of the request, and answers with a text that differs in each execution. If the request asks for
+// a report about the end of its context, handleRequest waits for this end after the effect.
+func (c config) handleRequest(w http.ResponseWriter, r *http.Request) {
+	v := r.Context().Value(stoppableRequestKey{}).(*stoppableRequest)
 	op, _ := idempotency.FromContext(r.Context())
 	answer := fmt.Sprintf("%s attempt %d of %v in process %d", op.Key.ID, op.Attempt, op.ID, os.Getpid())
 	w.Header().Set("Handler", answer)
 	if takes, err := time.ParseDuration(r.Header.Get("Takes")); err == nil {
 		time.Sleep(takes)
 	}
-	v.at("before the effect")
-	if v.point == "releasing" || v.point == "renewing" && !v.isRenewed(r.Context()) {
+	v.stopAt("before the effect")
+	if v.stopPoint == "releasing" || v.stopPoint == "renewing" && !v.awaitRenewal(r.Context()) {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
-	answer, err := c.effect(r.Context(), op, answer)
+	answer, err := c.makeEffect(r.Context(), op, answer)
 	if err != nil {
-		v.await(r)
+		v.reportContextEnd(r)
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	v.at("after the effect")
-	v.await(r)
+	v.stopAt("after the effect")
+	v.reportContextEnd(r)
 	w.WriteHeader(http.StatusCreated)
 	_, _ = io.WriteString(w, answer)
 }
 
-// effect is a row, or else an entry in the ledger. It returns the answer of the operation, which is that of an earlier attempt
-// if that has written the row.
-func (c config) effect(ctx context.Context, op idempotency.Operation, answer string) (string, error) {
+// makeEffect inserts a row if the kind of store is "rows", and otherwise adds an entry to the ledger. It returns the answer of
+// the operation: the answer of an earlier attempt if that attempt has inserted the row.
+func (c config) makeEffect(ctx context.Context, op idempotency.Operation, answer string) (string, error) {
 	if c.Kind != "rows" {
-		return answer, ask(c.Ledger+"/effect", "Key", op.Key.ID, "Attempt", fmt.Sprint(op.Attempt), "Answer", answer)
+		return answer, callLedger(c.Ledger+"/effect", "Key", op.Key.ID, "Attempt", fmt.Sprint(op.Attempt), "Answer", answer)
 	}
 	return pgxstore.DoTx(ctx, "book", func(tx pgx.Tx) (string, error) {
 		_, err := tx.Exec(ctx, "insert into effects values ($1, $2)", op.Key.ID, answer)
-		ctx.Value(visitKey{}).(*visit).at(inTransaction)
+		ctx.Value(stoppableRequestKey{}).(*stoppableRequest).stopAt(inTransaction)
 		return answer, err
 	})
 }
 
-// ask asks the ledger, which may take its time.
-func ask(url string, header ...string) error {
+// callLedger sends a request to the ledger, and waits for the answer without a timeout, because the ledger may hold the request.
+func callLedger(url string, header ...string) error {
 	req, err := http.NewRequest(http.MethodPost, url, nil)
 	if err != nil {
 		return err

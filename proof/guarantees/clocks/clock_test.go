@@ -23,7 +23,7 @@ type clock struct {
 	file *os.File
 }
 
-// newClock returns a clock that is right. The users that servers run as can read its file.
+// newClock returns a clock that shows the right time. Its file is readable for the users that the servers run as.
 func newClock(t testing.TB) *clock {
 	t.Helper()
 	dir, err := publicDir(t)
@@ -36,7 +36,7 @@ func newClock(t testing.TB) *clock {
 	return &clock{t, file}
 }
 
-// publicDir returns a directory that everybody can read, for the duration of the test.
+// publicDir creates a directory that every user can read, and removes the directory after the test.
 func publicDir(t testing.TB) (string, error) {
 	dir, err := os.MkdirTemp("", "clocks-")
 	if err != nil {
@@ -46,21 +46,21 @@ func publicDir(t testing.TB) (string, error) {
 	return dir, os.Chmod(dir, 0o755)
 }
 
-// set makes the wall clock jump to so much ahead of the right time.
-func (c *clock) set(ahead time.Duration) { c.shift(skew.Wall, ahead) }
+// setWallClock makes the wall clock jump to the right time plus ahead.
+func (c *clock) setWallClock(ahead time.Duration) { c.shiftClock(skew.Wall, ahead) }
 
-func (c *clock) shift(which int, ahead time.Duration) {
+func (c *clock) shiftClock(which int, ahead time.Duration) {
 	seconds := binary.NativeEndian.AppendUint64(nil, uint64(ahead/time.Second))
 	_, err := c.file.WriteAt(seconds, int64(which*len(seconds)))
 	require.NoError(c.t, err)
 }
 
-// env returns what the environment of a server needs to follow the clock.
-func (c *clock) env() []string {
+// buildEnv builds the shim, and returns the environment variables that make a server follow the clock.
+func (c *clock) buildEnv() []string {
 	return []string{"LD_PRELOAD=" + buildShim(c.t), "CLOCK_FILE=" + c.file.Name()}
 }
 
-// buildShim builds the library that shifts the clock of a server.
+// buildShim builds the library that shifts the clock of a server, and returns its path.
 func buildShim(t testing.TB) string {
 	dir, err := publicDir(t)
 	require.NoError(t, err)

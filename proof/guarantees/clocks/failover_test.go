@@ -17,116 +17,116 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// TestClockOfTheSuccessorDiffers has the server crash between any two steps of two or three requests with one key, and
-// replaces it by a replica whose clock differs, though everything else is the same. The store must do what it would have
-// done if the clock had jumped.
+// TestClockOfTheSuccessorDiffers crashes the server between any two steps of two or three requests with one key. A replica with
+// the same data and another clock replaces the server. The store must act as if the clock had jumped.
 func TestClockOfTheSuccessorDiffers(t *testing.T) {
 	t.Parallel()
-	each(t, kinds[:3], func(t *testing.T, k kind) {
-		master := k.start(t)
+	runForEachKind(t, allKinds[:3], func(t *testing.T, k kind) {
+		master := k.startServer(t)
 		var addr atomic.Value
 		addr.Store(master.Addr())
-		master.dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		master.dialServer = func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, addr.Load().(string))
 		}
-		store := master.store(t)
+		store := master.newStore(t)
 		var now time.Duration
-		rows, tally := 0, map[string]int{}
-		for _, jump := range jumps {
+		scenarios, tally := 0, map[string]int{}
+		for _, jump := range clockJumps {
 			c := newClock(t)
-			c.set(now + jump)
-			replica := master.follow(t, c.env()...)
-			var all [gaps]batch
+			c.setWallClock(now + jump)
+			replica := master.startReplica(t, c.buildEnv()...)
+			var all [gapCount]batch
 			for i := range all {
 				all[i] = newBatch(t, k, store, fmt.Sprint("failover ", jump, i))
-				all[i].takeAll(0, i+1, now)
+				all[i].takeSteps(0, i+1, now)
 			}
-			master.replace(t, replica)
+			master.failOverTo(t, replica)
 			addr.Store(replica.Addr())
 			master, now = replica, now+jump
 			for i, b := range all {
-				b.takeAll(i+1, len(steps), now)
-				b.end()
-				sequence := make([]time.Duration, gaps)
+				b.takeSteps(i+1, len(scenarioSteps), now)
+				b.endRequests()
+				sequence := make([]time.Duration, gapCount)
 				sequence[i] = jump
 				for _, r := range b {
-					r.judge(t, sequence)
-					r.count(tally)
+					r.checkOutcomes(t, sequence)
+					r.countOutcomes(tally)
 				}
-				rows += len(b)
+				scenarios += len(b)
 			}
 		}
-		effort.Count(t, "failovers", len(jumps))
-		effort.Count(t, "rows", rows)
+		effort.Count(t, "failovers", len(clockJumps))
+		effort.Count(t, "rows", scenarios)
 		for outcome, n := range tally {
 			effort.Count(t, outcome, n)
 		}
 	})
 }
 
-func (b batch) takeAll(from, to int, ahead time.Duration) {
+// takeSteps takes the steps with the indexes from to to-1.
+func (b batch) takeSteps(from, to int, ahead time.Duration) {
 	for step := from; step < to; step++ {
-		b.take(step, ahead)
+		b.takeStep(step, ahead)
 	}
 }
 
-// follow starts a replica of the server with that environment.
-func (s server) follow(t testing.TB, env ...string) (replica server) {
+// startReplica starts a replica of the server with the environment variables env.
+func (s server) startReplica(t testing.TB, env ...string) (replica server) {
 	t.Helper()
-	starting.Lock()
-	defer starting.Unlock()
+	startLock.Lock()
+	defer startLock.Unlock()
 	servertest.SetEnv(env...)
 	defer servertest.SetEnv()
-	if s.kind.postgres {
-		replica = server{db: servertest.Replica(t, s.Addr(), allow...), kind: s.kind}
-		replica.Server, replica.url = replica.db.Server, replica.db.URL()
+	if s.kind.isPostgres {
+		replica = server{database: servertest.Replica(t, s.Addr(), postgresSettings...), kind: s.kind}
+		replica.Server, replica.url = replica.database.Server, replica.database.URL()
 		return replica
 	}
 	host, port, _ := net.SplitHostPort(s.Addr())
 	replica = s.kind.startRedis(t, "--replicaof", host, port)
-	await(t, func() bool { return strings.Contains(replica.info(t), "master_link_status:up") })
+	awaitCondition(t, func() bool { return strings.Contains(replica.readReplicationInfo(t), "master_link_status:up") })
 	return replica
 }
 
-// replace waits until the replica has everything, and puts it in the place of the server, which crashes.
-func (s server) replace(t testing.TB, replica server) {
+// failOverTo waits until the replica has received all writes, crashes the server, and promotes the replica.
+func (s server) failOverTo(t testing.TB, replica server) {
 	t.Helper()
-	if s.kind.postgres {
+	if s.kind.isPostgres {
 		var written string
-		require.NoError(t, s.pool(t).QueryRow(t.Context(), "select pg_current_wal_lsn()::text").Scan(&written))
-		pool := replica.pool(t)
-		await(t, func() (has bool) {
+		require.NoError(t, s.newTestPool(t).QueryRow(t.Context(), "select pg_current_wal_lsn()::text").Scan(&written))
+		pool := replica.newTestPool(t)
+		awaitCondition(t, func() (has bool) {
 			err := pool.QueryRow(t.Context(), "select pg_last_wal_replay_lsn() >= $1::text::pg_lsn", written).Scan(&has)
 			require.NoError(t, err)
 			return has
 		})
 		s.Crash()
-		require.NoError(t, replica.db.Promote())
+		require.NoError(t, replica.database.Promote())
 		return
 	}
-	s.dial = nil
-	await(t, func() bool { return s.offset(t) == replica.offset(t) })
+	s.dialServer = nil
+	awaitCondition(t, func() bool { return s.replicationOffset(t) == replica.replicationOffset(t) })
 	s.Crash()
-	replica.tell(t, "replicaof", "no", "one")
+	replica.sendCommand(t, "replicaof", "no", "one")
 }
 
-// offset returns how far the server is in the stream of writes.
-func (s server) offset(t testing.TB) string {
-	_, rest, _ := strings.Cut(s.info(t), "master_repl_offset:")
+// replicationOffset returns the position of the server in the replication stream.
+func (s server) replicationOffset(t testing.TB) string {
+	_, rest, _ := strings.Cut(s.readReplicationInfo(t), "master_repl_offset:")
 	offset, _, _ := strings.Cut(rest, "\r")
 	return offset
 }
 
-func (s server) info(t testing.TB) string {
+func (s server) readReplicationInfo(t testing.TB) string {
 	t.Helper()
-	client := s.client()
+	client := s.newRedisClient()
 	defer client.Close()
 	told, err := client.Info(t.Context(), "replication").Result()
 	require.NoError(t, err)
 	return told
 }
 
-func await(t testing.TB, happened func() bool) {
+func awaitCondition(t testing.TB, happened func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !happened(); time.Sleep(5 * time.Millisecond) {
 		require.True(t, time.Now().Before(deadline), "it never happened")

@@ -15,37 +15,40 @@ import (
 	"github.com/idempotency-go/idempotency/proof/guarantees/effort"
 )
 
-// jumps of the clock of a store: by less than a lease, by more, by more than records are kept; and backwards.
-var jumps = []time.Duration{400 * time.Second, 1500 * time.Second, 9000 * time.Second, -1000 * time.Second, -100_000 * time.Second}
+// clockJumps are jumps of the clock of a store: forwards by less than a lease, by more than a lease, and by more than the TTL, and
+// backwards.
+var clockJumps = []time.Duration{
+	400 * time.Second, 1500 * time.Second, 9000 * time.Second, -1000 * time.Second, -100_000 * time.Second,
+}
 
-// gaps is how often a clock may jump while a row runs: before each of its steps but the first.
-const gaps = 5
+// gapCount is the number of places where the clock may jump in a scenario: before each step after the first.
+const gapCount = 5
 
-// TestClockOfTheStoreJumps lets the clock of a real server jump between the steps of two or three requests with one key,
-// by every distance at up to two of the places. The store must do what it would have done if time had passed.
+// TestClockOfTheStoreJumps makes the clock of a real server jump between the steps of two or three requests with one key, by each
+// of clockJumps at up to two places. The store must act as if the time had passed.
 func TestClockOfTheStoreJumps(t *testing.T) {
 	t.Parallel()
-	each(t, kinds, func(t *testing.T, k kind) {
+	runForEachKind(t, allKinds, func(t *testing.T, k kind) {
 		c := newClock(t)
-		s := k.start(t, c.env()...)
+		s := k.startServer(t, c.buildEnv()...)
 		requireShift(t, c, s)
-		store := s.store(t)
-		rows, tally := 0, map[string]int{}
-		for _, sequence := range sequences(effort.Of(2)) {
+		store := s.newStore(t)
+		scenarios, tally := 0, map[string]int{}
+		for _, sequence := range listSequences(effort.Of(2)) {
 			batch := newBatch(t, k, store, fmt.Sprint(sequence))
-			for step := range steps {
-				clockAt := sum(sequence[:step])
-				c.set(clockAt)
-				batch.take(step, clockAt)
+			for step := range scenarioSteps {
+				clockAt := sumJumps(sequence[:step])
+				c.setWallClock(clockAt)
+				batch.takeStep(step, clockAt)
 			}
-			batch.end()
+			batch.endRequests()
 			for _, r := range batch {
-				r.judge(t, sequence)
-				r.count(tally)
+				r.checkOutcomes(t, sequence)
+				r.countOutcomes(tally)
 			}
-			rows += len(batch)
+			scenarios += len(batch)
 		}
-		effort.Count(t, "rows", rows)
+		effort.Count(t, "rows", scenarios)
 		for outcome, n := range tally {
 			effort.Count(t, outcome, n)
 		}
@@ -56,24 +59,24 @@ func TestClockOfTheStoreJumps(t *testing.T) {
 func requireShift(t *testing.T, c *clock, s server) {
 	t.Helper()
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour, 0} {
-		c.set(ahead)
-		require.WithinDuration(t, time.Now().Add(ahead), s.now(t), time.Minute)
+		c.setWallClock(ahead)
+		require.WithinDuration(t, time.Now().Add(ahead), s.readClock(t), time.Minute)
 	}
 }
 
-// sequences returns all sequences of jumps with up to most that are not zero.
-func sequences(most int) (all [][]time.Duration) {
-	all = [][]time.Duration{make([]time.Duration, gaps)}
+// listSequences returns all sequences of jumps in which at most most places are not zero.
+func listSequences(most int) (all [][]time.Duration) {
+	all = [][]time.Duration{make([]time.Duration, gapCount)}
 	from := 0
 	for range most {
 		to := len(all)
 		for _, shorter := range all[from:to] {
 			last := slices.IndexFunc(shorter, func(d time.Duration) bool { return d != 0 })
 			if last < 0 {
-				last = gaps
+				last = gapCount
 			}
-			for place := range last { // before those that are there
-				for _, jump := range jumps {
+			for place := range last { // the places before the first jump of shorter
+				for _, jump := range clockJumps {
 					longer := slices.Clone(shorter)
 					longer[place] = jump
 					all = append(all, longer)
@@ -85,15 +88,15 @@ func sequences(most int) (all [][]time.Duration) {
 	return all
 }
 
-func sum(sequence []time.Duration) (total time.Duration) {
+func sumJumps(sequence []time.Duration) (total time.Duration) {
 	for _, d := range sequence {
 		total += d
 	}
 	return total
 }
 
-// rise returns by how much the clock gets ahead of what it has shown before.
-func rise(sequence []time.Duration) (most time.Duration) {
+// maxRise returns the largest difference between a time that the clock shows and an earlier reading.
+func maxRise(sequence []time.Duration) (most time.Duration) {
 	var lowest, now time.Duration
 	for _, d := range sequence {
 		now += d
@@ -103,52 +106,52 @@ func rise(sequence []time.Duration) (most time.Duration) {
 	return most
 }
 
-// batch is rows that run at the same time.
-type batch []*row
+// batch is a list of scenarios that run at the same time.
+type batch []*scenario
 
-// take takes a step of each row while the clock is so much ahead.
-func (b batch) take(step int, ahead time.Duration) {
+// takeStep takes the step with index step in all scenarios at the same time. ahead is the shift of the clock.
+func (b batch) takeStep(step int, ahead time.Duration) {
 	var running sync.WaitGroup
 	for _, r := range b {
 		running.Go(func() {
 			r.model.now = ahead
-			steps[step](r)
+			scenarioSteps[step](r)
 		})
 	}
 	running.Wait()
 }
 
-func (b batch) end() {
+func (b batch) endRequests() {
 	for _, r := range b {
-		r.end()
+		r.endRequests()
 	}
 }
 
-// judge compares what the requests were told with the model, and with what holds whatever the model says.
-func (r *row) judge(t *testing.T, sequence []time.Duration) {
+// checkOutcomes compares the outcomes of the requests with the model, and with promises that hold independently of the model.
+func (r *scenario) checkOutcomes(t *testing.T, sequence []time.Duration) {
 	t.Helper()
-	story := fmt.Sprintf("clock %v, %s\nmodel: %s\nstore: %s", sequence, r.name(),
-		strings.Join(r.expected, "; "), strings.Join(r.told, "; "))
-	require.Equal(t, r.expected, r.told, story)
-	if rise(sequence) >= ttl {
+	story := fmt.Sprintf("clock %v, %s\nmodel: %s\nstore: %s", sequence, r.describeScenario(),
+		strings.Join(r.modelOutcomes, "; "), strings.Join(r.storeOutcomes, "; "))
+	require.Equal(t, r.modelOutcomes, r.storeOutcomes, story)
+	if maxRise(sequence) >= ttl {
 		return // a record may have expired while its owner was alive
 	}
 	executed := 0
-	for _, told := range r.told {
+	for _, told := range r.storeOutcomes {
 		if strings.HasPrefix(told, "executes") {
 			executed++
 		}
 	}
 	require.LessOrEqual(t, executed, 1, "two answers of one operation: "+story)
-	if r.refuse && r.ending != fails {
-		require.NotContains(t, strings.Join(r.told, "; "), "attempt 2", "Refuse: "+story)
+	if r.refusesAbandoned && r.firstEnding != fails {
+		require.NotContains(t, strings.Join(r.storeOutcomes, "; "), "attempt 2", "Refuse: "+story)
 	}
 }
 
-// count adds what the requests of the row were told.
-func (r *row) count(tally map[string]int) {
+// countOutcomes adds the outcomes of the requests to tally.
+func (r *scenario) countOutcomes(tally map[string]int) {
 	attempts := 0
-	for _, told := range r.told {
+	for _, told := range r.storeOutcomes {
 		switch {
 		case strings.HasPrefix(told, "attempt"):
 			attempts++

@@ -13,95 +13,95 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// ledger is what the handlers of all processes have an effect on, and where requests ask for leave to go on. It refuses
-// the effect of an attempt that comes after a later one.
+// ledger is a server that records the effects of the handlers of all processes, and holds requests at their stop points until the
+// test releases them. If a later attempt has already had an effect, the ledger refuses the effect.
 type ledger struct {
 	t   testing.TB
 	url string
 
-	mu       sync.Mutex
-	places   map[string]*place   // by visitor
-	attempts map[string]int      // the last one that had an effect, by key
-	effects  map[string][]string // their answers, by key
-	told     map[string]string   // why the context of a handler has ended, by visitor
-	fenced   int
+	mu               sync.Mutex
+	placeByName      map[string]*place   // by the name of the request
+	lastAttemptByKey map[string]int      // the number of the last attempt with an effect
+	answersByKey     map[string][]string // the answers of the attempts with an effect
+	causeByName      map[string]string   // why the context of the handler has ended, by the name of the request
+	fencedEffects    int
 }
 
-// place is where a visitor stands.
+// place is the stop point of a request.
 type place struct {
-	taken, left chan struct{} // closed when it comes, and when it may go on
-	once        sync.Once     // comes
+	arrived, released chan struct{} // closed when the request arrives, and when it may continue
+	arriveOnce        sync.Once     // closes arrived
 }
 
 func newLedger(t testing.TB) *ledger {
 	l := &ledger{
-		t: t, places: map[string]*place{}, attempts: map[string]int{}, effects: map[string][]string{},
-		told: map[string]string{},
+		t: t, placeByName: map[string]*place{}, lastAttemptByKey: map[string]int{}, answersByKey: map[string][]string{},
+		causeByName: map[string]string{},
 	}
-	server := httptest.NewServer(http.HandlerFunc(l.serve))
+	server := httptest.NewServer(http.HandlerFunc(l.serveRequest))
 	t.Cleanup(server.Close)
 	t.Cleanup(server.CloseClientConnections)
 	l.url = server.URL
 	return l
 }
 
-func (l *ledger) serve(w http.ResponseWriter, r *http.Request) {
+func (l *ledger) serveRequest(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/stand":
-		p := l.place(r.Header.Get("Visitor"))
-		p.once.Do(func() { close(p.taken) })
+		p := l.findPlace(r.Header.Get("Request-Name"))
+		p.arriveOnce.Do(func() { close(p.arrived) })
 		select {
-		case <-p.left:
+		case <-p.released:
 		case <-r.Context().Done():
 		}
-	case "/told":
+	case "/context-ended":
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.told[r.Header.Get("Visitor")] = r.Header.Get("Told")
+		l.causeByName[r.Header.Get("Request-Name")] = r.Header.Get("Cause")
 	case "/effect":
-		l.effect(r.Header.Get("Key"), r.Header.Get("Attempt"), r.Header.Get("Answer"))
+		l.recordEffect(r.Header.Get("Key"), r.Header.Get("Attempt"), r.Header.Get("Answer"))
 	}
 }
 
-func (l *ledger) place(visitor string) *place {
+func (l *ledger) findPlace(name string) *place {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.places[visitor] == nil {
-		l.places[visitor] = &place{taken: make(chan struct{}), left: make(chan struct{})}
+	if l.placeByName[name] == nil {
+		l.placeByName[name] = &place{arrived: make(chan struct{}), released: make(chan struct{})}
 	}
-	return l.places[visitor]
+	return l.placeByName[name]
 }
 
-func (l *ledger) effect(key, attempt, answer string) {
+func (l *ledger) recordEffect(key, attempt, answer string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n, _ := strconv.Atoi(attempt)
-	if n < l.attempts[key] {
-		l.fenced++
+	if n < l.lastAttemptByKey[key] {
+		l.fencedEffects++
 		return
 	}
-	l.attempts[key] = n
-	l.effects[key] = append(l.effects[key], answer)
+	l.lastAttemptByKey[key] = n
+	l.answersByKey[key] = append(l.answersByKey[key], answer)
 }
 
-// stands reports whether a visitor has come to its point.
-func (l *ledger) stands(visitor string) bool {
+// hasArrived reports whether the request has arrived at its stop point.
+func (l *ledger) hasArrived(name string) bool {
 	select {
-	case <-l.place(visitor).taken:
+	case <-l.findPlace(name).arrived:
 		return true
 	default:
 		return false
 	}
 }
 
-func (l *ledger) awaitStanding(visitor string) {
+func (l *ledger) awaitArrival(name string) {
 	l.t.Helper()
 	select {
-	case <-l.place(visitor).taken:
+	case <-l.findPlace(name).arrived:
 	case <-time.After(time.Minute):
-		assert.Fail(l.t, "it never came to its point", visitor)
+		assert.Fail(l.t, "it never came to its point", name)
 	}
 }
 
-// release lets a visitor who stands go on.
-func (l *ledger) release(visitor string) { close(l.place(visitor).left) }
+// releaseRequest lets the request continue.
+func (l *ledger) releaseRequest(name string) { close(l.findPlace(name).released) }

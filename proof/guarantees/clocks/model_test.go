@@ -7,113 +7,113 @@ import (
 	"time"
 )
 
-// How long claims and records of the model last, and the stores' too.
+// The lease and the TTL, in the model and in the stores.
 const (
 	lease = 600 * time.Second
 	ttl   = 4000 * time.Second
 )
 
-// model is the record of one key in a store that goes by its own clock and by nothing else. It says what each request
-// is to be told.
+// model is the record of one key in a store that measures all times with its own clock. The model predicts the outcome of each
+// request.
 type model struct {
-	kind   kind
-	refuse bool
-	now    time.Duration // what the clock shows
+	kind             kind
+	refusesAbandoned bool
+	now              time.Duration // the shift of the clock
 
-	record *entry
-	claims map[string]entry
+	record      *modelRecord
+	claimByName map[string]modelRecord
 }
 
-// entry is a record, or a claim that somebody has.
-type entry struct {
-	state           string // "running", "released", "done"
-	owner           string
-	attempt         int
-	leased, expires time.Duration
+// modelRecord is the record of the key, or the record that a claim has made.
+type modelRecord struct {
+	state            string // "running", "released", "done"
+	owner            string
+	attempt          int
+	leaseEnd, expiry time.Duration
 }
 
-// live returns the record that counts, or nil. Redis forgets a record that has expired as soon as it is asked for.
-// PostgreSQL keeps it until another one takes its place: it counts again if the clock is set back.
-func (m *model) live() *entry {
-	if m.record == nil || m.record.expires > m.now {
+// liveRecord returns the unexpired record, or nil. Redis deletes an expired record at the next access. PostgreSQL keeps an expired
+// record until another record replaces the row, so the record comes back to life if the clock is set back.
+func (m *model) liveRecord() *modelRecord {
+	if m.record == nil || m.record.expiry > m.now {
 		return m.record
 	}
-	if !m.kind.postgres {
+	if !m.kind.isPostgres {
 		m.record = nil
 	}
 	return nil
 }
 
-// begin returns what a request is told, or the attempt that it has a claim to.
-func (m *model) begin(who string) string {
-	if r := m.live(); r != nil {
+// beginRequest returns the outcome of a request, or the attempt that the request has claimed.
+func (m *model) beginRequest(who string) string {
+	if r := m.liveRecord(); r != nil {
 		switch {
 		case r.state == "done":
 			return "replays " + r.owner
-		case r.state == "running" && r.leased > m.now:
+		case r.state == "running" && r.leaseEnd > m.now:
 			return "in progress"
-		case r.state == "running" && m.refuse:
+		case r.state == "running" && m.refusesAbandoned:
 			return "unknown"
 		}
-		return m.claim(who, r.attempt+1)
+		return m.grantClaim(who, r.attempt+1)
 	}
-	return m.claim(who, 1)
+	return m.grantClaim(who, 1)
 }
 
-func (m *model) claim(who string, attempt int) string {
-	claim := entry{"running", who, attempt, m.now + lease, m.now + ttl}
-	if m.claims == nil {
-		m.claims = map[string]entry{}
+func (m *model) grantClaim(who string, attempt int) string {
+	claim := modelRecord{"running", who, attempt, m.now + lease, m.now + ttl}
+	if m.claimByName == nil {
+		m.claimByName = map[string]modelRecord{}
 	}
-	m.claims[who] = claim
+	m.claimByName[who] = claim
 	m.record = &claim
 	return fmt.Sprint("attempt ", attempt)
 }
 
-// holds reports whether the record is that of a claim of who.
-func (m *model) holds(who string) bool {
-	r := m.live()
+// holdsRecord reports whether the record belongs to the claim of who.
+func (m *model) holdsRecord(who string) bool {
+	r := m.liveRecord()
 	return r != nil && r.state == "running" && r.owner == who
 }
 
-// forgotten reports whether the record is gone, so that its owner may make it again. An expired one of somebody else that
-// is still there says that they have claimed the key since.
-func (m *model) forgotten(who string) bool {
-	return m.live() == nil && (m.record == nil || m.record.owner == who)
+// isForgotten reports whether the record of who is gone, so that who may restore the record. An expired record of another request
+// shows that this request has claimed the key in the meantime.
+func (m *model) isForgotten(who string) bool {
+	return m.liveRecord() == nil && (m.record == nil || m.record.owner == who)
 }
 
-// renew renews the lease of who. That of Redis never becomes shorter.
-func (m *model) renew(who string) {
+// renewLease renews the lease of who. A renewal in Redis never makes the lease shorter.
+func (m *model) renewLease(who string) {
 	switch {
-	case m.holds(who) && m.kind.postgres:
-		m.record.leased, m.record.expires = m.now+lease, max(m.record.expires, m.now+lease)
-	case m.holds(who):
-		m.record.leased, m.record.expires = max(m.record.leased, m.now+lease), max(m.record.expires, m.now+ttl)
-	case m.forgotten(who):
-		m.put(who, "running")
+	case m.holdsRecord(who) && m.kind.isPostgres:
+		m.record.leaseEnd, m.record.expiry = m.now+lease, max(m.record.expiry, m.now+lease)
+	case m.holdsRecord(who):
+		m.record.leaseEnd, m.record.expiry = max(m.record.leaseEnd, m.now+lease), max(m.record.expiry, m.now+ttl)
+	case m.isForgotten(who):
+		m.putRecord(who, "running")
 	}
 }
 
-func (m *model) put(who, state string) {
-	claim := m.claims[who]
-	claim.state, claim.leased, claim.expires = state, m.now+lease, m.now+ttl
+func (m *model) putRecord(who, state string) {
+	claim := m.claimByName[who]
+	claim.state, claim.leaseEnd, claim.expiry = state, m.now+lease, m.now+ttl
 	m.record = &claim
 }
 
-// complete returns what who is told whose work has succeeded.
-func (m *model) complete(who string) string {
-	if !m.holds(who) && !m.forgotten(who) {
+// completeRecord returns the outcome for who after its work has succeeded.
+func (m *model) completeRecord(who string) string {
+	if !m.holdsRecord(who) && !m.isForgotten(who) {
 		return "lost"
 	}
-	m.put(who, "done")
+	m.putRecord(who, "done")
 	return "executes " + who
 }
 
-// fail returns what who is told whose work has failed.
-func (m *model) fail(who string) string {
-	if !m.holds(who) {
+// releaseRecord returns the outcome for who after its work has failed.
+func (m *model) releaseRecord(who string) string {
+	if !m.holdsRecord(who) {
 		return "lost"
 	}
-	m.put(who, "released")
+	m.putRecord(who, "released")
 	return "fails"
 }

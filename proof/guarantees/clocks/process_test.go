@@ -14,46 +14,47 @@ import (
 	"github.com/idempotency-go/idempotency/proof/guarantees/effort"
 )
 
-// wallClocks is how far the wall clock of a process may be off, to 1970 and far into the future.
-var wallClocks = []time.Duration{
+// wallClockShifts are the shifts of the wall clock of a process, back to 1970 and far into the future.
+var wallClockShifts = []time.Duration{
 	0, 5 * time.Minute, -5 * time.Minute, 25 * time.Hour, -25 * time.Hour, 50 * 365 * 24 * time.Hour,
 	-time.Duration(time.Now().Unix()) * time.Second,
 }
 
-// TestClocksOfProcesses has two processes serve the same keys, whose wall clocks differ and jump all the time. It must make
-// no difference: each operation is executed once, also one that takes longer than a lease, and every client gets its answer.
+// TestClocksOfProcesses serves the same keys in two processes whose wall clocks differ and jump all the time. The clocks must
+// make no difference: each operation is executed once, even if the operation takes longer than a lease, and every client gets the
+// answer.
 func TestClocksOfProcesses(t *testing.T) {
 	t.Parallel()
 	var running sync.WaitGroup
-	for _, k := range present(withRows) {
-		p := &processes{service: newService(t, k)}
-		p.run(6*time.Second, time.Minute)
-		p.run(6*time.Second, time.Minute)
-		running.Go(func() { p.operate(effort.Of(200)) })
+	for _, k := range availableKinds(kindsWithRows) {
+		p := &jumpingProcesses{service: newService(t, k)}
+		p.addProcess(6*time.Second, time.Minute)
+		p.addProcess(6*time.Second, time.Minute)
+		running.Go(func() { p.sendOperations(effort.Of(200)) })
 	}
 	running.Wait()
 }
 
-type processes struct{ *service }
+type jumpingProcesses struct{ *service }
 
-// operate sends requests with so many keys while the clocks jump.
-func (p *processes) operate(keys int) {
-	stop, jumps := p.jump()
+// sendOperations sends requests with keys different keys while the clocks jump.
+func (p *jumpingProcesses) sendOperations(keys int) {
+	stop, jumps := p.startJumps()
 	var running sync.WaitGroup
 	for i := range keys {
-		running.Go(func() { p.send(i) })
+		running.Go(func() { p.sendOperation(i) })
 		time.Sleep(5 * time.Millisecond)
 	}
 	running.Wait()
 	close(stop)
-	assert.Positive(p.t, p.misdated.Load(), "answers by a wrong clock")
+	assert.Positive(p.t, p.misdatedAnswers.Load(), "answers by a wrong clock")
 	name := p.server.kind.name
 	effort.Count(p.t, "jumps with "+name, <-jumps)
 	effort.Count(p.t, "operations on "+name, keys)
 }
 
-// jump lets the clocks of the processes jump until stop is closed.
-func (p *processes) jump() (stop chan struct{}, jumps chan int) {
+// startJumps makes the clocks of the processes jump until stop is closed, and then sends the number of jumps to jumps.
+func (p *jumpingProcesses) startJumps() (stop chan struct{}, jumps chan int) {
 	stop, jumps = make(chan struct{}), make(chan int, 1)
 	go func() {
 		n := 0
@@ -63,7 +64,7 @@ func (p *processes) jump() (stop chan struct{}, jumps chan int) {
 				jumps <- n
 				return
 			case <-time.After(2 * time.Millisecond):
-				p.processes[n%2].clock.set(wallClocks[rand.N(len(wallClocks))])
+				p.processes[n%2].clock.setWallClock(wallClockShifts[rand.N(len(wallClockShifts))])
 				n++
 			}
 		}
@@ -71,8 +72,8 @@ func (p *processes) jump() (stop chan struct{}, jumps chan int) {
 	return stop, jumps
 }
 
-// send sends requests with one key to both processes. Every tenth operation takes longer than a lease.
-func (p *processes) send(i int) {
+// sendOperation sends requests with one key to both processes. Every tenth operation takes longer than a lease.
+func (p *jumpingProcesses) sendOperation(i int) {
 	key, header := fmt.Sprint(i), map[string]string{}
 	if i%10 == 0 {
 		header["Takes"] = "8s"
@@ -80,11 +81,11 @@ func (p *processes) send(i int) {
 	answers := make([]string, 2*len(p.processes))
 	var running sync.WaitGroup
 	for n := range answers {
-		running.Go(func() { answers[n] = p.final(p.processes[n%2].url+"/re-execute", key, header) })
+		running.Go(func() { answers[n] = p.awaitAnswer(p.processes[n%2].url+"/re-execute", key, header) })
 	}
 	running.Wait()
 	for _, answer := range answers {
 		assert.Equal(p.t, answers[0], answer, key)
 	}
-	assert.Equal(p.t, answers[:1], p.effects(key), key)
+	assert.Equal(p.t, answers[:1], p.readEffects(key), key)
 }

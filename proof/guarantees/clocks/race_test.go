@@ -2,5 +2,5 @@
 
 package clocks_test
 
-// slowness is how many times longer short times are.
+// slowness multiplies short durations, because the race detector slows the processes down.
 const slowness = 3

@@ -13,51 +13,54 @@ import (
 	"github.com/idempotency-go/idempotency/proof/killtest"
 )
 
-// inTransaction is behind the statement of an effect that is a row. Other effects have no such point.
+// inTransaction is the point after the statement that inserts the row of an effect. Effects in the ledger have no such point.
 const inTransaction = "in the transaction"
 
-// points are where a request of a server process may stand still.
-var points = []string{"claimed", "before the effect", inTransaction, "after the effect", "renewing", "completing", "completed", "releasing"}
+// allPoints are the points where a request in a server process can stop.
+var allPoints = []string{
+	"claimed", "before the effect", inTransaction, "after the effect", "renewing", "completing", "completed", "releasing",
+}
 
-// points returns those that a request comes by.
-func (k kind) points() []string {
-	if k.rows {
-		return points
+// reachablePoints returns the points that a request on a store of kind k reaches.
+func (k kind) reachablePoints() []string {
+	if k.hasRows {
+		return allPoints
 	}
-	return slices.DeleteFunc(slices.Clone(points), func(point string) bool { return point == inTransaction })
+	return slices.DeleteFunc(slices.Clone(allPoints), func(point string) bool { return point == inTransaction })
 }
 
-// visit is one request to a server process. At its point it asks the ledger for leave to go on.
-type visit struct {
-	point, visitor, ledger string
-	once                   sync.Once
-	passed                 chan struct{} // closed when it goes on
+// stoppableRequest is one request to a server process. At stopPoint the request waits until the ledger releases it.
+type stoppableRequest struct {
+	stopPoint, requestName, ledgerURL string
+	stopOnce                          sync.Once
+	passed                            chan struct{} // closed when the request continues
 }
 
-type visitKey struct{}
+type stoppableRequestKey struct{}
 
-func (v *visit) at(point string) {
-	if v.point == point {
-		v.once.Do(func() {
-			_ = ask(v.ledger+"/stand", "Visitor", v.visitor)
+// stopAt stops the request if point is its stop point, and if the request has not been there before.
+func (v *stoppableRequest) stopAt(point string) {
+	if v.stopPoint == point {
+		v.stopOnce.Do(func() {
+			_ = callLedger(v.ledgerURL+"/stand", "Request-Name", v.requestName)
 			close(v.passed)
 		})
 	}
 }
 
-// isRenewed waits until a renewal has been at its point. It reports false if the lease has lapsed without one.
-func (v *visit) isRenewed(ctx context.Context) bool {
+// awaitRenewal waits until a renewal has passed the stop point. It returns false if the lease lapses before any renewal arrives.
+func (v *stoppableRequest) awaitRenewal(ctx context.Context) bool {
 	renewed := true
 	select {
 	case <-v.passed:
 	case <-ctx.Done():
-		v.once.Do(func() { renewed = false }) // or waits for one that stands
+		v.stopOnce.Do(func() { renewed = false }) // waits if a renewal has stopped there
 	}
 	return renewed
 }
 
-// await tells the ledger whether the context of the handler ends, if the request asks for that.
-func (v *visit) await(r *http.Request) {
+// reportContextEnd waits for the end of the handler's context, and sends the cause to the ledger, if the request asks for this.
+func (v *stoppableRequest) reportContextEnd(r *http.Request) {
 	if r.Header.Get("Await") == "" {
 		return
 	}
@@ -67,51 +70,53 @@ func (v *visit) await(r *http.Request) {
 		told = context.Cause(r.Context()).Error()
 	case <-time.After(20 * time.Second):
 	}
-	_ = ask(v.ledger+"/told", "Visitor", v.visitor, "Told", told)
+	_ = callLedger(v.ledgerURL+"/context-ended", "Request-Name", v.requestName, "Cause", told)
 }
 
-// stoppable is a store at whose steps requests may stand still.
-type stoppable struct{ idempotency.Store }
+// stoppableStore is a store at whose calls requests can stop.
+type stoppableStore struct{ idempotency.Store }
 
-func (s stoppable) Begin(ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim, error) {
+func (s stoppableStore) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
 	record, claim, err := s.Store.Begin(ctx, key, request)
 	if claim == nil || err != nil {
 		return record, claim, err
 	}
-	v := ctx.Value(visitKey{}).(*visit)
-	v.at("claimed")
+	v := ctx.Value(stoppableRequestKey{}).(*stoppableRequest)
+	v.stopAt("claimed")
 	return record, stoppableClaim{killtest.ClaimWithSteps{Claim: claim}, v}, nil
 }
 
 type stoppableClaim struct {
 	killtest.ClaimWithSteps
-	visit *visit
+	request *stoppableRequest
 }
 
 func (c stoppableClaim) Extend(ctx context.Context, lease time.Duration) error {
-	c.visit.at("renewing")
-	ctx, cancel := late(ctx)
+	c.request.stopAt("renewing")
+	ctx, cancel := extendDeadline(ctx)
 	defer cancel()
 	return c.Claim.Extend(ctx, lease)
 }
 
 func (c stoppableClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	c.visit.at("completing")
-	ctx, cancel := late(ctx)
+	c.request.stopAt("completing")
+	ctx, cancel := extendDeadline(ctx)
 	defer cancel()
 	err := c.Claim.Complete(ctx, resp, ttl)
-	c.visit.at("completed")
+	c.request.stopAt("completed")
 	return err
 }
 
 func (c stoppableClaim) Release(ctx context.Context, ttl time.Duration) error {
-	c.visit.at("releasing")
-	ctx, cancel := late(ctx)
+	c.request.stopAt("releasing")
+	ctx, cancel := extendDeadline(ctx)
 	defer cancel()
 	return c.Claim.Release(ctx, ttl)
 }
 
-// late returns a context for a call that is made although its time is up.
-func late(ctx context.Context) (context.Context, context.CancelFunc) {
+// extendDeadline returns ctx with a new deadline, for a call to the store that goes out even if ctx has ended.
+func extendDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 }

@@ -21,26 +21,26 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// kinds are the stores.
-var kinds = []kind{
-	{name: "redis", program: "redis-server"},
-	{name: "valkey", program: "valkey-server"},
-	{name: "postgres", postgres: true},
+// allKinds are the kinds of store under test.
+var allKinds = []kind{
+	{name: "redis", redisProgram: "redis-server"},
+	{name: "valkey", redisProgram: "valkey-server"},
+	{name: "postgres", isPostgres: true},
 }
 
-// withRows are the kinds, and one whose effects are rows, which a step in a transaction writes.
-var withRows = append(slices.Clip(kinds), kind{name: "rows", postgres: true, rows: true})
+// kindsWithRows are allKinds, and a kind whose effects are rows that a step in a transaction inserts.
+var kindsWithRows = append(slices.Clip(allKinds), kind{name: "rows", isPostgres: true, hasRows: true})
 
 type kind struct {
-	name     string
-	program  string // of Redis
-	postgres bool
-	rows     bool
+	name         string
+	redisProgram string // the command that starts Redis or Valkey
+	isPostgres   bool
+	hasRows      bool
 }
 
-// each runs a test for each of these kinds of store that this machine can have.
-func each(t *testing.T, kinds []kind, test func(t *testing.T, k kind)) {
-	for _, k := range present(kinds) {
+// runForEachKind runs a subtest for each of kinds that this machine can start.
+func runForEachKind(t *testing.T, kinds []kind, test func(t *testing.T, k kind)) {
+	for _, k := range availableKinds(kinds) {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
 			test(t, k)
@@ -48,79 +48,80 @@ func each(t *testing.T, kinds []kind, test func(t *testing.T, k kind)) {
 	}
 }
 
-// present returns the kinds without Valkey if this machine has none, as .ci/redis does. Any other server must be there.
-func present(kinds []kind) []kind {
+// availableKinds returns kinds, without Valkey if this machine lacks valkey-server, as .ci/redis does. All other servers are
+// required.
+func availableKinds(kinds []kind) []kind {
 	if _, err := exec.LookPath("valkey-server"); err == nil {
 		return kinds
 	}
-	return slices.DeleteFunc(slices.Clone(kinds), func(k kind) bool { return k.program == "valkey-server" })
+	return slices.DeleteFunc(slices.Clone(kinds), func(k kind) bool { return k.redisProgram == "valkey-server" })
 }
 
-// server is where a store keeps its records.
+// server is the server where a store keeps its records.
 type server struct {
 	*servertest.Server
-	db       *servertest.Database // of PostgreSQL
+	database *servertest.Database // of PostgreSQL
 	kind     kind
-	url      string // what a client of the kind connects to
+	url      string // the URL of PostgreSQL, or the address of Redis
 	password string // of Redis
 
-	// dial connects to the server. Nil means that it is at its address.
-	dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// dialServer connects to the server. Nil means a connection to the address of the server.
+	dialServer func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-var starting sync.Mutex // a server; what it is to run, and with which environment, is said for all
+var startLock sync.Mutex // held while a server starts, because its program and environment are settings of the whole process
 
-// start starts a server with that environment, for the duration of the test.
-func (k kind) start(t testing.TB, env ...string) server {
+// startServer starts a server with the environment variables env, and ends the server after the test.
+func (k kind) startServer(t testing.TB, env ...string) server {
 	t.Helper()
-	starting.Lock()
-	defer starting.Unlock()
+	startLock.Lock()
+	defer startLock.Unlock()
 	servertest.SetEnv(env...)
 	defer servertest.SetEnv()
-	if k.postgres {
-		s := server{db: servertest.Postgres(t, allow...), kind: k}
-		s.Server, s.url = s.db.Server, s.db.URL()
-		require.NoError(t, pgxstore.Migrate(t.Context(), s.pool(t), pgxstore.Options{}))
+	if k.isPostgres {
+		s := server{database: servertest.Postgres(t, postgresSettings...), kind: k}
+		s.Server, s.url = s.database.Server, s.database.URL()
+		require.NoError(t, pgxstore.Migrate(t.Context(), s.newTestPool(t), pgxstore.Options{}))
 		return s
 	}
 	return k.startRedis(t)
 }
 
-// allow is how PostgreSQL is set up for many transactions at a time.
-var allow = []string{"max_connections=600"}
+// postgresSettings allow many transactions at a time.
+var postgresSettings = []string{"max_connections=600"}
 
 func (k kind) startRedis(t testing.TB, args ...string) server {
 	t.Helper()
-	require.NoError(t, os.Setenv("IDEMPOTENCY_REDIS", k.program))
+	require.NoError(t, os.Setenv("IDEMPOTENCY_REDIS", k.redisProgram))
 	args = append(args, "--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0")
 	s := server{Server: servertest.Redis(t, args...), kind: k, password: servertest.RedisPassword()}
 	s.url = s.Addr()
-	// Keys are to expire when somebody asks for them, and not some time before.
-	s.tell(t, "debug", "set-active-expire", "0")
+	// Without active expiry, an expired key disappears at its next access, and not at a random earlier time.
+	s.sendCommand(t, "debug", "set-active-expire", "0")
 	return s
 }
 
-// tell sends a command to Redis.
-func (s server) tell(t testing.TB, command ...any) {
+// sendCommand sends a command to Redis.
+func (s server) sendCommand(t testing.TB, command ...any) {
 	t.Helper()
-	client := s.client()
+	client := s.newRedisClient()
 	defer client.Close()
 	require.NoError(t, client.Do(t.Context(), command...).Err())
 }
 
-// store returns a store on the server, for the duration of the test.
-func (s server) store(t testing.TB) idempotency.Store {
+// newStore returns a store on the server, and closes its connections after the test.
+func (s server) newStore(t testing.TB) idempotency.Store {
 	t.Helper()
-	store, end, err := s.open(pgxstore.Options{})
+	store, end, err := s.openStore(pgxstore.Options{})
 	require.NoError(t, err)
 	t.Cleanup(end)
 	return store
 }
 
-// open opens a store on the server.
-func (s server) open(opts pgxstore.Options) (store idempotency.Store, end func(), err error) {
-	if !s.kind.postgres {
-		client := s.client()
+// openStore returns a store on the server, and a function that closes its connections.
+func (s server) openStore(opts pgxstore.Options) (store idempotency.Store, end func(), err error) {
+	if !s.kind.isPostgres {
+		client := s.newRedisClient()
 		return idempotency.NewRedisStore(client, idempotency.RedisOptions{}), func() { _ = client.Close() }, nil
 	}
 	pool, err := s.newPool()
@@ -130,14 +131,14 @@ func (s server) open(opts pgxstore.Options) (store idempotency.Store, end func()
 	return pgxstore.New(pool, opts), pool.Close, nil
 }
 
-// now returns what the clock of the server shows.
-func (s server) now(t testing.TB) (now time.Time) {
+// readClock returns the time that the clock of the server shows.
+func (s server) readClock(t testing.TB) (now time.Time) {
 	t.Helper()
 	var err error
-	if s.kind.postgres {
-		err = s.pool(t).QueryRow(t.Context(), "select clock_timestamp()").Scan(&now)
+	if s.kind.isPostgres {
+		err = s.newTestPool(t).QueryRow(t.Context(), "select clock_timestamp()").Scan(&now)
 	} else {
-		client := s.client()
+		client := s.newRedisClient()
 		defer client.Close()
 		now, err = client.Time(t.Context()).Result()
 	}
@@ -145,14 +146,14 @@ func (s server) now(t testing.TB) (now time.Time) {
 	return now
 }
 
-func (s server) client() *redis.Client {
+func (s server) newRedisClient() *redis.Client {
 	return redis.NewClient(&redis.Options{
-		Addr: s.url, Password: s.password, PoolSize: connections, ContextTimeoutEnabled: true, Dialer: s.dial,
+		Addr: s.url, Password: s.password, PoolSize: poolSize, ContextTimeoutEnabled: true, Dialer: s.dialServer,
 	})
 }
 
-// pool returns a pool of connections to PostgreSQL, for the duration of the test.
-func (s server) pool(t testing.TB) *pgxpool.Pool {
+// newTestPool returns a pool of connections to PostgreSQL, and closes the pool after the test.
+func (s server) newTestPool(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	pool, err := s.newPool()
 	require.NoError(t, err)
@@ -160,17 +161,17 @@ func (s server) pool(t testing.TB) *pgxpool.Pool {
 	return pool
 }
 
-// connections of a store are as many as its requests may hold at a time.
-const connections = 48
+// poolSize is the number of connections that the requests of a store may hold at a time.
+const poolSize = 48
 
 func (s server) newPool() (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(s.url)
 	if err != nil {
 		return nil, err
 	}
-	config.MaxConns = connections
-	if s.dial != nil {
-		config.ConnConfig.DialFunc = s.dial
+	config.MaxConns = poolSize
+	if s.dialServer != nil {
+		config.ConnConfig.DialFunc = s.dialServer
 	}
 	return pgxpool.NewWithConfig(context.Background(), config)
 }

@@ -14,43 +14,43 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// service is server processes that work on one store.
+// service is a group of server processes that use one store.
 type service struct {
 	caller
-	server    server
-	ledger    *ledger
-	effects   func(key string) []string // what has happened, as the answers to those who did it
-	snapshot  func() map[string]string  // each record as it is, by what server.recordOf returns
-	processes []child
+	server      server
+	ledger      *ledger
+	readEffects func(key string) []string // returns the answers of the attempts that had an effect
+	readRecords func() map[string]string  // returns all records of the store, by server.recordName
+	processes   []child
 }
 
 func newService(t testing.TB, k kind) *service {
-	s := &service{caller: newCaller(t), server: k.start(t), ledger: newLedger(t)}
-	s.effects, s.snapshot = s.server.watch(t, s.ledger)
+	s := &service{caller: newCaller(t), server: k.startServer(t), ledger: newLedger(t)}
+	s.readEffects, s.readRecords = s.server.watchEffects(t, s.ledger)
 	return s
 }
 
-// run adds a process. Its transactions at /re-execute may be idle for so long.
-func (s *service) run(lease, idle time.Duration) {
-	s.processes = append(s.processes, s.start(config{Lease: lease, IdleTimeout: idle}))
+// addProcess adds a process with the given lease. Its transactions at /re-execute may be idle for the duration idle.
+func (s *service) addProcess(lease, idle time.Duration) {
+	s.processes = append(s.processes, s.startProcess(config{Lease: lease, IdleTimeout: idle}))
 }
 
-func (s *service) start(c config) child {
+func (s *service) startProcess(c config) child {
 	c.Kind, c.URL, c.Password, c.Ledger = s.server.kind.name, s.server.url, s.server.password, s.ledger.url
 	return startChild(s.t, c)
 }
 
-// watch returns functions that tell the effects of a key, and everything that the store has.
-func (s server) watch(t testing.TB, l *ledger) (effects func(key string) []string, snapshot func() map[string]string) {
+// watchEffects returns a function that returns the effects of a key, and a function that returns all records of the store.
+func (s server) watchEffects(t testing.TB, l *ledger) (effects func(key string) []string, snapshot func() map[string]string) {
 	fromLedger := func(key string) []string {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return l.effects[key]
+		return l.answersByKey[key]
 	}
-	if !s.kind.postgres {
-		return fromLedger, s.watchRedis(t)
+	if !s.kind.isPostgres {
+		return fromLedger, s.readRedisRecords(t)
 	}
-	pool := s.pool(t)
+	pool := s.newTestPool(t)
 	query := func(sql string, args ...any) pgx.Rows {
 		rows, err := pool.Query(t.Context(), sql, args...)
 		require.NoError(t, err)
@@ -67,7 +67,7 @@ func (s server) watch(t testing.TB, l *ledger) (effects func(key string) []strin
 		require.NoError(t, err)
 		return records
 	}
-	if !s.kind.rows {
+	if !s.kind.hasRows {
 		return fromLedger, snapshot
 	}
 	_, err := pool.Exec(t.Context(), "create table effects (key text, answer text)")
@@ -79,8 +79,8 @@ func (s server) watch(t testing.TB, l *ledger) (effects func(key string) []strin
 	}, snapshot
 }
 
-func (s server) watchRedis(t testing.TB) func() map[string]string {
-	client := s.client()
+func (s server) readRedisRecords(t testing.TB) func() map[string]string {
+	client := s.newRedisClient()
 	t.Cleanup(func() { _ = client.Close() })
 	return func() map[string]string {
 		records := map[string]string{}
@@ -97,9 +97,9 @@ func (s server) watchRedis(t testing.TB) func() map[string]string {
 	}
 }
 
-// recordOf returns what the snapshot has the record of a key under.
-func (s server) recordOf(path, id string) string {
-	if s.kind.postgres {
+// recordName returns the name of the record of a key in the result of readRecords.
+func (s server) recordName(path, id string) string {
+	if s.kind.isPostgres {
 		return "POST " + path + " " + id
 	}
 	digest := idempotency.Key{User: "single", Endpoint: "POST " + path, ID: id}.Digest()

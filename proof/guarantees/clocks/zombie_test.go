@@ -18,120 +18,120 @@ import (
 	"github.com/idempotency-go/idempotency/proof/guarantees/effort"
 )
 
-// herd is how many server processes of one store are stopped at a time.
-const herd = 6
+// processCount is the number of server processes of one store that are stopped at a time.
+const processCount = 6
 
-// briefly is the lease of a process that is stopped, and how long its transactions may be silent at /re-execute.
-const briefly = slowness * time.Second
+// shortLease is the lease of a process that is stopped, and the time that its transactions at /re-execute may be idle.
+const shortLease = slowness * time.Second
 
-// TestZombies stops server processes (SIGSTOP) with a request at every point, until their leases have lapsed and another
-// process has taken over and has answered, or is still at work. Then they go on. Every second one does not even know
-// that time has passed: its monotonic clock stood still, too, as that of a machine which is suspended.
+// TestZombies stops server processes (SIGSTOP) with a request at every stop point, until their leases have lapsed and another
+// process has taken over and has answered, or is still running the handler. Then the processes continue. Every second process
+// cannot even notice that time has passed, because its monotonic clock has stood still, like the clock of a suspended machine.
 func TestZombies(t *testing.T) {
 	t.Parallel()
-	each(t, withRows, func(t *testing.T, k kind) {
-		p := newPasture(t, k)
+	runForEachKind(t, kindsWithRows, func(t *testing.T, k kind) {
+		p := newZombieRun(t, k)
 		for round := range effort.Of(9) {
-			p.round(round)
+			p.runRound(round)
 			if t.Failed() {
 				return
 			}
 		}
-		effort.Count(t, "processes stopped", p.stops)
-		effort.Count(t, "requests in them", p.requests)
-		effort.Count(t, "effects fenced by attempt", p.ledger.fenced)
-		for status, n := range p.answers {
+		effort.Count(t, "processes stopped", p.stopCount)
+		effort.Count(t, "requests in them", p.requestCount)
+		effort.Count(t, "effects fenced by attempt", p.ledger.fencedEffects)
+		for status, n := range p.answerCounts {
 			effort.Count(t, "answered "+status, n)
 		}
 	})
 }
 
-// pasture is where zombies are made of the processes of a store.
-type pasture struct {
+// zombieRun is a run of TestZombies on one store.
+type zombieRun struct {
 	*service
-	t      *testing.T
-	asleep []time.Duration // how far the monotonic clocks of the processes are behind
-	heir   child           // another process
+	t         *testing.T
+	clockLags []time.Duration // the delays of the monotonic clocks of the processes
+	successor child           // the process that takes over
 
-	stops, requests int
-	answers         map[string]int
+	stopCount, requestCount int
+	answerCounts            map[string]int
 }
 
-func newPasture(t *testing.T, k kind) *pasture {
-	p := &pasture{service: newService(t, k), t: t, asleep: make([]time.Duration, herd), answers: map[string]int{}}
-	for range herd {
-		p.run(briefly, briefly)
+func newZombieRun(t *testing.T, k kind) *zombieRun {
+	p := &zombieRun{service: newService(t, k), t: t, clockLags: make([]time.Duration, processCount), answerCounts: map[string]int{}}
+	for range processCount {
+		p.addProcess(shortLease, shortLease)
 	}
-	p.heir = p.start(config{Lease: 5 * time.Minute})
+	p.successor = p.startProcess(config{Lease: 5 * time.Minute})
 	return p
 }
 
-// zombie is a request that stands still at a point when its process is stopped.
+// zombie is a request that has arrived at its stop point when its process is stopped.
 type zombie struct {
-	key, point, path string
-	suspended        bool // with its process
-	overtaken        bool // while it stands still
-	heirWorks        bool // when it goes on
-	toBeTold         bool // that it has lost its claim, while its handler runs
-	url              string
-	answer           reply
-	heir             reply
-	heard            chan struct{} // closed when its client has the answer
-	heirHeard        chan struct{}
+	key, point, path  string
+	isSuspended       bool // the monotonic clock of its process stands still
+	isOvertaken       bool // the successor takes over while the process is stopped
+	successorWorks    bool // the handler of the successor still runs when the process continues
+	learnsOfLoss      bool // the context of its handler ends with ErrClaimLost
+	url               string
+	answer            reply
+	successorAnswer   reply
+	answered          chan struct{} // closed when the client has the answer
+	successorAnswered chan struct{}
 }
 
-func (p *pasture) round(n int) {
-	all := p.populate(n)
+func (p *zombieRun) runRound(n int) {
+	all := p.makeZombies(n)
 	for _, z := range all {
-		go p.send(z)
+		go p.sendUntilStopped(z)
 	}
 	for _, z := range all {
-		p.ledger.awaitStanding(z.key)
+		p.ledger.awaitArrival(z.key)
 	}
-	p.stop()
+	p.stopProcesses()
 	since := time.Now()
-	parallel(all, p.succeed)
-	p.sleep(since)
-	before := p.snapshot()
+	runParallel(all, p.takeOver)
+	p.letLeasesLapse(since)
+	before := p.readRecords()
 	for _, z := range all {
-		p.ledger.release(z.key)
+		p.ledger.releaseRequest(z.key)
 	}
 	for _, process := range p.processes {
-		process.resume(p.t)
+		process.resumeProcess(p.t)
 	}
 	for _, z := range all {
-		<-z.heard
+		<-z.answered
 	}
-	p.requireUntouched(all, before, p.snapshot())
+	p.requireUnchanged(all, before, p.readRecords())
 	for _, z := range all {
-		if z.heirWorks {
-			p.ledger.release(z.key + " heir")
+		if z.successorWorks {
+			p.ledger.releaseRequest(z.key + " successor")
 		}
 	}
-	parallel(all, func(z *zombie) {
-		<-z.heirHeard
-		p.judge(z)
+	runParallel(all, func(z *zombie) {
+		<-z.successorAnswered
+		p.checkAnswers(z)
 	})
 	for _, z := range all {
-		p.answers[z.sort()]++
+		p.answerCounts[z.describeAnswer()]++
 	}
-	p.requests += len(all)
+	p.requestCount += len(all)
 }
 
-// populate makes a zombie at each point in every process, for each policy.
-func (p *pasture) populate(round int) (all []*zombie) {
+// makeZombies returns a zombie for each stop point, process and policy.
+func (p *zombieRun) makeZombies(round int) (all []*zombie) {
 	for i, process := range p.processes {
-		for n, point := range p.server.kind.points() {
+		for n, point := range p.server.kind.reachablePoints() {
 			for sort, path := range []string{"/refuse", "/re-execute"} {
 				z := &zombie{
 					key: fmt.Sprintf("%d-%d-%s-%d", round, i, strings.ReplaceAll(point, " ", "-"), sort), point: point, path: path,
-					suspended: i%2 == 1, url: process.url + path,
-					heard: make(chan struct{}), heirHeard: make(chan struct{}),
+					isSuspended: i%2 == 1, url: process.url + path,
+					answered: make(chan struct{}), successorAnswered: make(chan struct{}),
 				}
-				z.overtaken = path == "/re-execute" && point != "completed"
-				z.heirWorks = z.overtaken && (round+i/2+n)%2 == 0 // by turns
-				lapsed := z.overtaken || !z.suspended
-				z.toBeTold = lapsed && (strings.HasSuffix(point, "the effect") || point == "renewing" || point == inTransaction)
+				z.isOvertaken = path == "/re-execute" && point != "completed"
+				z.successorWorks = z.isOvertaken && (round+i/2+n)%2 == 0 // by turns
+				lapsed := z.isOvertaken || !z.isSuspended
+				z.learnsOfLoss = lapsed && (strings.HasSuffix(point, "the effect") || point == "renewing" || point == inTransaction)
 				all = append(all, z)
 			}
 		}
@@ -139,7 +139,7 @@ func (p *pasture) populate(round int) (all []*zombie) {
 	return all
 }
 
-func parallel(all []*zombie, do func(*zombie)) {
+func runParallel(all []*zombie, do func(*zombie)) {
 	var running sync.WaitGroup
 	for _, z := range all {
 		running.Go(func() { do(z) })
@@ -147,110 +147,112 @@ func parallel(all []*zombie, do func(*zombie)) {
 	running.Wait()
 }
 
-// send sends the request until it has stood still.
-func (p *pasture) send(z *zombie) {
-	defer close(z.heard)
-	header := map[string]string{"Point": z.point, "Visitor": z.key}
-	if z.toBeTold {
+// sendUntilStopped repeats the request until it has arrived at its stop point.
+func (p *zombieRun) sendUntilStopped(z *zombie) {
+	defer close(z.answered)
+	header := map[string]string{"Point": z.point, "Request-Name": z.key}
+	if z.learnsOfLoss {
 		header["Await"] = "yes"
 	}
-	for !p.ledger.stands(z.key) && !p.t.Failed() { // it may be refused before, by a slow store
-		z.answer = p.ask(z.url, z.key, header)
+	for !p.ledger.hasArrived(z.key) && !p.t.Failed() { // a slow store may fail the request before
+		z.answer = p.sendOnce(z.url, z.key, header)
 	}
 }
 
-func (p *pasture) stop() {
+func (p *zombieRun) stopProcesses() {
 	for _, process := range p.processes {
-		process.stop(p.t)
-		p.stops++
+		process.stopProcess(p.t)
+		p.stopCount++
 	}
 }
 
-// succeed has another process answer the request, or work on it, as far as that may be.
-func (p *pasture) succeed(z *zombie) {
+// takeOver sends the request to the successor, and waits for the answer, or for the arrival of the handler at its stop point if
+// z.successorWorks.
+func (p *zombieRun) takeOver(z *zombie) {
 	header := map[string]string{}
-	if z.heirWorks {
-		header = map[string]string{"Point": "after the effect", "Visitor": z.key + " heir"}
+	if z.successorWorks {
+		header = map[string]string{"Point": "after the effect", "Request-Name": z.key + " successor"}
 	}
 	ask := func() {
-		defer close(z.heirHeard)
+		defer close(z.successorAnswered)
 		for {
-			z.heir = p.ask(p.heir.url+z.path, z.key, header)
-			if z.heir.status == http.StatusCreated || z.heir.says("outcome-unknown") || p.t.Failed() {
+			z.successorAnswer = p.sendOnce(p.successor.url+z.path, z.key, header)
+			if z.successorAnswer.status == http.StatusCreated || z.successorAnswer.isProblem("outcome-unknown") || p.t.Failed() {
 				return
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
 	}
-	if z.heirWorks {
+	if z.successorWorks {
 		go ask()
-		p.ledger.awaitStanding(z.key + " heir")
+		p.ledger.awaitArrival(z.key + " successor")
 	} else {
 		ask()
 	}
 }
 
-// sleep waits until the processes have been stopped for a second at least. The monotonic clocks of every second one are
-// set back by the whole seconds.
-func (p *pasture) sleep(since time.Time) {
+// letLeasesLapse waits until the processes have been stopped for at least a second, and sets the monotonic clock of every second
+// process back by the whole seconds since then.
+func (p *zombieRun) letLeasesLapse(since time.Time) {
 	time.Sleep(time.Until(since.Add(time.Second)))
-	for whole := time.Since(since).Truncate(time.Second); time.Since(since)-whole > briefly/4; whole += time.Second {
+	for whole := time.Since(since).Truncate(time.Second); time.Since(since)-whole > shortLease/4; whole += time.Second {
 		time.Sleep(time.Until(since.Add(whole + time.Second)))
 	}
 	for i, process := range p.processes {
 		if i%2 == 1 {
-			p.asleep[i] += time.Since(since).Truncate(time.Second)
-			process.clock.shift(skew.Monotonic, -p.asleep[i])
+			p.clockLags[i] += time.Since(since).Truncate(time.Second)
+			process.clock.shiftClock(skew.Monotonic, -p.clockLags[i])
 		}
 	}
 }
 
-// requireUntouched compares the records before the zombies went on, and after.
-func (p *pasture) requireUntouched(all []*zombie, before, after map[string]string) {
+// requireUnchanged compares the records before and after the processes have continued.
+func (p *zombieRun) requireUnchanged(all []*zombie, before, after map[string]string) {
 	p.t.Helper()
 	for _, z := range all {
 		if z.path == "/re-execute" {
-			name := p.server.recordOf(z.path, z.key)
+			name := p.server.recordName(z.path, z.key)
 			require.Equal(p.t, before[name], after[name], "%+v", z)
 			require.NotEmpty(p.t, before[name], "no record of %+v", z)
 		}
 	}
 }
 
-// judge asks both processes for the answer, and compares it with all that was answered before.
-func (p *pasture) judge(z *zombie) {
-	final := p.final(p.heir.url+z.path, z.key, nil)
-	assert.Equal(p.t, final, p.final(z.url, z.key, nil), "%+v", z)
-	for who, r := range map[string]reply{"zombie": z.answer, "heir": z.heir} {
+// checkAnswers asks both processes for the final answer, and compares the earlier answers with it.
+func (p *zombieRun) checkAnswers(z *zombie) {
+	final := p.awaitAnswer(p.successor.url+z.path, z.key, nil)
+	assert.Equal(p.t, final, p.awaitAnswer(z.url, z.key, nil), "%+v", z)
+	for who, r := range map[string]reply{"zombie": z.answer, "successor": z.successorAnswer} {
 		switch {
 		case r.status == http.StatusCreated:
 			assert.Equal(p.t, final, r.body, "%s of %+v", who, z)
-		case r.says("in-progress"):
-			assert.NotEmpty(p.t, r.retry, "%s of %+v", who, z)
-		case r.says("outcome-unknown"):
-			assert.Equal(p.t, "heir/refuse", who+z.path, "%s of %+v", who, z)
-		case r.handled: // its own failure
+		case r.isProblem("in-progress"):
+			assert.NotEmpty(p.t, r.retryAfter, "%s of %+v", who, z)
+		case r.isProblem("outcome-unknown"):
+			assert.Equal(p.t, "successor/refuse", who+z.path, "%s of %+v", who, z)
+		case r.isFromHandler: // the failure of its own execution
 			assert.Equal(p.t, "zombie", who, "%+v", z)
-			assert.True(p.t, z.point == "releasing" || p.server.kind.rows, "%+v", z)
+			assert.True(p.t, z.point == "releasing" || p.server.kind.hasRows, "%+v", z)
 		default:
 			assert.Fail(p.t, "another answer", "%s of %+v", who, z)
 		}
 	}
-	if z.overtaken {
+	if z.isOvertaken {
 		assert.NotEqual(p.t, http.StatusCreated, z.answer.status, "%+v", z)
 	}
-	if z.toBeTold {
+	if z.learnsOfLoss {
 		p.ledger.mu.Lock()
-		assert.Equal(p.t, idempotency.ErrClaimLost.Error(), p.ledger.told[z.key], "%+v", z)
+		assert.Equal(p.t, idempotency.ErrClaimLost.Error(), p.ledger.causeByName[z.key], "%+v", z)
 		p.ledger.mu.Unlock()
 	}
-	p.judgeEffects(z, final)
+	p.checkEffects(z, final)
 }
 
-// judgeEffects counts the effects. Only a claim that has lapsed after its effect lets another one happen, unless it is a row.
-func (p *pasture) judgeEffects(z *zombie, final string) {
-	effects := p.effects(z.key)
-	doubled := z.overtaken && !p.server.kind.rows && (z.point == "after the effect" || z.point == "completing")
+// checkEffects counts the effects. There is a second effect only if the claim lapsed after the first effect, and if the effects are
+// entries in the ledger.
+func (p *zombieRun) checkEffects(z *zombie, final string) {
+	effects := p.readEffects(z.key)
+	doubled := z.isOvertaken && !p.server.kind.hasRows && (z.point == "after the effect" || z.point == "completing")
 	want := 1
 	if doubled {
 		want = 2
@@ -260,10 +262,10 @@ func (p *pasture) judgeEffects(z *zombie, final string) {
 	}
 }
 
-// sort says what kind of answer the client of a zombie got.
-func (z *zombie) sort() string {
+// describeAnswer returns the kind of the answer to the client of the zombie.
+func (z *zombie) describeAnswer() string {
 	switch {
-	case z.answer.says("in-progress"):
+	case z.answer.isProblem("in-progress"):
 		return "in-progress"
 	case z.answer.status == http.StatusCreated:
 		return "with what is stored"

@@ -1,5 +1,5 @@
-// Shifts the wall clock of a program that has this library as LD_PRELOAD. The file that CLOCK_FILE names has the seconds
-// to add, as a number of 64 bits. Whoever writes to the file makes the clock jump at once. The monotonic clock stays.
+// Shifts the wall clock of a program that loads this library with LD_PRELOAD. The file that CLOCK_FILE names has the seconds to
+// add, as a 64-bit integer. A write to the file makes the clock jump at once. The monotonic clock keeps its time.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
