@@ -20,128 +20,134 @@ import (
 	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 
+// skew is the option Skew of the stores: the largest difference between clocks that the stores allow for.
 const skew = 100 * time.Millisecond
 
-// The calls of a history go to processes in turn, whose clocks differ by as much as Skew. Within it no lease, and no record,
-// ends before the time that was asked for: from that on, until twice Skew later, it may.
+// The calls of a history go in turn to processes whose clocks differ by Skew. With such clocks, leases and records end at the
+// requested time at the earliest, and at most twice Skew later.
 func TestDynamoDBIsLinearizable(t *testing.T) {
 	t.Parallel()
-	isLinearizable(t, 2_000, differing(t, skew, skew))
+	requireLinearizable(t, 2_000, newSkewedSubject(t, skew, skew))
 }
 
 // If the clocks differ by more than Skew, leases and records end before their time.
 func TestDynamoDBBeyondSkew(t *testing.T) {
 	t.Parallel()
-	require.NotEmpty(t, explore(t, 100_000, differing(t, 2*skew, skew)), "of which the first that shows it is the last")
+	violation := exploreHistories(t, 100_000, newSkewedSubject(t, 2*skew, skew))
+	require.NotEmpty(t, violation, "of which the first that shows it is the last")
 }
 
-// Nothing else happens then. If the model allows for the end by clocks that differ so much, it explains what the store does:
-// an owner that was overtaken changes nothing, and an answer is replayed until its record ends.
+// The early end is the only fault of such clocks. A model that allows for the same difference between the clocks explains all
+// histories: an overtaken owner changes nothing, and the store replays an answer until the end of its record.
 func TestDynamoDBBeyondSkewOnlyEndsEarly(t *testing.T) {
 	t.Parallel()
-	isLinearizable(t, 1_000, differing(t, 3*skew, 3*skew))
+	requireLinearizable(t, 1_000, newSkewedSubject(t, 3*skew, 3*skew))
 }
 
-// differing returns three processes, of which one has the right time, and two have clocks that differ by apart. The model
-// allows for clocks that differ by as much as allowed. It is told of leases that are longer by Skew than those that the store
-// is asked for: by the right time, that is when they end. Each history has a service and a time of its own.
-func differing(t *testing.T, apart, allowed time.Duration) subject {
+// newSkewedSubject returns a subject of three processes. One process has the right time, and the clocks of the other two processes
+// differ by apart. The model allows for clocks that differ by allowed. The leases in the model are longer by Skew than the leases
+// that the store is asked for, because by the right time the leases end that much later. Each history has its own service and its
+// own time.
+func newSkewedSubject(t *testing.T, apart, allowed time.Duration) subject {
 	const rounding = 2 * time.Microsecond
-	return subject{unit: 3 * skew, slop: allowed/2 + rounding, bubble: func(do func(idempotency.Store)) {
+	return subject{timeUnit: 3 * skew, clockError: allowed/2 + rounding, runInBubble: func(do func(idempotency.Store)) {
 		synctest.Test(t, func(t *testing.T) {
-			ps, service := &processes{}, emulated.DynamoDBInside(t)
+			ps, service := &storeProcesses{}, emulated.DynamoDBInside(t)
 			for _, ahead := range []time.Duration{-apart / 2, 0, apart / 2} {
-				ps.stores = append(ps.stores, dynamodbstore.New(shifted{service, ahead}, dynamodbstore.Options{Skew: skew}))
+				ps.stores = append(ps.stores, dynamodbstore.New(shiftedService{service, ahead}, dynamodbstore.Options{Skew: skew}))
 			}
 			do(ps)
 		})
 	}}
 }
 
-// processes are stores that take turns. Each is asked for times that are shorter by Skew.
-type processes struct {
+// storeProcesses is a store whose calls go to stores in turn. The requested leases and TTLs are shortened by Skew.
+type storeProcesses struct {
 	stores []*dynamodbstore.Store
 	turn   atomic.Int64
 }
 
-func (ps *processes) next() *dynamodbstore.Store {
+func (ps *storeProcesses) nextStore() *dynamodbstore.Store {
 	return ps.stores[int(ps.turn.Add(1))%len(ps.stores)]
 }
 
-func (ps *processes) Begin(
+func (ps *storeProcesses) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	request.Lease -= skew
 	request.TTL -= skew
-	record, claim, err := ps.next().Begin(ctx, key, request)
+	record, claim, err := ps.nextStore().Begin(ctx, key, request)
 	if claim != nil {
-		record.LeaseLeft += skew // an owner is told of what it has asked for
-		claim = newShorter(claim)
+		record.LeaseLeft += skew // the owner gets the lease that it has requested
+		claim = newShorterClaim(claim)
 	}
 	if inDoubt, ok := errors.AsType[*idempotency.ClaimInDoubtError](err); ok {
-		inDoubt.Claim = newShorter(inDoubt.Claim)
+		inDoubt.Claim = newShorterClaim(inDoubt.Claim)
 	}
 	return record, claim, err
 }
 
-func (ps *processes) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
-	return ps.next().Inspect(ctx, key)
+func (ps *storeProcesses) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
+	return ps.nextStore().Inspect(ctx, key)
 }
 
-func (ps *processes) List(ctx context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
-	return ps.next().List(ctx, request)
+func (ps *storeProcesses) List(ctx context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
+	return ps.nextStore().List(ctx, request)
 }
 
-func (ps *processes) Forget(ctx context.Context, seen idempotency.Entry) error {
-	return ps.next().Forget(ctx, seen)
+func (ps *storeProcesses) Forget(ctx context.Context, seen idempotency.Entry) error {
+	return ps.nextStore().Forget(ctx, seen)
 }
 
-func (ps *processes) Resolve(ctx context.Context, seen idempotency.Entry, resolution idempotency.Resolution) error {
+func (ps *storeProcesses) Resolve(ctx context.Context, seen idempotency.Entry, resolution idempotency.Resolution) error {
 	resolution.TTL -= skew
-	return ps.next().Resolve(ctx, seen, resolution)
+	return ps.nextStore().Resolve(ctx, seen, resolution)
 }
 
-// shorter is a claim that is asked for times that are shorter by Skew. It does one thing at a time: a goroutine that waits
-// for the mutex of the claim itself would keep the time of its bubble from going on.
-type shorter struct {
+// shorterClaim shortens the requested leases and TTLs of a claim by Skew. It makes one call at a time, because a goroutine that
+// waits for the mutex of the claim would stop the time of its bubble.
+type shorterClaim struct {
 	idempotency.Claim
 	turn chan struct{}
 }
 
-func newShorter(claim idempotency.Claim) shorter { return shorter{claim, make(chan struct{}, 1)} }
+func newShorterClaim(claim idempotency.Claim) shorterClaim {
+	return shorterClaim{claim, make(chan struct{}, 1)}
+}
 
-func (c shorter) alone(do func() error) error {
+func (c shorterClaim) callAlone(do func() error) error {
 	c.turn <- struct{}{}
 	defer func() { <-c.turn }()
 	return do()
 }
 
-func (c shorter) Extend(ctx context.Context, lease time.Duration) error {
-	return c.alone(func() error { return c.Claim.Extend(ctx, lease-skew) })
+func (c shorterClaim) Extend(ctx context.Context, lease time.Duration) error {
+	return c.callAlone(func() error { return c.Claim.Extend(ctx, lease-skew) })
 }
 
-func (c shorter) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	return c.alone(func() error { return c.Claim.Complete(ctx, resp, ttl-skew) })
+func (c shorterClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+	return c.callAlone(func() error { return c.Claim.Complete(ctx, resp, ttl-skew) })
 }
 
-func (c shorter) Release(ctx context.Context, ttl time.Duration) error {
-	if ttl > 0 { // else it frees the key
+func (c shorterClaim) Release(ctx context.Context, ttl time.Duration) error {
+	if ttl > 0 { // zero frees the key
 		ttl -= skew
 	}
-	return c.alone(func() error { return c.Claim.Release(ctx, ttl) })
+	return c.callAlone(func() error { return c.Claim.Release(ctx, ttl) })
 }
 
-// shifted is the service as a process sees it whose clock is ahead: with all times moved, of what it writes, of what it
-// compares, and of what it reads. So the process need not have another clock. Now and then a request or its reply is lost.
-type shifted struct {
+// shiftedService is the DynamoDB service as seen by a process whose clock is ahead by clockAhead. It shifts all times that the
+// process writes, compares and reads, so that the process can keep the right clock. A small part of the requests and replies is
+// lost.
+type shiftedService struct {
 	*dynamodb.Client
-	ahead time.Duration
+	clockAhead time.Duration
 }
 
 type item = map[string]types.AttributeValue
 
-// move returns an item with its times moved.
-func move(from item, by time.Duration) item {
+// shiftTimes returns a copy of the item from with its times shifted by by.
+func shiftTimes(from item, by time.Duration) item {
 	to := maps.Clone(from)
 	for _, name := range []string{"lease", "expires", ":lease", ":was_lease", ":expires", ":now"} {
 		if at, ok := to[name].(*types.AttributeValueMemberN); ok {
@@ -152,49 +158,49 @@ func move(from item, by time.Duration) item {
 	return to
 }
 
-func (s shifted) GetItem(
+func (s shiftedService) GetItem(
 	ctx context.Context, in *dynamodb.GetItemInput, opts ...func(*dynamodb.Options),
 ) (*dynamodb.GetItemOutput, error) {
-	travel()
+	delayMessage()
 	out, err := s.Client.GetItem(ctx, in, opts...)
-	travel()
+	delayMessage()
 	if err == nil {
-		out.Item = move(out.Item, -s.ahead)
+		out.Item = shiftTimes(out.Item, -s.clockAhead)
 	}
 	return out, err
 }
 
-var errLost = errors.New("the network has lost it")
+var errMessageLost = errors.New("the network has lost it")
 
-func (s shifted) UpdateItem(
+func (s shiftedService) UpdateItem(
 	ctx context.Context, in *dynamodb.UpdateItemInput, opts ...func(*dynamodb.Options),
 ) (*dynamodb.UpdateItemOutput, error) {
 	lost := rand.IntN(50)
 	if lost == 0 {
-		return nil, lose(ctx)
+		return nil, loseMessage(ctx)
 	}
 	sent := *in
-	sent.ExpressionAttributeValues = move(in.ExpressionAttributeValues, s.ahead)
-	travel()
+	sent.ExpressionAttributeValues = shiftTimes(in.ExpressionAttributeValues, s.clockAhead)
+	delayMessage()
 	out, err := s.Client.UpdateItem(ctx, &sent, opts...)
-	travel()
+	delayMessage()
 	if failed, ok := errors.AsType[*types.ConditionalCheckFailedException](err); ok {
-		failed.Item = move(failed.Item, -s.ahead)
+		failed.Item = shiftTimes(failed.Item, -s.clockAhead)
 	}
 	if lost == 1 {
-		return nil, lose(ctx)
+		return nil, loseMessage(ctx)
 	}
 	return out, err
 }
 
-// travel takes a message to the service, or back. A claim that takes more than a tenth of its lease, there and back, would
-// be renewed before it is granted.
-func travel() { time.Sleep(rand.N(skew / 10)) }
+// delayMessage waits as long as a message takes to the service, or back. The delays are short because a claim whose request and
+// reply take more than a tenth of its lease would be renewed before Begin returns the claim.
+func delayMessage() { time.Sleep(rand.N(skew / 10)) }
 
-// lose counts a try that was not answered.
-func lose(ctx context.Context) error {
+// loseMessage counts a try without a reply, and returns the error of the try.
+func loseMessage(ctx context.Context) error {
 	if tries, ok := ctx.Value(failedTriesKey{}).(*failedTries); ok {
 		tries.Add(1)
 	}
-	return errLost
+	return errMessageLost
 }

@@ -9,243 +9,243 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// flawed is a store that keeps the contract, unless bug names one of the faults in its code.
-type flawed struct {
-	bug  string
-	mu   sync.Mutex
-	rows map[idempotency.Key]*row
+// flawedStore is a store that keeps the contract, unless bug is the name of a bug in its code.
+type flawedStore struct {
+	bug         string
+	mu          sync.Mutex
+	recordByKey map[idempotency.Key]*flawedRecord
 
-	written map[idempotency.Key][]int // rows of steps
+	rowsByKey map[idempotency.Key][]int // the rows that steps have written
 }
 
-func newFlawed(bug string) *flawed {
-	return &flawed{bug: bug, rows: make(map[idempotency.Key]*row), written: make(map[idempotency.Key][]int)}
+func newFlawedStore(bug string) *flawedStore {
+	return &flawedStore{bug: bug, recordByKey: make(map[idempotency.Key]*flawedRecord), rowsByKey: make(map[idempotency.Key][]int)}
 }
 
-func (f *flawed) has(bug string) bool { return f.bug == bug }
+func (f *flawedStore) hasBug(bug string) bool { return f.bug == bug }
 
-type row struct {
+type flawedRecord struct {
 	idempotency.Record
-	owner      *flawedClaim
-	released   bool
-	lease, ttl time.Time // their ends
-	result     []byte    // of the step
+	ownerClaim       *flawedClaim
+	isReleased       bool
+	leaseEnd, expiry time.Time // the ends of the lease and of the record
+	stepResult       []byte    // the result of the step
 }
 
-func (r *row) shown(now time.Time) idempotency.Record {
+func (r *flawedRecord) recordAt(now time.Time) idempotency.Record {
 	record := r.Record
-	record.LeaseLeft = max(0, r.lease.Sub(now))
+	record.LeaseLeft = max(0, r.leaseEnd.Sub(now))
 	return record
 }
 
-// pause gives way between two steps that should be one.
-func (f *flawed) pause() {
+// yieldLock unlocks the store for a moment between two steps that should be atomic.
+func (f *flawedStore) yieldLock() {
 	f.mu.Unlock()
 	time.Sleep(time.Millisecond)
 	f.mu.Lock()
 }
 
-func (f *flawed) find(key idempotency.Key, now time.Time) *row {
-	r := f.rows[key]
+func (f *flawedStore) findRecord(key idempotency.Key, now time.Time) *flawedRecord {
+	r := f.recordByKey[key]
 	switch {
-	case r == nil, r.Response != nil && f.has("completed records stay"),
-		r.Response == nil && f.has("running records stay"):
+	case r == nil, r.Response != nil && f.hasBug("completed records stay"),
+		r.Response == nil && f.hasBug("running records stay"):
 		return r
-	case r.released && f.has("a release forgets the operation"), !r.ttl.After(now):
-		delete(f.rows, key)
+	case r.isReleased && f.hasBug("a release forgets the operation"), !r.expiry.After(now):
+		delete(f.recordByKey, key)
 		return nil
 	}
 	return r
 }
 
-func (f *flawed) claimable(r *row, a idempotency.ClaimRequest, now time.Time) bool {
-	lapsed := !r.lease.After(now)
-	if f.has("a lease lasts too long") {
-		lapsed = !r.lease.Add(time.Millisecond).After(now)
+func (f *flawedStore) isClaimable(r *flawedRecord, a idempotency.ClaimRequest, now time.Time) bool {
+	lapsed := !r.leaseEnd.After(now)
+	if f.hasBug("a lease lasts too long") {
+		lapsed = !r.leaseEnd.Add(time.Millisecond).After(now)
 	}
 	switch {
 	case r.Response != nil:
-		return f.has("what is completed is taken over") && a.TakeOver
+		return f.hasBug("what is completed is taken over") && a.TakeOver
 	case r.Fingerprint != a.Fingerprint:
-		return f.has("takeover ignores the fingerprint") && a.TakeOver && lapsed
-	case r.released:
+		return f.hasBug("takeover ignores the fingerprint") && a.TakeOver && lapsed
+	case r.isReleased:
 		return true
 	default:
-		return a.TakeOver && (lapsed || f.has("takeover ignores the lease")) || lapsed && f.has("takeover needs no leave")
+		return a.TakeOver && (lapsed || f.hasBug("takeover ignores the lease")) || lapsed && f.hasBug("takeover needs no leave")
 	}
 }
 
-func (f *flawed) Begin(
+func (f *flawedStore) Begin(
 	_ context.Context, key idempotency.Key, a idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	held := f.find(key, now)
-	if held != nil && !f.claimable(held, a, now) {
-		return held.shown(now), nil, nil
+	held := f.findRecord(key, now)
+	if held != nil && !f.isClaimable(held, a, now) {
+		return held.recordAt(now), nil, nil
 	}
-	if f.has("get, then set") {
-		f.pause()
+	if f.hasBug("get, then set") {
+		f.yieldLock()
 	}
 	claim := &flawedClaim{store: f, key: key, leaseDuration: a.Lease}
-	claim.made = row{
-		Record: idempotency.Record{Attempt: 1, Fingerprint: a.Fingerprint, Created: now},
-		owner:  claim, lease: now.Add(a.Lease), ttl: now.Add(max(a.Lease, a.TTL)),
+	claim.madeRecord = flawedRecord{
+		Record:     idempotency.Record{Attempt: 1, Fingerprint: a.Fingerprint, Created: now},
+		ownerClaim: claim, leaseEnd: now.Add(a.Lease), expiry: now.Add(max(a.Lease, a.TTL)),
 	}
 	if held != nil {
-		claim.made.Created, claim.made.Attempt = held.Created, held.Attempt+1
+		claim.madeRecord.Created, claim.madeRecord.Attempt = held.Created, held.Attempt+1
 	}
-	if held != nil && f.has("the attempt number stays") {
-		claim.made.Attempt = held.Attempt
+	if held != nil && f.hasBug("the attempt number stays") {
+		claim.madeRecord.Attempt = held.Attempt
 	}
-	own := claim.made
+	own := claim.madeRecord
 	if held != nil {
-		own.result = held.result
+		own.stepResult = held.stepResult
 	}
-	f.rows[key] = &own
-	return own.shown(now), claim, nil
+	f.recordByKey[key] = &own
+	return own.recordAt(now), claim, nil
 }
 
 type flawedClaim struct {
-	store         *flawed
+	store         *flawedStore
 	key           idempotency.Key
-	made          row
-	leaseDuration time.Duration // a lease
-	settled       bool
+	madeRecord    flawedRecord
+	leaseDuration time.Duration // renewed by a step
+	isSettled     bool
 }
 
 func (c *flawedClaim) Extend(_ context.Context, lease time.Duration) error {
-	return c.step("Extend", func(r *row, now time.Time) error {
+	return c.takeStep("Extend", func(r *flawedRecord, now time.Time) error {
 		switch {
-		case r.Response != nil && c.store.has("Extend after Complete cuts the retention"):
-			r.ttl = now.Add(lease)
+		case r.Response != nil && c.store.hasBug("Extend after Complete cuts the retention"):
+			r.expiry = now.Add(lease)
 			return idempotency.ErrClaimLost
-		case r.released && c.store.has("Extend takes a release back"):
-			r.released = false
-		case r.Response != nil, r.released:
+		case r.isReleased && c.store.hasBug("Extend takes a release back"):
+			r.isReleased = false
+		case r.Response != nil, r.isReleased:
 			return idempotency.ErrClaimLost
 		}
-		r.lease = now.Add(lease)
-		if r.ttl.Before(r.lease) && !c.store.has("Extend leaves the TTL") {
-			r.ttl = r.lease
+		r.leaseEnd = now.Add(lease)
+		if r.expiry.Before(r.leaseEnd) && !c.store.hasBug("Extend leaves the TTL") {
+			r.expiry = r.leaseEnd
 		}
 		return nil
 	})
 }
 
 func (c *flawedClaim) Complete(_ context.Context, resp idempotency.Response, ttl time.Duration) error {
-	return c.step("Complete", func(r *row, now time.Time) error {
+	return c.takeStep("Complete", func(r *flawedRecord, now time.Time) error {
 		switch {
-		case r.released && !c.store.has("what was released is completed"):
+		case r.isReleased && !c.store.hasBug("what was released is completed"):
 			return idempotency.ErrClaimLost
-		case r.Response != nil && !c.store.has("a repeated Complete changes the response"):
+		case r.Response != nil && !c.store.hasBug("a repeated Complete changes the response"):
 			return nil
 		}
-		r.Response, r.lease, r.ttl = &resp, now, now.Add(ttl)
+		r.Response, r.leaseEnd, r.expiry = &resp, now, now.Add(ttl)
 		return nil
 	})
 }
 
 func (c *flawedClaim) Release(_ context.Context, ttl time.Duration) error {
-	return c.step("Release", func(r *row, now time.Time) error {
+	return c.takeStep("Release", func(r *flawedRecord, now time.Time) error {
 		switch {
-		case r.Response != nil && c.store.has("Release undoes Complete"):
+		case r.Response != nil && c.store.hasBug("Release undoes Complete"):
 			r.Response = nil
 		case r.Response != nil:
 			return idempotency.ErrClaimLost
 		}
-		if ttl == 0 && c.store.has("a freed key is only released") {
+		if ttl == 0 && c.store.hasBug("a freed key is only released") {
 			ttl = time.Hour
 		}
-		if !r.released {
-			r.ttl = now.Add(ttl)
+		if !r.isReleased {
+			r.expiry = now.Add(ttl)
 		}
-		r.lease, r.released = now, true
+		r.leaseEnd, r.isReleased = now, true
 		return nil
 	})
 }
 
-// step does a step of the claim if its record is still its own, or can be made again.
-func (c *flawedClaim) step(name string, do func(*row, time.Time) error) error {
+// takeStep calls do on the record of the claim, and restores the record first if the contract allows that.
+func (c *flawedClaim) takeStep(name string, do func(*flawedRecord, time.Time) error) error {
 	f := c.store
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	r := f.find(c.key, now)
-	ended := c.settled
-	c.settled = c.settled || name != "Extend"
+	r := f.findRecord(c.key, now)
+	ended := c.isSettled
+	c.isSettled = c.isSettled || name != "Extend"
 	switch {
-	case r != nil && (r.owner == c || f.has(name+" is not fenced")):
+	case r != nil && (r.ownerClaim == c || f.hasBug(name+" is not fenced")):
 		return do(r, now)
-	case r != nil && f.has(name+" acts, then checks"):
+	case r != nil && f.hasBug(name+" acts, then checks"):
 		_ = do(r, now)
 		return idempotency.ErrClaimLost
-	case r != nil, name == "Release", name == "Extend" && ended && !f.has("Extend restores what was settled"):
+	case r != nil, name == "Release", name == "Extend" && ended && !f.hasBug("Extend restores what was settled"):
 		return idempotency.ErrClaimLost
 	}
-	if f.has("a restored record overwrites another") {
-		f.pause()
+	if f.hasBug("a restored record overwrites another") {
+		f.yieldLock()
 	}
-	restored := c.made
-	f.rows[c.key] = &restored
-	if err := do(&restored, now); err != nil || f.has("restoring is not reported") {
+	restored := c.madeRecord
+	f.recordByKey[c.key] = &restored
+	if err := do(&restored, now); err != nil || f.hasBug("restoring is not reported") {
 		return err
 	}
 	return idempotency.ErrRestored
 }
 
 // Inspect implements [idempotency.Inspector].
-func (f *flawed) Inspect(_ context.Context, key idempotency.Key) (idempotency.Entry, error) {
+func (f *flawedStore) Inspect(_ context.Context, key idempotency.Key) (idempotency.Entry, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	r := f.find(key, now)
+	r := f.findRecord(key, now)
 	if r == nil {
 		return idempotency.Entry{}, idempotency.ErrNoRecord
 	}
 	entry := idempotency.Entry{Key: key, State: idempotency.StateAbandoned, Attempt: r.Attempt, Created: r.Created}
-	if r.Response != nil || r.released || r.lease.After(now) {
-		entry.State = idempotency.StateRunning // or whatever is not abandoned
+	if r.Response != nil || r.isReleased || r.leaseEnd.After(now) {
+		entry.State = idempotency.StateRunning // stands for all states other than StateAbandoned
 	}
 	return entry, nil
 }
 
 // Resolve implements [idempotency.Resolver].
-func (f *flawed) Resolve(_ context.Context, asked idempotency.Entry, resolution idempotency.Resolution) error {
+func (f *flawedStore) Resolve(_ context.Context, asked idempotency.Entry, resolution idempotency.Resolution) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	r := f.find(asked.Key, now)
+	r := f.findRecord(asked.Key, now)
 	switch {
 	case r == nil:
 		return idempotency.ErrNoRecord
-	case f.has("what is completed is resolved") && r.Response != nil, f.has("what runs is resolved") && r.lease.After(now):
-	case r.Response != nil, r.released:
+	case f.hasBug("what is completed is resolved") && r.Response != nil, f.hasBug("what runs is resolved") && r.leaseEnd.After(now):
+	case r.Response != nil, r.isReleased:
 		return idempotency.ErrEntryChanged
-	case r.lease.After(now):
+	case r.leaseEnd.After(now):
 		return idempotency.ErrInProgress
-	case (r.Attempt != asked.Attempt || !r.Created.Equal(asked.Created)) && !f.has("Resolve ignores the attempt"):
+	case (r.Attempt != asked.Attempt || !r.Created.Equal(asked.Created)) && !f.hasBug("Resolve ignores the attempt"):
 		return idempotency.ErrEntryChanged
 	}
-	if f.has("Resolve checks, then acts") {
-		f.pause()
+	if f.hasBug("Resolve checks, then acts") {
+		f.yieldLock()
 	}
-	if !f.has("Resolve leaves the claim") {
-		r.owner = nil
+	if !f.hasBug("Resolve leaves the claim") {
+		r.ownerClaim = nil
 	}
-	r.Response, r.released, r.lease, r.ttl = resolution.Response, resolution.Response == nil, now, now.Add(resolution.TTL)
+	r.Response, r.isReleased, r.leaseEnd, r.expiry = resolution.Response, resolution.Response == nil, now, now.Add(resolution.TTL)
 	return nil
 }
 
-// The model asks for nothing else of a resolver.
+// The histories call no other methods of a resolver.
 
-func (f *flawed) InspectDigest(context.Context, [32]byte) (idempotency.Entry, error) {
+func (f *flawedStore) InspectDigest(context.Context, [32]byte) (idempotency.Entry, error) {
 	return idempotency.Entry{}, errors.ErrUnsupported
 }
 
-func (f *flawed) Forget(context.Context, idempotency.Entry) error { return errors.ErrUnsupported }
+func (f *flawedStore) Forget(context.Context, idempotency.Entry) error { return errors.ErrUnsupported }
 
-func (f *flawed) List(context.Context, idempotency.ListRequest) (idempotency.Listing, error) {
+func (f *flawedStore) List(context.Context, idempotency.ListRequest) (idempotency.Listing, error) {
 	return idempotency.Listing{}, errors.ErrUnsupported
 }

@@ -18,72 +18,73 @@ import (
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
-// subject is a store that histories are made with.
+// subject is a store under test.
 type subject struct {
-	store  idempotency.Store
-	unit   time.Duration                 // of short leases and TTLs
-	slop   time.Duration                 // by how much the clock of the store may round, or be off
-	table  table                         // nil: there are no steps in a transaction
-	calls  sync.Locker                   // held during each call, unless it is nil
-	bubble func(func(idempotency.Store)) // makes a store for each history, with a time of its own; nil: there is one store
+	store       idempotency.Store
+	timeUnit    time.Duration                 // the duration of short leases and TTLs
+	clockError  time.Duration                 // the largest error of the times of the store, by rounding or by a wrong clock
+	rowTable    rowTable                      // nil: the clients take no steps in a transaction
+	callLock    sync.Locker                   // held during each call; may be nil
+	runInBubble func(func(idempotency.Store)) // runs a history on a new store with its own time; nil: all histories use store
 }
 
 const (
-	long     = time.Minute // outlives every history
-	patience = 10 * time.Second
-	steps    = 14 // of each client
+	long           = time.Minute // a lease or TTL that outlives every history
+	callTimeout    = 10 * time.Second
+	stepsPerClient = 14 // of each client
 )
 
-// history is what several clients have asked of a store, and what they were told.
+// history is the recorded calls of several clients to a store, and their results.
 type history struct {
 	subject
-	seed   uint64
-	keys   int
-	start  time.Time
-	claims atomic.Int64
+	seed       uint64
+	keyCount   int
+	startTime  time.Time
+	claimCount atomic.Int64
 
-	mu      sync.Mutex
-	made    []porcupine.Operation
-	unknown int
+	mu           sync.Mutex
+	operations   []porcupine.Operation
+	unknownCount int
 }
 
-// record makes a history.
-func record(s subject, seed uint64) (h *history) {
-	if s.bubble == nil {
-		return play(s, seed)
+// recordHistory makes a history with s. The seed determines the choices of the clients.
+func recordHistory(s subject, seed uint64) (h *history) {
+	if s.runInBubble == nil {
+		return runClients(s, seed)
 	}
-	s.bubble(func(store idempotency.Store) {
+	s.runInBubble(func(store idempotency.Store) {
 		s.store = store
-		h = play(s, seed)
+		h = runClients(s, seed)
 	})
 	return h
 }
 
-func play(s subject, seed uint64) *history {
+// runClients runs the clients of a history at the same time, until each client has made its calls.
+func runClients(s subject, seed uint64) *history {
 	plan := rand.New(rand.NewPCG(seed, 0))
-	h := &history{subject: s, seed: seed, keys: 1 + plan.IntN(3), start: time.Now()}
+	h := &history{subject: s, seed: seed, keyCount: 1 + plan.IntN(3), startTime: time.Now()}
 	var clients sync.WaitGroup
 	for i := range 3 + plan.IntN(2) {
 		c := &client{history: h, id: i, random: rand.New(rand.NewPCG(seed, uint64(i)+1))}
-		clients.Go(c.run)
+		clients.Go(c.makeCalls)
 	}
 	clients.Wait()
 	return h
 }
 
-// violation returns the calls on a key that no order explains, or nothing. It is not decided if the checker takes too long:
-// on a machine that is busy, calls take so long that any order of them is possible.
-func (h *history) violation() (text string, decided bool) {
-	byKey := make([][]porcupine.Operation, h.keys)
-	for _, o := range h.made {
-		key := o.Input.(call).key
+// findViolation returns the calls on a key whose results no order of the calls explains, or "". If the checker takes too long,
+// decided is false. This happens on a busy machine, where calls take so long that any order of the calls is possible.
+func (h *history) findViolation() (text string, decided bool) {
+	byKey := make([][]porcupine.Operation, h.keyCount)
+	for _, o := range h.operations {
+		key := o.Input.(call).keyIndex
 		byKey[key] = append(byKey[key], o)
 	}
 	decided = true
 	for _, calls := range byKey {
-		switch porcupine.CheckOperationsTimeout(model.ToModel(), calls, 20*time.Second) {
+		switch porcupine.CheckOperationsTimeout(contractModel.ToModel(), calls, 20*time.Second) {
 		case porcupine.Illegal:
-			return fmt.Sprintf("seed %d:\n%s", h.seed, describe(calls)), true
+			return fmt.Sprintf("seed %d:\n%s", h.seed, describeCalls(calls)), true
 		case porcupine.Unknown:
 			decided = false
 		}
@@ -91,7 +92,7 @@ func (h *history) violation() (text string, decided bool) {
 	return "", decided
 }
 
-func describe(calls []porcupine.Operation) string {
+func describeCalls(calls []porcupine.Operation) string {
 	slices.SortFunc(calls, func(a, b porcupine.Operation) int { return int(a.Call - b.Call) })
 	var text strings.Builder
 	for _, o := range calls {
@@ -104,232 +105,241 @@ func describe(calls []porcupine.Operation) string {
 	return text.String()
 }
 
-// add writes a call down.
-func (h *history) add(c call, r reply, start, end time.Duration) {
-	c.span = span{start - h.slop, end + h.slop}
-	if r.unknown {
-		end, c.to = forever, forever
+// addOperation adds a call and its result to the history.
+func (h *history) addOperation(c call, r reply, start, end time.Duration) {
+	c.span = span{start - h.clockError, end + h.clockError}
+	if r.isUnknown {
+		end, c.latest = forever, forever
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if r.unknown {
-		h.unknown++
+	if r.isUnknown {
+		h.unknownCount++
 	}
-	h.made = append(h.made, porcupine.Operation{
-		ClientId: len(h.made), Input: c, Call: int64(start), Output: r, Return: int64(end),
+	h.operations = append(h.operations, porcupine.Operation{
+		ClientId: len(h.operations), Input: c, Call: int64(start), Output: r, Return: int64(end),
 	})
 }
 
-func (h *history) key(n int) idempotency.Key {
+func (h *history) newKey(n int) idempotency.Key {
 	return idempotency.Key{User: fmt.Sprintf("history %d", h.seed), ID: strconv.Itoa(n)}
 }
 
-// client makes one call after another.
+// client makes its calls one after the other.
 type client struct {
 	*history
-	id     int
-	random *rand.Rand
-	owned  []*owned
+	id          int
+	random      *rand.Rand
+	ownedClaims []*ownedClaim
 }
 
-// owned is a claim of a client.
-type owned struct {
+// ownedClaim is a claim of a client, with the calls that the client has made on it.
+type ownedClaim struct {
 	idempotency.Claim
-	began   call
-	granted bool // else it may be released, and nothing more
-	body    int  // of its response
-	past    past
+	beginCall  call
+	isGranted  bool // false: the reply to Begin was lost, so the client may only release the claim
+	bodyNumber int  // the number of its response; zero: none yet
+	pastCalls  pastCalls
 }
 
-func (c *client) chance(percent int) bool { return c.random.IntN(100) < percent }
+func (c *client) drawChance(percent int) bool { return c.random.IntN(100) < percent }
 
-func (c *client) oneOf(some ...time.Duration) time.Duration { return some[c.random.IntN(len(some))] }
+func (c *client) drawDuration(some ...time.Duration) time.Duration {
+	return some[c.random.IntN(len(some))]
+}
 
-func (c *client) run() {
-	for range steps {
-		if c.chance(25) {
-			time.Sleep(time.Duration(c.random.Int64N(int64(2 * c.unit))))
+func (c *client) makeCalls() {
+	for range stepsPerClient {
+		if c.drawChance(25) {
+			time.Sleep(time.Duration(c.random.Int64N(int64(2 * c.timeUnit))))
 		}
-		if resolver, ok := c.store.(idempotency.Resolver); ok && c.chance(10) {
-			c.resolve(resolver)
+		if resolver, ok := c.store.(idempotency.Resolver); ok && c.drawChance(10) {
+			c.resolveAbandoned(resolver)
 			continue
 		}
-		if c.table != nil && c.chance(10) {
-			c.read()
+		if c.rowTable != nil && c.drawChance(10) {
+			c.readTable()
 			continue
 		}
-		if len(c.owned) == 0 || c.chance(40) {
-			c.begin()
+		if len(c.ownedClaims) == 0 || c.drawChance(40) {
+			c.beginAttempt()
 			continue
 		}
-		recent := c.owned[max(0, len(c.owned)-4):]
-		c.step(recent[c.random.IntN(len(recent))])
+		recent := c.ownedClaims[max(0, len(c.ownedClaims)-4):]
+		c.useClaim(recent[c.random.IntN(len(recent))])
 	}
 }
 
-func (c *client) begin() {
+func (c *client) beginAttempt() {
 	asked := call{
-		kind: begin, key: c.random.IntN(c.keys), claim: int(c.claims.Add(1)), request: 1, takeOver: c.chance(50),
-		lease: c.oneOf(c.unit, c.unit, long), ttl: c.oneOf(c.unit, 3*c.unit, long),
+		kind: begin, keyIndex: c.random.IntN(c.keyCount), claimNumber: int(c.claimCount.Add(1)), requestNumber: 1,
+		takeOver: c.drawChance(50),
+		lease:    c.drawDuration(c.timeUnit, c.timeUnit, long), ttl: c.drawDuration(c.timeUnit, 3*c.timeUnit, long),
 	}
-	if c.chance(15) {
-		asked.request = 2
+	if c.drawChance(15) {
+		asked.requestNumber = 2
 	}
 	request := idempotency.ClaimRequest{
-		Fingerprint: idempotency.Fingerprint{0: byte(asked.request)}, Lease: asked.lease, TTL: asked.ttl,
+		Fingerprint: idempotency.Fingerprint{0: byte(asked.requestNumber)}, Lease: asked.lease, TTL: asked.ttl,
 		TakeOver: asked.takeOver,
 	}
-	own := &owned{began: asked}
-	r := c.do(asked, c.fate(), func(ctx context.Context) reply {
-		record, claim, err := c.store.Begin(ctx, c.key(asked.key), request)
+	own := &ownedClaim{beginCall: asked}
+	r := c.recordCall(asked, c.drawFate(), func(ctx context.Context) reply {
+		record, claim, err := c.store.Begin(ctx, c.newKey(asked.keyIndex), request)
 		own.Claim = claim
 		if inDoubt := testservice.InDoubt(err); inDoubt != nil {
 			own.Claim = inDoubt
 		}
 		if err != nil {
-			return reply{unknown: !errors.Is(err, idempotency.ErrRecordInvalid), err: err}
+			return reply{isUnknown: !errors.Is(err, idempotency.ErrRecordInvalid), err: err}
 		}
-		return reply{claimed: claim != nil, record: show(record)}
+		return reply{isClaimed: claim != nil, record: convertRecord(record)}
 	})
 	if own.Claim == nil {
 		return
 	}
-	own.granted, own.began.origin = !r.unknown, r.record.origin
-	c.owned = append(c.owned, own)
+	own.isGranted, own.beginCall.origin = !r.isUnknown, r.record.origin
+	c.ownedClaims = append(c.ownedClaims, own)
 }
 
-func show(record idempotency.Record) shown {
-	s := shown{
-		origin: origin{record.Created.UnixNano(), record.Attempt, int(record.Fingerprint[0])},
-		left:   record.LeaseLeft, remaining: record.Remaining,
+func convertRecord(record idempotency.Record) shownRecord {
+	s := shownRecord{
+		origin:    origin{record.Created.UnixNano(), record.Attempt, int(record.Fingerprint[0])},
+		leaseLeft: record.LeaseLeft, remaining: record.Remaining,
 	}
 	if record.Response != nil {
-		s.body, _ = strconv.Atoi(strings.TrimSpace(string(record.Response.Body)))
+		s.bodyNumber, _ = strconv.Atoi(strings.TrimSpace(string(record.Response.Body)))
 	}
 	return s
 }
 
-// resolve ends what is abandoned, as an operator does. In between, anything may happen.
-func (c *client) resolve(store idempotency.Resolver) {
+// resolveAbandoned resolves an abandoned operation, as an operator does. Other clients may change the record between Inspect and
+// Resolve.
+func (c *client) resolveAbandoned(store idempotency.Resolver) {
 	asked := call{
-		kind: resolve, key: c.random.IntN(c.keys), claim: int(c.claims.Add(1)), ttl: c.oneOf(c.unit, 3*c.unit, long),
+		kind: resolve, keyIndex: c.random.IntN(c.keyCount), claimNumber: int(c.claimCount.Add(1)),
+		ttl: c.drawDuration(c.timeUnit, 3*c.timeUnit, long),
 	}
-	entry, err := c.inspect(store, c.key(asked.key))
+	entry, err := c.inspectKey(store, c.newKey(asked.keyIndex))
 	if err != nil || entry.State != idempotency.StateAbandoned {
 		return
 	}
-	if c.chance(20) {
-		time.Sleep(c.unit)
+	if c.drawChance(20) {
+		time.Sleep(c.timeUnit)
 	}
-	asked.origin = origin{created: entry.Created.UnixNano(), attempt: entry.Attempt}
+	asked.origin = origin{createdAt: entry.Created.UnixNano(), attemptNumber: entry.Attempt}
 	resolution := idempotency.Resolution{Operator: "an operator", Reason: "by chance", TTL: asked.ttl}
-	if c.chance(50) {
-		asked.body = asked.claim
-		resp := response(asked.body)
+	if c.drawChance(50) {
+		asked.bodyNumber = asked.claimNumber
+		resp := newResponse(asked.bodyNumber)
 		resolution.Response = &resp
 	}
-	c.do(asked, c.fate(), func(ctx context.Context) reply {
+	c.recordCall(asked, c.drawFate(), func(ctx context.Context) reply {
 		err := store.Resolve(ctx, entry, resolution)
-		for _, known := range []error{idempotency.ErrInProgress, idempotency.ErrNoRecord, idempotency.ErrEntryChanged, idempotency.ErrRecordInvalid} {
+		for _, known := range []error{
+			idempotency.ErrInProgress, idempotency.ErrNoRecord, idempotency.ErrEntryChanged, idempotency.ErrRecordInvalid,
+		} {
 			if errors.Is(err, known) {
 				return reply{err: known}
 			}
 		}
-		return reply{unknown: err != nil}
+		return reply{isUnknown: err != nil}
 	})
 }
 
-func (c *client) inspect(store idempotency.Resolver, key idempotency.Key) (idempotency.Entry, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+func (c *client) inspectKey(store idempotency.Resolver, key idempotency.Key) (idempotency.Entry, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	if c.calls != nil {
-		c.calls.Lock()
-		defer c.calls.Unlock()
+	if c.callLock != nil {
+		c.callLock.Lock()
+		defer c.callLock.Unlock()
 	}
 	return store.Inspect(ctx, key)
 }
 
-// read reads the rows of a key.
-func (c *client) read() {
-	asked := call{kind: readRows, key: c.random.IntN(c.keys)}
-	c.do(asked, executed, func(ctx context.Context) reply {
-		rows, err := c.table.read(ctx, c.key(asked.key))
-		return reply{unknown: err != nil, rows: rowsOf(rows...)}
+// readTable reads the rows of a key.
+func (c *client) readTable() {
+	asked := call{kind: readRows, keyIndex: c.random.IntN(c.keyCount)}
+	c.recordCall(asked, executed, func(ctx context.Context) reply {
+		rows, err := c.rowTable.readRowNumbers(ctx, c.newKey(asked.keyIndex))
+		return reply{isUnknown: err != nil, rows: newRowSet(rows...)}
 	})
 }
 
-// step does something with a claim.
-func (c *client) step(own *owned) {
-	if c.table != nil && own.granted && c.chance(30) {
-		c.ask(own, c.plan(own, write, own.began.lease))
+// useClaim takes a step in a transaction, renews the claim, or ends the claim.
+func (c *client) useClaim(own *ownedClaim) {
+	if c.rowTable != nil && own.isGranted && c.drawChance(30) {
+		c.callClaim(own, c.planCall(own, write, own.beginCall.lease))
 		return
 	}
 	what := c.random.IntN(12)
-	if !own.granted {
+	if !own.isGranted {
 		what = 9
 	}
-	extension := c.plan(own, extend, own.began.lease)
+	extension := c.planCall(own, extend, own.beginCall.lease)
 	switch {
 	case what < 3:
-		c.ask(own, extension)
+		c.callClaim(own, extension)
 		return
-	case what < 6: // one that is under way while the claim ends
-		extension.call.past = past{completed: true, released: true, settled: own.past.settled, wrote: own.past.wrote}
+	case what < 6: // the renewal is under way while the claim ends
+		extension.call.pastCalls = own.pastCalls
+		extension.call.pastCalls.hasCompleted, extension.call.pastCalls.hasReleased = true, true
 		var extending sync.WaitGroup
 		defer extending.Wait()
-		extending.Go(func() { c.ask(own, extension) })
+		extending.Go(func() { c.callClaim(own, extension) })
 	}
-	end := c.plan(own, release, 0)
-	if what%3 < 2 && own.granted {
-		end = c.plan(own, complete, 0)
+	end := c.planCall(own, release, 0)
+	if what%3 < 2 && own.isGranted {
+		end = c.planCall(own, complete, 0)
 	}
-	r := c.ask(own, end)
-	if r.unknown && c.chance(70) {
-		end.fate, end.call.past = executed, own.past
-		r = c.ask(own, end)
+	r := c.callClaim(own, end)
+	if r.isUnknown && c.drawChance(70) {
+		end.fate, end.call.pastCalls = executed, own.pastCalls
+		r = c.callClaim(own, end)
 	}
-	own.past.settled = own.past.settled || !r.unknown && (r.err != idempotency.ErrClaimLost || end.call.kind == release)
+	hasSettled := !r.isUnknown && (r.err != idempotency.ErrClaimLost || end.call.kind == release)
+	own.pastCalls.isSettled = own.pastCalls.isSettled || hasSettled
 }
 
-// planned is a step that is about to be asked for.
-type planned struct {
+// plannedCall is a call on a claim, and its fate.
+type plannedCall struct {
 	call call
 	fate fate
 }
 
-// plan decides on a step, and notes that it is taken.
-func (c *client) plan(own *owned, kind kind, lease time.Duration) planned {
-	p := planned{own.began, c.fate()}
-	p.call.kind, p.call.client, p.call.past, p.call.lease = kind, c.id, own.past, lease
+// planCall chooses the arguments of a call on a claim, and adds the call to own.pastCalls.
+func (c *client) planCall(own *ownedClaim, kind callKind, lease time.Duration) plannedCall {
+	p := plannedCall{own.beginCall, c.drawFate()}
+	p.call.kind, p.call.clientID, p.call.pastCalls, p.call.lease = kind, c.id, own.pastCalls, lease
 	switch kind {
 	case release:
-		p.call.ttl = c.oneOf(0, c.unit, 3*c.unit, long)
-		own.past.released = true
+		p.call.ttl = c.drawDuration(0, c.timeUnit, 3*c.timeUnit, long)
+		own.pastCalls.hasReleased = true
 	case write:
-		p.call.body = int(c.claims.Add(1))
-		own.past.wrote = true
+		p.call.bodyNumber = int(c.claimCount.Add(1))
+		own.pastCalls.hasWritten = true
 	case complete:
-		if own.body == 0 || c.chance(30) {
-			own.body = int(c.claims.Add(1))
+		if own.bodyNumber == 0 || c.drawChance(30) {
+			own.bodyNumber = int(c.claimCount.Add(1))
 		}
-		p.call.ttl, p.call.body = c.oneOf(c.unit, 3*c.unit, long), own.body
-		own.past.completed = true
+		p.call.ttl, p.call.bodyNumber = c.drawDuration(c.timeUnit, 3*c.timeUnit, long), own.bodyNumber
+		own.pastCalls.hasCompleted = true
 	}
 	return p
 }
 
-// ask takes a step of a claim.
-func (c *client) ask(own *owned, p planned) reply {
-	return c.do(p.call, p.fate, func(ctx context.Context) reply {
+// callClaim makes a planned call on a claim.
+func (c *client) callClaim(own *ownedClaim, p plannedCall) reply {
+	return c.recordCall(p.call, p.fate, func(ctx context.Context) reply {
 		var err error
 		var result int
 		switch p.call.kind {
 		case write:
-			result, err = c.table.write(ctx, own.Claim, c.key(p.call.key), p.call.body)
+			result, err = c.rowTable.writeRow(ctx, own.Claim, c.newKey(p.call.keyIndex), p.call.bodyNumber)
 		case extend:
 			err = own.Extend(ctx, p.call.lease)
 		case complete:
-			err = own.Complete(ctx, response(p.call.body), p.call.ttl)
+			err = own.Complete(ctx, newResponse(p.call.bodyNumber), p.call.ttl)
 		case release:
 			err = own.Release(ctx, p.call.ttl)
 		}
@@ -338,12 +348,12 @@ func (c *client) ask(own *owned, p planned) reply {
 				return reply{err: known}
 			}
 		}
-		return reply{unknown: err != nil, result: result}
+		return reply{isUnknown: err != nil, stepResult: result}
 	})
 }
 
-// response returns a response by number. Some are too large for a script of Redis.
-func response(n int) idempotency.Response {
+// newResponse returns the response with the number n. Every eighth response is too large for a script of Redis.
+func newResponse(n int) idempotency.Response {
 	text := strconv.Itoa(n)
 	if n%8 == 0 {
 		text += strings.Repeat(" ", 3<<10)
@@ -351,7 +361,7 @@ func response(n int) idempotency.Response {
 	return idempotency.Response{Status: 201, Body: []byte(text)}
 }
 
-// fate is what becomes of a call.
+// fate says whether the request or the reply of a call is lost.
 type fate int
 
 const (
@@ -360,7 +370,7 @@ const (
 	replyLost
 )
 
-func (c *client) fate() fate {
+func (c *client) drawFate() fate {
 	switch n := c.random.IntN(100); {
 	case n < 2:
 		return requestLost
@@ -371,36 +381,36 @@ func (c *client) fate() fate {
 	}
 }
 
-// do makes a call, unless its request is lost, and writes it down.
-func (c *client) do(asked call, fate fate, ask func(context.Context) reply) reply {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+// recordCall makes a call, unless its request is lost, and adds the call to the history.
+func (c *client) recordCall(asked call, fate fate, ask func(context.Context) reply) reply {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	var failed failedTries
-	asked.client = c.id
-	if c.calls != nil {
-		c.calls.Lock()
-		defer c.calls.Unlock()
+	asked.clientID = c.id
+	if c.callLock != nil {
+		c.callLock.Lock()
+		defer c.callLock.Unlock()
 	}
-	r, start := reply{unknown: true}, time.Since(c.start)
+	r, start := reply{isUnknown: true}, time.Since(c.startTime)
 	if fate != requestLost {
 		r = ask(context.WithValue(ctx, failedTriesKey{}, &failed))
 	}
-	end := time.Since(c.start)
-	known := !r.unknown
-	r.unknown = r.unknown || fate == replyLost
-	c.add(asked, r, start, end)
+	end := time.Since(c.startTime)
+	known := !r.isUnknown
+	r.isUnknown = r.isUnknown || fate == replyLost
+	c.addOperation(asked, r, start, end)
 	tries := int(failed.Load())
 	if !known {
-		tries-- // which is the call itself
+		tries-- // the call itself is one of the tries
 	}
 	for range tries {
-		c.add(asked, reply{unknown: true}, start, end)
+		c.addOperation(asked, reply{isUnknown: true}, start, end)
 	}
 	return r
 }
 
-// failedTries counts the tries of one call that were not answered, where the store tries again by itself. Each may
-// have taken effect, as a call of its own.
+// failedTries counts the tries of one call without an answer, in stores that repeat calls by themselves. Each of these tries may
+// have taken effect, like a separate call.
 type failedTries = atomic.Int64
 
 type failedTriesKey struct{}

@@ -24,28 +24,28 @@ import (
 )
 
 var (
-	limit     = flag.Duration("limit", time.Minute, "after how long no further histories are made with a store")
+	timeLimit = flag.Duration("limit", time.Minute, "after how long no further histories are made with a store")
 	firstSeed = flag.Uint64("seed", rand.Uint64N(1e9), "the first history is made with it, the next with one more")
 )
 
-// workers is how many histories are made at a time: most clients sleep.
-const workers = 16
+// workerCount is the number of histories that are made at a time. It exceeds the number of processors because most clients sleep.
+const workerCount = 16
 
-// explore makes histories with the subjects in turn until one of them is a violation, which it returns.
-func explore(t *testing.T, count int, subjects ...subject) (violation string) {
+// exploreHistories makes up to count histories with the subjects in turn, and returns the first violation, or "".
+func exploreHistories(t *testing.T, count int, subjects ...subject) (violation string) {
 	var next, calls, unknown, made, undecided atomic.Int64
 	var found atomic.Pointer[string]
 	start := time.Now()
 	var all sync.WaitGroup
-	for i := range workers {
+	for i := range workerCount {
 		all.Go(func() {
-			for found.Load() == nil && time.Since(start) < *limit {
+			for found.Load() == nil && time.Since(start) < *timeLimit {
 				n := next.Add(1)
 				if n > int64(count) {
 					return
 				}
-				h := record(subjects[i%len(subjects)], *firstSeed+uint64(n))
-				text, decided := h.violation()
+				h := recordHistory(subjects[i%len(subjects)], *firstSeed+uint64(n))
+				text, decided := h.findViolation()
 				if text != "" {
 					found.CompareAndSwap(nil, &text)
 				}
@@ -54,8 +54,8 @@ func explore(t *testing.T, count int, subjects ...subject) (violation string) {
 				} else {
 					undecided.Add(1)
 				}
-				calls.Add(int64(len(h.made)))
-				unknown.Add(int64(h.unknown))
+				calls.Add(int64(len(h.operations)))
+				unknown.Add(int64(h.unknownCount))
 			}
 		})
 	}
@@ -73,9 +73,10 @@ func explore(t *testing.T, count int, subjects ...subject) (violation string) {
 	return ""
 }
 
-func isLinearizable(t *testing.T, count int, subjects ...subject) {
+// requireLinearizable fails the test if one of the histories is a violation.
+func requireLinearizable(t *testing.T, count int, subjects ...subject) {
 	t.Helper()
-	if violation := explore(t, effort.Of(count), subjects...); violation != "" {
+	if violation := exploreHistories(t, effort.Of(count), subjects...); violation != "" {
 		t.Fatal(violation)
 	}
 }
@@ -83,7 +84,7 @@ func isLinearizable(t *testing.T, count int, subjects ...subject) {
 func TestMemoryStoreIsLinearizable(t *testing.T) {
 	t.Parallel()
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-	isLinearizable(t, 20_000, subject{store: store, unit: time.Millisecond})
+	requireLinearizable(t, 20_000, subject{store: store, timeUnit: time.Millisecond})
 }
 
 func TestRedisStoreIsLinearizable(t *testing.T) {
@@ -97,17 +98,17 @@ func TestRedisStoreIsLinearizable(t *testing.T) {
 		t.Cleanup(func() { _ = client.Close() })
 		client.AddHook(countFailedTries{})
 		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-		return subject{store: store, unit: 4 * time.Millisecond, slop: 2 * time.Millisecond}
+		return subject{store: store, timeUnit: 4 * time.Millisecond, clockError: 2 * time.Millisecond}
 	}
 	direct, faulty := newSubject(server.Addr()), newSubject(proxy.Addr())
-	whileRunning(t, func(ctx context.Context) error { return breakConnections(ctx, proxy) })
-	isLinearizable(t, 10_000, direct, faulty)
+	runDuringTest(t, func(ctx context.Context) error { return breakConnections(ctx, proxy) })
+	requireLinearizable(t, 10_000, direct, faulty)
 }
 
-// countFailedTries is a hook that counts the tries of a call that were not answered.
+// countFailedTries is a hook that counts the tries of a call without an answer.
 type countFailedTries struct{}
 
-func (countFailedTries) count(ctx context.Context, err error) error {
+func (countFailedTries) countTry(ctx context.Context, err error) error {
 	_, answered := errors.AsType[redis.Error](err)
 	if tries, ok := ctx.Value(failedTriesKey{}).(*failedTries); ok && err != nil && !answered {
 		tries.Add(1)
@@ -118,15 +119,15 @@ func (countFailedTries) count(ctx context.Context, err error) error {
 func (countFailedTries) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (h countFailedTries) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error { return h.count(ctx, next(ctx, cmd)) }
+	return func(ctx context.Context, cmd redis.Cmder) error { return h.countTry(ctx, next(ctx, cmd)) }
 }
 
 func (h countFailedTries) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error { return h.count(ctx, next(ctx, cmds)) }
+	return func(ctx context.Context, cmds []redis.Cmder) error { return h.countTry(ctx, next(ctx, cmds)) }
 }
 
-// whileRunning does something until the test ends.
-func whileRunning(t *testing.T, do func(context.Context) error) {
+// runDuringTest calls do, and cancels its context at the end of the test.
+func runDuringTest(t *testing.T, do func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- do(ctx) }()
@@ -136,7 +137,7 @@ func whileRunning(t *testing.T, do func(context.Context) error) {
 	})
 }
 
-// breakConnections loses requests and replies, and lets requests arrive when their client has given them up.
+// breakConnections loses requests and replies, and holds requests until their client has given up.
 func breakConnections(ctx context.Context, proxy *servertest.Proxy) error {
 	faults := []servertest.Fault{servertest.LoseReply, servertest.LoseRequest, servertest.HoldRequest}
 	for ctx.Err() == nil {
@@ -145,7 +146,7 @@ func breakConnections(ctx context.Context, proxy *servertest.Proxy) error {
 		}
 		proxy.Inject(rule)
 		for proxy.Strikes() < rule.Times && ctx.Err() == nil {
-			pause(ctx)
+			pauseBriefly(ctx)
 			proxy.Release()
 		}
 	}
@@ -154,15 +155,15 @@ func breakConnections(ctx context.Context, proxy *servertest.Proxy) error {
 	return nil
 }
 
-func pause(ctx context.Context) {
+func pauseBriefly(ctx context.Context) {
 	select {
 	case <-time.After(2 * time.Millisecond):
 	case <-ctx.Done():
 	}
 }
 
-// All keys are in one slot, which moves from one server to another all the time. A record that moves lives longer by as
-// long as that takes.
+// All keys are in one slot, and this slot moves from server to server all the time. A move prolongs the life of the records by the
+// duration of the move.
 func TestRedisClusterIsLinearizable(t *testing.T) {
 	t.Parallel()
 	masters := servertest.RedisCluster(t)
@@ -183,10 +184,10 @@ func TestRedisClusterIsLinearizable(t *testing.T) {
 	slot := int(client.ClusterKeySlot(t.Context(), tag).Val())
 	var moves atomic.Int64
 	var calls sync.RWMutex
-	whileRunning(t, func(ctx context.Context) error {
+	runDuringTest(t, func(ctx context.Context) error {
 		for at := slot * len(nodes) / 16384; ctx.Err() == nil; {
-			if !isSettled(ctx, nodes, slot, at) {
-				pause(ctx)
+			if !isSlotSettled(ctx, nodes, slot, at) {
+				pauseBriefly(ctx)
 				continue
 			}
 			to := (at + 1) % len(nodes)
@@ -199,14 +200,15 @@ func TestRedisClusterIsLinearizable(t *testing.T) {
 		return nil
 	})
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: tag})
-	isLinearizable(t, 500, subject{
-		store: store, unit: 20 * time.Millisecond, slop: 20 * time.Millisecond, calls: calls.RLocker(),
+	requireLinearizable(t, 500, subject{
+		store: store, timeUnit: 20 * time.Millisecond, clockError: 20 * time.Millisecond, callLock: calls.RLocker(),
 	})
 	effort.Count(t, "slot moves", moves.Load())
 }
 
-// isSettled reports whether all nodes agree on who has the slot, and on an order of what each of them says.
-func isSettled(ctx context.Context, nodes []*redis.Client, slot, owner int) bool {
+// isSlotSettled reports whether all nodes agree that owner has the slot, and have the same current epoch and different epochs of
+// their own, so that the order of their messages is clear.
+func isSlotSettled(ctx context.Context, nodes []*redis.Client, slot, owner int) bool {
 	current, own, owners := map[string]bool{}, map[string]bool{}, map[string]int{}
 	id := nodes[owner].ClusterMyID(ctx).Val()
 	for _, node := range nodes {
@@ -229,8 +231,9 @@ func isSettled(ctx context.Context, nodes []*redis.Client, slot, owner int) bool
 	return len(current) == 1 && len(own) == len(nodes) && owners[id] == len(nodes)
 }
 
-// moveSlot moves a slot with all its keys, as an operator does. No call is under way when it begins: a client that was
-// sent to the importing server by an earlier move would be served there, although its key is elsewhere.
+// moveSlot moves a slot with all its keys, as an operator does. It waits for the end of all calls before the slot starts to move,
+// because the importing server would serve a client that an earlier move has redirected there, although the key is on the other
+// server.
 func moveSlot(slot int, nodes []*redis.Client, from, to int, calls sync.Locker) error {
 	ctx := context.Background()
 	id := func(i int) string { return nodes[i].ClusterMyID(ctx).Val() }
@@ -262,7 +265,7 @@ func moveSlot(slot int, nodes []*redis.Client, from, to int, calls sync.Locker) 
 		}
 	}
 	for i := range nodes {
-		node := nodes[(to+i)%len(nodes)] // the new owner is told first
+		node := nodes[(to+i)%len(nodes)] // starting with the new owner
 		if err := node.Do(ctx, "CLUSTER", "SETSLOT", slot, "NODE", id(to)).Err(); err != nil {
 			return err
 		}
@@ -285,13 +288,13 @@ func TestPostgresIsLinearizable(t *testing.T) {
 	for _, opts := range []pgxstore.Options{{Table: "whole"}, {Table: "divided", PartitionDays: 1}} {
 		require.NoError(t, pgxstore.Migrate(t.Context(), pool, opts))
 		subjects = append(subjects, subject{
-			store: pgxstore.New(pool, opts), unit: 6 * time.Millisecond, slop: time.Millisecond, table: table,
+			store: pgxstore.New(pool, opts), timeUnit: 6 * time.Millisecond, clockError: time.Millisecond, rowTable: table,
 		})
 	}
-	isLinearizable(t, 1_000, subjects...)
+	requireLinearizable(t, 1_000, subjects...)
 }
 
-// The histories find every one of these bugs, and none in the same store without a bug.
+// The histories find each of these bugs, and find no violation in the same store without a bug.
 func TestLinearizableHistoriesFindBugs(t *testing.T) {
 	t.Parallel()
 	for _, bug := range []string{
@@ -313,14 +316,14 @@ func TestLinearizableHistoriesFindBugs(t *testing.T) {
 			t.Parallel()
 			count := 5_000
 			if bug != "" {
-				count = 100_000 // of which the first that shows it is the last
+				count = 100_000 // exploreHistories stops at the first violation
 			}
-			store := newFlawed(bug)
-			s := subject{store: store, unit: time.Millisecond}
+			store := newFlawedStore(bug)
+			s := subject{store: store, timeUnit: time.Millisecond}
 			if bug == "" || strings.Contains(bug, "row") || strings.Contains(bug, "step") {
-				s.table = store
+				s.rowTable = store
 			}
-			violation := explore(t, count, s)
+			violation := exploreHistories(t, count, s)
 			require.Equal(t, bug != "", violation != "", violation)
 		})
 	}

@@ -12,145 +12,149 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// kind is what a client asks of the store.
-type kind string
+// callKind names the method of a call.
+type callKind string
 
 const (
-	begin    kind = "Begin"
-	extend   kind = "Extend"
-	complete kind = "Complete"
-	release  kind = "Release"
-	resolve  kind = "Resolve"
-	write    kind = "CheckpointTx" // writes a row, whose number is also the result
-	readRows kind = "rows"         // reads the rows
+	begin    callKind = "Begin"
+	extend   callKind = "Extend"
+	complete callKind = "Complete"
+	release  callKind = "Release"
+	resolve  callKind = "Resolve"
+	write    callKind = "CheckpointTx" // a step that writes a row; the result of the step is the number of the row
+	readRows callKind = "rows"         // reads the rows of a key
 )
 
 // call is one call of a client.
 type call struct {
-	kind       kind
-	client     int
-	key        int
-	claim      int // which Begin makes, or that the step is a step of; or which stands for the operator
-	request    int // stands for a fingerprint
-	takeOver   bool
-	lease, ttl time.Duration
-	body       int    // zero, of a Resolve: the operation has not happened
-	origin     origin // of the claim, or of what the operator has seen
-	past       past
-	span       // in which the store has looked at its clock
+	kind          callKind
+	clientID      int
+	keyIndex      int
+	claimNumber   int // the claim that Begin grants, or that is called; for Resolve, a number for the operator
+	requestNumber int // determines the fingerprint
+	takeOver      bool
+	lease, ttl    time.Duration
+	bodyNumber    int    // zero in a Resolve: the operation has not happened
+	origin        origin // of the claim, or of the record that the operator has inspected
+	pastCalls     pastCalls
+	span          // the time when the store has read its clock
 }
 
-// past is what was called on a claim before, or is called at the same time.
-type past struct {
-	completed, released bool
-	settled             bool // with a known outcome
-	wrote               bool // perhaps
+// pastCalls are the calls on a claim before this call, or at the same time.
+type pastCalls struct {
+	hasCompleted, hasReleased bool
+	isSettled                 bool // a call with a known outcome has settled the claim
+	hasWritten                bool // a write was sent, and may have taken effect
 }
 
-// origin is what a claim makes its record of. All records of an operation have the time of its creation.
+// origin has the fields that a claim needs to restore its record. All records of an operation have the same creation time.
 type origin struct {
-	created int64 // zero: not seen yet
-	attempt int
-	request int
+	createdAt     int64 // zero: not seen yet
+	attemptNumber int
+	requestNumber int
 }
 
-// span is an instant of which only the earliest and the latest time are known, since the start of the history.
-type span struct{ from, to time.Duration }
+// span is an instant between earliest and latest. Both are measured from the start of the history.
+type span struct{ earliest, latest time.Duration }
 
-// forever is later than everything, and can be added to.
+// forever is later than every instant of a history, and small enough that additions do not overflow.
 const forever = time.Duration(math.MaxInt64 / 4)
 
-func (s span) plus(d time.Duration) span { return span{s.from + d, s.to + d} }
+func (s span) plus(d time.Duration) span { return span{s.earliest + d, s.latest + d} }
 
-func (s span) and(other span) span { return span{max(s.from, other.from), min(s.to, other.to)} }
-
-// reply is what the store answered.
-type reply struct {
-	unknown bool // the call failed, and may have taken effect
-	claimed bool
-	err     error // what the contract allows, or ErrRecordInvalid, which it does not
-	record  shown
-	result  int  // of a step
-	rows    rows // that are there
+func (s span) intersect(other span) span {
+	return span{max(s.earliest, other.earliest), min(s.latest, other.latest)}
 }
 
-// rows are the numbers of rows, in order.
-type rows string
+// reply is the result of a call.
+type reply struct {
+	isUnknown  bool // the call failed, and may have taken effect
+	isClaimed  bool
+	err        error // an error of the contract, or ErrRecordInvalid, which the model never allows
+	record     shownRecord
+	stepResult int    // of a write
+	rows       rowSet // of a readRows
+}
 
-func rowsOf(numbers ...int) rows {
+// rowSet is a sorted list of row numbers. It is a string, so that states can be compared with ==.
+type rowSet string
+
+func newRowSet(numbers ...int) rowSet {
 	slices.Sort(numbers)
 	var all []rune
 	for _, n := range numbers {
 		all = append(all, rune(n))
 	}
-	return rows(all)
+	return rowSet(all)
 }
 
-// with returns the rows and one more.
-func (r rows) with(number int) rows {
+// withRow returns r with one more row.
+func (r rowSet) withRow(number int) rowSet {
 	all := append([]rune(r), rune(number))
 	slices.Sort(all)
-	return rows(all)
+	return rowSet(all)
 }
 
-// shown is the record that Begin returns.
-type shown struct {
+// shownRecord is the record that Begin returns.
+type shownRecord struct {
 	origin
-	body            int // zero: none
-	left, remaining time.Duration
+	bodyNumber           int // zero: no response
+	leaseLeft, remaining time.Duration
 }
 
-// phase is how far an operation has come.
+// phase is the progress of an operation.
 type phase string
 
 const (
-	gone     phase = "" // also: never there
+	gone     phase = "" // the record has ended, or has never existed
 	running  phase = "running"
 	lapsed   phase = "lapsed"
 	released phase = "released"
 	done     phase = "done"
 )
 
-// state is the record of one key. What is gone is remembered, apart from its times.
+// state is the state of the record of one key. The state keeps the fields of a record that is gone, except its times.
 type state struct {
-	phase phase
-	owner int // the last claim
+	phase     phase
+	lastClaim int // the number of the claim, or of the resolution, that last owned the key
 	origin
-	body          int
-	lease, expiry span // their ends
+	bodyNumber       int
+	leaseEnd, expiry span
 
-	result int  // of the step; zero: none
-	rows   rows // which stay, whatever becomes of the record
-	lost   bool // the claim has lost the record, and has made it again
+	stepResult int    // of the step; zero: no result
+	rows       rowSet // the committed rows, which outlive the record
+	isRestored bool   // the claim has restored the record after the record was gone
 }
 
-var model = porcupine.NondeterministicModel{
+// contractModel lets porcupine check a history of one key against the contract.
+var contractModel = porcupine.NondeterministicModel{
 	Init:  func() []any { return []any{state{}} },
 	Equal: func(a, b any) bool { return a.(state) == b.(state) },
 	Step: func(s, c, r any) (next []any) {
-		for _, after := range s.(state).step(c.(call), r.(reply)) {
+		for _, after := range s.(state).applyCall(c.(call), r.(reply)) {
 			next = append(next, after)
 		}
 		return next
 	},
 }
 
-// step returns the states in which a call may leave the record, if the store may reply so.
-func (s state) step(c call, r reply) (next []state) {
+// applyCall returns the possible states after the call c with the reply r. No state means that the contract forbids the reply.
+func (s state) applyCall(c call, r reply) (next []state) {
 	if c.kind == readRows {
-		return s.readRows(r)
+		return s.applyReadRows(r)
 	}
-	if r.unknown {
+	if r.isUnknown {
 		next = append(next, s)
 	}
-	for _, seen := range s.during(c) {
-		for _, after := range seen.after(c, r) {
+	for _, seen := range s.statesDuring(c) {
+		for _, after := range seen.statesAfter(c, r) {
 			if seen.phase == gone && after == seen {
-				after = s // which may still be seen by a call that has looked at the clock before
-				after.expiry.to = min(after.expiry.to, c.to)
+				after = s // a call that has read the clock earlier may still see the record
+				after.expiry.latest = min(after.expiry.latest, c.latest)
 			}
-			if seen.phase == lapsed && after.phase == lapsed { // likewise, or by one whose clock is behind
-				after.phase, after.lease = running, span{s.lease.from, min(s.lease.to, c.to)}
+			if seen.phase == lapsed && after.phase == lapsed {
+				// A call that has read the clock earlier, or whose clock is behind, may still see the lease.
+				after.phase, after.leaseEnd = running, span{s.leaseEnd.earliest, min(s.leaseEnd.latest, c.latest)}
 			}
 			next = append(next, after)
 		}
@@ -158,255 +162,259 @@ func (s state) step(c call, r reply) (next []state) {
 	return next
 }
 
-// after returns the states in which a call may leave the record, as it sees it.
-func (s state) after(c call, r reply) []state {
+// statesAfter returns the possible states after the call, if the call sees exactly the state s.
+func (s state) statesAfter(c call, r reply) []state {
 	switch c.kind {
 	case begin:
-		return s.begin(c, r)
+		return s.applyBegin(c, r)
 	case extend:
-		return r.of(s.extend(c))
+		return r.matchOptions(s.applyExtend(c))
 	case write:
-		return r.of(s.write(c))
+		return r.matchOptions(s.applyWrite(c))
 	case complete:
-		return r.of(s.complete(c))
+		return r.matchOptions(s.applyComplete(c))
 	case resolve:
-		return r.of(s.resolve(c))
+		return r.matchOptions(s.applyResolve(c))
 	default:
-		return r.of(s.release(c))
+		return r.matchOptions(s.applyRelease(c))
 	}
 }
 
-// during returns what time may have made of the record when the call looks at it. What one call has seen bounds what
-// later ones may see.
-func (s state) during(c call) (seen []state) {
+// statesDuring returns the states that the call may see, because the lease or the record may have ended before the call reads the
+// clock. Each returned state has narrower bounds for these ends, because later calls must agree with it.
+func (s state) statesDuring(c call) (seen []state) {
 	if s.phase == gone {
 		return []state{s}
 	}
-	if c.to >= s.expiry.from {
+	if c.latest >= s.expiry.earliest {
 		expired := s
-		expired.phase, expired.lease, expired.expiry, expired.result = gone, span{}, span{}, 0
+		expired.phase, expired.leaseEnd, expired.expiry, expired.stepResult = gone, span{}, span{}, 0
 		seen = append(seen, expired)
 	}
-	if c.from >= s.expiry.to {
+	if c.earliest >= s.expiry.latest {
 		return seen
 	}
-	s.expiry.from = max(s.expiry.from, c.from)
+	s.expiry.earliest = max(s.expiry.earliest, c.earliest)
 	if c.kind != begin && c.kind != resolve || s.phase != running {
 		return append(seen, s)
 	}
-	if c.to >= s.lease.from {
-		over := s
-		over.phase, over.lease = lapsed, span{}
-		seen = append(seen, over)
+	if c.latest >= s.leaseEnd.earliest {
+		afterLease := s
+		afterLease.phase, afterLease.leaseEnd = lapsed, span{}
+		seen = append(seen, afterLease)
 	}
-	if c.from >= s.lease.to {
+	if c.earliest >= s.leaseEnd.latest {
 		return seen
 	}
-	s.lease.from = max(s.lease.from, c.from)
+	s.leaseEnd.earliest = max(s.leaseEnd.earliest, c.earliest)
 	return append(seen, s)
 }
 
-func (s state) begin(c call, r reply) []state {
-	next, free := s.claim(c)
+func (s state) applyBegin(c call, r reply) []state {
+	next, free := s.claimKey(c)
 	if !free {
 		next = s
 	}
-	if r.unknown && free {
+	if r.isUnknown && free {
 		return []state{next}
 	}
-	next, ok := next.shows(c, r.record)
-	if r.unknown || r.err != nil || r.claimed != free || !ok {
+	next, ok := next.matchShown(c, r.record)
+	if r.isUnknown || r.err != nil || r.isClaimed != free || !ok {
 		return nil
 	}
 	return []state{next}
 }
 
-// claim returns the record of a claim, if the key can be claimed.
-func (s state) claim(c call) (claimed state, free bool) {
-	same := c.request == s.request
+// claimKey returns the state after a claim, if the call can claim the key.
+func (s state) claimKey(c call) (claimed state, free bool) {
+	same := c.requestNumber == s.requestNumber
 	switch {
 	case s.phase == gone:
-		s.origin = origin{request: c.request}
+		s.origin = origin{requestNumber: c.requestNumber}
 	case s.phase == released && same, s.phase == lapsed && same && c.takeOver:
 	default:
 		return s, false
 	}
-	s.attempt++
-	return s.replaced(running, c, s.origin, 0, c.plus(c.lease), c.plus(max(c.lease, c.ttl))), true
+	s.attemptNumber++
+	return s.replaceRecord(running, c, s.origin, 0, c.plus(c.lease), c.plus(max(c.lease, c.ttl))), true
 }
 
-// replaced returns the record with all its parts replaced but for what steps have left.
-func (s state) replaced(phase phase, c call, origin origin, body int, lease, expiry span) state {
-	return state{phase, c.claim, origin, body, lease, expiry, s.result, s.rows, false}
+// replaceRecord returns the state with a new record. The results and rows of steps stay.
+func (s state) replaceRecord(phase phase, c call, origin origin, body int, lease, expiry span) state {
+	return state{phase, c.claimNumber, origin, body, lease, expiry, s.stepResult, s.rows, false}
 }
 
-// shows reports whether the store may show the record so, and returns it with what that tells.
-func (s state) shows(c call, r shown) (state, bool) {
-	if s.created == 0 {
-		s.created = r.created // of a claim whose reply was lost
+// matchShown reports whether the store may show the record s as r, and returns s with the bounds that r adds.
+func (s state) matchShown(c call, r shownRecord) (state, bool) {
+	if s.createdAt == 0 {
+		s.createdAt = r.createdAt // the reply to the claim was lost
 	}
-	ok := s.origin == r.origin && s.created != 0 && s.body == r.body
+	ok := s.origin == r.origin && s.createdAt != 0 && s.bodyNumber == r.bodyNumber
 	if s.phase == running {
-		s.lease = s.lease.and(c.plus(r.left))
-		return s, ok && r.left > 0 && s.lease.from <= s.lease.to
+		s.leaseEnd = s.leaseEnd.intersect(c.plus(r.leaseLeft))
+		return s, ok && r.leaseLeft > 0 && s.leaseEnd.earliest <= s.leaseEnd.latest
 	}
-	early := s.phase != done || r.remaining == 0 || c.from+r.remaining <= s.expiry.to
-	return s, ok && r.left == 0 && early
+	early := s.phase != done || r.remaining == 0 || c.earliest+r.remaining <= s.expiry.latest
+	return s, ok && r.leaseLeft == 0 && early
 }
 
-// option is one way in which a step of a claim may go.
+// option is a possible outcome of a call on a claim.
 type option struct {
-	err    error
-	then   state
-	result int // of a step
+	err        error
+	nextState  state
+	stepResult int // of a write
 }
 
-// of returns the states after the options that the reply may stand for.
-func (r reply) of(options []option) (next []state) {
+// matchOptions returns the states after the options that agree with the reply.
+func (r reply) matchOptions(options []option) (next []state) {
 	for _, o := range options {
-		if r.unknown || r.err == o.err && r.result == o.result {
-			next = append(next, o.then)
+		if r.isUnknown || r.err == o.err && r.stepResult == o.stepResult {
+			next = append(next, o.nextState)
 		}
 	}
 	return next
 }
 
-// holds reports whether the claim of the call has the record and may go on.
-func (s state) holds(c call) bool {
-	return s.owner == c.claim && (s.phase == running || s.phase == lapsed)
+// ownsRecord reports whether the claim of the call owns a record that is not yet settled.
+func (s state) ownsRecord(c call) bool {
+	return s.lastClaim == c.claimNumber && (s.phase == running || s.phase == lapsed)
 }
 
-// may returns the options without those that are not possible.
-func may(possible bool, o option) []option {
+// optionIf returns o if it is possible, and otherwise no option.
+func optionIf(possible bool, o option) []option {
 	if possible {
 		return []option{o}
 	}
 	return nil
 }
 
-func (s state) extend(c call) []option {
-	again := s.replaced(running, c, c.origin, 0, c.plus(c.lease), span{c.from + c.lease, c.to + max(c.lease, c.ttl)})
+func (s state) applyExtend(c call) []option {
+	expiry := span{c.earliest + c.lease, c.latest + max(c.lease, c.ttl)}
+	extended := s.replaceRecord(running, c, c.origin, 0, c.plus(c.lease), expiry)
 	switch {
-	case s.holds(c):
-		again.origin, again.lost = s.origin, s.lost
-		again.expiry = span{max(s.expiry.from, again.expiry.from), max(s.expiry.to, again.expiry.to)}
-		return []option{{then: again}}
+	case s.ownsRecord(c):
+		extended.origin, extended.isRestored = s.origin, s.isRestored
+		extended.expiry = span{max(s.expiry.earliest, extended.expiry.earliest), max(s.expiry.latest, extended.expiry.latest)}
+		return []option{{nextState: extended}}
 	case s.phase != gone:
-		return []option{{err: idempotency.ErrClaimLost, then: s}}
+		return []option{{err: idempotency.ErrClaimLost, nextState: s}}
 	}
-	again.lost = true
-	return append(may(!c.past.settled, option{err: idempotency.ErrRestored, then: again}),
-		may(s.mayBeLost(c), option{err: idempotency.ErrClaimLost, then: s})...)
+	extended.isRestored = true
+	return append(optionIf(!c.pastCalls.isSettled, option{err: idempotency.ErrRestored, nextState: extended}),
+		optionIf(s.mayBeLost(c), option{err: idempotency.ErrClaimLost, nextState: s})...)
 }
 
-// write commits a row with its number as the result of the step, and renews the lease. If there is a result, the row is rolled
-// back, and the lease may be renewed.
-func (s state) write(c call) []option {
-	if !s.holds(c) {
-		return []option{{err: idempotency.ErrClaimLost, then: s}}
+// applyWrite commits a row, with its number as the result of the step, and renews the lease. If the step already has a result, the
+// store rolls the row back, and may renew the lease.
+func (s state) applyWrite(c call) []option {
+	if !s.ownsRecord(c) {
+		return []option{{err: idempotency.ErrClaimLost, nextState: s}}
 	}
-	renewed := s.extend(c)[0].then
-	if s.result != 0 {
-		return []option{{then: s, result: s.result}, {then: renewed, result: s.result}}
+	renewed := s.applyExtend(c)[0].nextState
+	if s.stepResult != 0 {
+		return []option{{nextState: s, stepResult: s.stepResult}, {nextState: renewed, stepResult: s.stepResult}}
 	}
-	renewed.result, renewed.rows = c.body, s.rows.with(c.body)
-	return []option{{then: renewed, result: c.body}}
+	renewed.stepResult, renewed.rows = c.bodyNumber, s.rows.withRow(c.bodyNumber)
+	return []option{{nextState: renewed, stepResult: c.bodyNumber}}
 }
 
-// readRows sees all rows that are committed.
-func (s state) readRows(r reply) []state {
-	if r.unknown || r.rows == s.rows {
+// applyReadRows allows only a reply with all committed rows.
+func (s state) applyReadRows(r reply) []state {
+	if r.isUnknown || r.rows == s.rows {
 		return []state{s}
 	}
 	return nil
 }
 
-// mayBeLost reports whether a claim whose record is gone may count as lost: somebody else has had the key since, or the
-// claim may have been settled. Stores that have kept no trace of that may restore the record.
+// mayBeLost reports whether the store may return ErrClaimLost to a claim whose record is gone, because another claim has owned the
+// key since, or because the claim may have been settled. A store that has kept no trace of this may restore the record instead.
 func (s state) mayBeLost(c call) bool {
-	return s.owner != c.claim || c.past.completed || c.past.released
+	return s.lastClaim != c.claimNumber || c.pastCalls.hasCompleted || c.pastCalls.hasReleased
 }
 
-// complete stores a response. If the claim has lost its record after it wrote a row, the store does not know whether the row is lost,
-// too, and may refuse the response.
-func (s state) complete(c call) []option {
-	completed := s.replaced(done, c, c.origin, c.body, span{}, c.plus(c.ttl))
-	completed.result = 0
-	own := s.owner == c.claim
+// applyComplete stores a response. If the record was lost after the claim had written a row, the store may refuse the response,
+// because the store does not know whether the row is lost, too.
+func (s state) applyComplete(c call) []option {
+	completed := s.replaceRecord(done, c, c.origin, c.bodyNumber, span{}, c.plus(c.ttl))
+	completed.stepResult = 0
+	own := s.lastClaim == c.claimNumber
+	claimLost := option{err: idempotency.ErrClaimLost, nextState: s}
 	switch {
-	case s.holds(c):
+	case s.ownsRecord(c):
 		completed.origin = s.origin
-		return append(may(s.lost && c.past.wrote, option{err: idempotency.ErrClaimLost, then: s}), option{then: completed})
+		return append(optionIf(s.isRestored && c.pastCalls.hasWritten, claimLost), option{nextState: completed})
 	case own && s.phase == done:
-		return append(may(s.body != c.body, option{err: idempotency.ErrClaimLost, then: s}), option{then: s})
+		return append(optionIf(s.bodyNumber != c.bodyNumber, claimLost), option{nextState: s})
 	case s.phase == gone:
-		repeated := c.past.completed && (!own || s.body != 0)
-		return append(append(may(repeated, option{then: s}), option{err: idempotency.ErrRestored, then: completed}),
-			may(s.mayBeLost(c) || c.past.wrote, option{err: idempotency.ErrClaimLost, then: s})...)
+		repeated := c.pastCalls.hasCompleted && (!own || s.bodyNumber != 0)
+		return append(append(optionIf(repeated, option{nextState: s}), option{err: idempotency.ErrRestored, nextState: completed}),
+			optionIf(s.mayBeLost(c) || c.pastCalls.hasWritten, claimLost)...)
 	default:
-		return append(may(c.past.completed && !own, option{then: s}), option{err: idempotency.ErrClaimLost, then: s})
+		return append(optionIf(c.pastCalls.hasCompleted && !own, option{nextState: s}), claimLost)
 	}
 }
 
-func (s state) release(c call) []option {
-	own := s.owner == c.claim
+func (s state) applyRelease(c call) []option {
+	own := s.lastClaim == c.claimNumber
 	switch {
-	case s.holds(c) && c.ttl == 0: // which frees the key
-		s.phase, s.lease, s.expiry, s.result = gone, span{}, span{}, 0
-		return []option{{then: s}}
-	case s.holds(c):
-		s.phase, s.lease, s.expiry = released, span{}, c.plus(c.ttl)
-		return []option{{then: s}}
+	case s.ownsRecord(c) && c.ttl == 0: // frees the key
+		s.phase, s.leaseEnd, s.expiry, s.stepResult = gone, span{}, span{}, 0
+		return []option{{nextState: s}}
+	case s.ownsRecord(c):
+		s.phase, s.leaseEnd, s.expiry = released, span{}, c.plus(c.ttl)
+		return []option{{nextState: s}}
 	case own && s.phase == released:
-		return []option{{then: s}}
+		return []option{{nextState: s}}
 	default:
-		repeated := c.past.released && !(own && s.body != 0)
-		return append(may(repeated, option{then: s}), option{err: idempotency.ErrClaimLost, then: s})
+		repeated := c.pastCalls.hasReleased && !(own && s.bodyNumber != 0)
+		return append(optionIf(repeated, option{nextState: s}), option{err: idempotency.ErrClaimLost, nextState: s})
 	}
 }
 
-// resolve ends what is abandoned, and nobody owns it any more.
-func (s state) resolve(c call) []option {
+// applyResolve ends an abandoned operation, and takes the record away from its claim.
+func (s state) applyResolve(c call) []option {
 	switch s.phase {
 	case gone:
-		return []option{{err: idempotency.ErrNoRecord, then: s}}
+		return []option{{err: idempotency.ErrNoRecord, nextState: s}}
 	case running:
-		return []option{{err: idempotency.ErrInProgress, then: s}}
+		return []option{{err: idempotency.ErrInProgress, nextState: s}}
 	case lapsed:
 	default:
-		return []option{{err: idempotency.ErrEntryChanged, then: s}}
+		return []option{{err: idempotency.ErrEntryChanged, nextState: s}}
 	}
 	seen := s
-	if s.created == 0 { // of a claim whose reply was lost
-		seen.created = c.origin.created
+	if s.createdAt == 0 { // the reply to the claim was lost
+		seen.createdAt = c.origin.createdAt
 	}
-	if seen.created != c.origin.created || seen.attempt != c.origin.attempt {
-		return []option{{err: idempotency.ErrEntryChanged, then: s}}
+	if seen.createdAt != c.origin.createdAt || seen.attemptNumber != c.origin.attemptNumber {
+		return []option{{err: idempotency.ErrEntryChanged, nextState: s}}
 	}
-	seen.phase, seen.owner, seen.body, seen.lease, seen.expiry = released, c.claim, c.body, span{}, c.plus(c.ttl)
-	if c.body != 0 {
+	seen.phase, seen.lastClaim, seen.bodyNumber = released, c.claimNumber, c.bodyNumber
+	seen.leaseEnd, seen.expiry = span{}, c.plus(c.ttl)
+	if c.bodyNumber != 0 {
 		seen.phase = done
 	}
-	return append(may(s.created == 0, option{err: idempotency.ErrEntryChanged, then: s}), option{then: seen})
+	return append(optionIf(s.createdAt == 0, option{err: idempotency.ErrEntryChanged, nextState: s}), option{nextState: seen})
 }
 
 func (c call) String() string {
-	who := fmt.Sprintf("client %d  claim %-3d %-8s", c.client, c.claim, c.kind)
+	who := fmt.Sprintf("client %d  claim %-3d %-8s", c.clientID, c.claimNumber, c.kind)
 	switch {
 	case c.kind == resolve:
-		return fmt.Sprintf("%s attempt %d created %d, response %d, TTL %v", who, c.origin.attempt, c.origin.created, c.body, c.ttl)
+		return fmt.Sprintf("%s attempt %d created %d, response %d, TTL %v",
+			who, c.origin.attemptNumber, c.origin.createdAt, c.bodyNumber, c.ttl)
 	case c.kind == begin && c.takeOver:
-		return fmt.Sprintf("%s request %d, lease %v, TTL %v, TakeOver", who, c.request, c.lease, c.ttl)
+		return fmt.Sprintf("%s request %d, lease %v, TTL %v, TakeOver", who, c.requestNumber, c.lease, c.ttl)
 	case c.kind == begin:
-		return fmt.Sprintf("%s request %d, lease %v, TTL %v", who, c.request, c.lease, c.ttl)
+		return fmt.Sprintf("%s request %d, lease %v, TTL %v", who, c.requestNumber, c.lease, c.ttl)
 	case c.kind == extend:
 		return fmt.Sprintf("%s lease %v", who, c.lease)
 	case c.kind == write:
-		return fmt.Sprintf("%s row %d, lease %v", who, c.body, c.lease)
+		return fmt.Sprintf("%s row %d, lease %v", who, c.bodyNumber, c.lease)
 	case c.kind == readRows:
 		return who
 	case c.kind == complete:
-		return fmt.Sprintf("%s response %d, TTL %v", who, c.body, c.ttl)
+		return fmt.Sprintf("%s response %d, TTL %v", who, c.bodyNumber, c.ttl)
 	default:
 		return fmt.Sprintf("%s TTL %v", who, c.ttl)
 	}
@@ -414,7 +422,7 @@ func (c call) String() string {
 
 func (r reply) String() string {
 	switch {
-	case r.unknown:
+	case r.isUnknown:
 		return "unknown"
 	case errors.Is(r.err, idempotency.ErrClaimLost):
 		return "ErrClaimLost"
@@ -422,20 +430,20 @@ func (r reply) String() string {
 		return "ErrRestored"
 	case r.err != nil:
 		return r.err.Error()
-	case r.result != 0:
-		return fmt.Sprintf("result %d", r.result)
+	case r.stepResult != 0:
+		return fmt.Sprintf("result %d", r.stepResult)
 	case r.rows != "":
 		return fmt.Sprintf("rows %d", []rune(r.rows))
-	case r.record == shown{}:
+	case r.record == shownRecord{}:
 		return "ok"
 	}
-	text := fmt.Sprintf("created %d attempt %d, request %d", r.record.created, r.record.attempt, r.record.request)
+	text := fmt.Sprintf("created %d attempt %d, request %d", r.record.createdAt, r.record.attemptNumber, r.record.requestNumber)
 	switch {
-	case r.claimed:
-		return fmt.Sprintf("claimed: %s, lease %v", text, r.record.left)
-	case r.record.body != 0:
-		return fmt.Sprintf("completed: %s, response %d, %v remain", text, r.record.body, r.record.remaining)
+	case r.isClaimed:
+		return fmt.Sprintf("claimed: %s, lease %v", text, r.record.leaseLeft)
+	case r.record.bodyNumber != 0:
+		return fmt.Sprintf("completed: %s, response %d, %v remain", text, r.record.bodyNumber, r.record.remaining)
 	default:
-		return fmt.Sprintf("held: %s, lease %v", text, r.record.left)
+		return fmt.Sprintf("held: %s, lease %v", text, r.record.leaseLeft)
 	}
 }

@@ -12,19 +12,19 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// table is where steps in a transaction write rows. A row has a number.
-type table interface {
-	// write writes a row in a step, and returns the row that is the result of the step.
-	write(ctx context.Context, claim idempotency.Claim, of idempotency.Key, row int) (result int, err error)
+// rowTable is a table where steps in a transaction write numbered rows.
+type rowTable interface {
+	// writeRow writes a row in a step, and returns the number that is the result of the step.
+	writeRow(ctx context.Context, claim idempotency.Claim, of idempotency.Key, row int) (result int, err error)
 
-	// read returns the rows of a key.
-	read(ctx context.Context, of idempotency.Key) (rows []int, err error)
+	// readRowNumbers returns the numbers of the rows of a key.
+	readRowNumbers(ctx context.Context, of idempotency.Key) (rows []int, err error)
 }
 
-// checkpointTx has a claim run a step whose result is the number of a row.
+// checkpointTx runs a step whose result is the number of a row.
 func checkpointTx(ctx context.Context, claim idempotency.Claim, variable any, row int, run func() error) (result int, err error) {
 	stored, err := claim.(idempotency.TxCheckpointer).CheckpointTx(ctx, &idempotency.TxStep{
-		Name: "write", Var: variable, Timeout: patience,
+		Name: "write", Var: variable, Timeout: callTimeout,
 		Run: func() ([]byte, error) { return []byte(strconv.Itoa(row)), run() },
 	})
 	if err != nil {
@@ -41,7 +41,7 @@ func newPostgresTable(ctx context.Context, pool *pgxpool.Pool) (postgresTable, e
 	return postgresTable{pool}, err
 }
 
-func (t postgresTable) write(ctx context.Context, claim idempotency.Claim, of idempotency.Key, row int) (int, error) {
+func (t postgresTable) writeRow(ctx context.Context, claim idempotency.Claim, of idempotency.Key, row int) (int, error) {
 	var tx pgx.Tx
 	return checkpointTx(ctx, claim, &tx, row, func() error {
 		_, err := tx.Exec(ctx, "INSERT INTO written VALUES ($1, $2)", of.User+"/"+of.ID, row)
@@ -49,7 +49,7 @@ func (t postgresTable) write(ctx context.Context, claim idempotency.Claim, of id
 	})
 }
 
-func (t postgresTable) read(ctx context.Context, of idempotency.Key) ([]int, error) {
+func (t postgresTable) readRowNumbers(ctx context.Context, of idempotency.Key) ([]int, error) {
 	rows, err := t.pool.Query(ctx, "SELECT row FROM written WHERE key = $1", of.User+"/"+of.ID)
 	if err != nil {
 		return nil, err
@@ -57,21 +57,21 @@ func (t postgresTable) read(ctx context.Context, of idempotency.Key) ([]int, err
 	return pgx.CollectRows(rows, pgx.RowTo[int])
 }
 
-// flawedTx is a transaction of a flawed store, which has one row.
-type flawedTx struct{ row int }
+// flawedTx is a transaction of a flawedStore, with one row.
+type flawedTx struct{ rowNumber int }
 
-func (f *flawed) write(ctx context.Context, claim idempotency.Claim, _ idempotency.Key, row int) (int, error) {
+func (f *flawedStore) writeRow(ctx context.Context, claim idempotency.Claim, _ idempotency.Key, row int) (int, error) {
 	var tx *flawedTx
 	return checkpointTx(ctx, claim, &tx, row, func() error {
-		tx.row = row
+		tx.rowNumber = row
 		return nil
 	})
 }
 
-func (f *flawed) read(_ context.Context, of idempotency.Key) ([]int, error) {
+func (f *flawedStore) readRowNumbers(_ context.Context, of idempotency.Key) ([]int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.Clone(f.written[of]), nil
+	return slices.Clone(f.rowsByKey[of]), nil
 }
 
 // CheckpointTx implements [idempotency.TxCheckpointer].
@@ -85,46 +85,46 @@ func (c *flawedClaim) CheckpointTx(_ context.Context, step *idempotency.TxStep) 
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	r := f.find(c.key, now)
-	isOwn := r != nil && r.owner == c && r.Response == nil && !r.released
-	commit := func() { f.written[c.key] = append(f.written[c.key], tx.row) }
+	r := f.findRecord(c.key, now)
+	isOwn := r != nil && r.ownerClaim == c && r.Response == nil && !r.isReleased
+	commit := func() { f.rowsByKey[c.key] = append(f.rowsByKey[c.key], tx.rowNumber) }
 	switch {
-	case !isOwn && f.has("rows are not fenced"):
+	case !isOwn && f.hasBug("rows are not fenced"):
 		commit()
 		return data, nil
 	case !isOwn:
 		return nil, idempotency.ErrClaimLost
-	case r.result != nil:
-		if f.has("second rows are committed") {
+	case r.stepResult != nil:
+		if f.hasBug("second rows are committed") {
 			commit()
 		}
-		return r.result, nil
+		return r.stepResult, nil
 	}
-	if !f.has("rows are lost") {
+	if !f.hasBug("rows are lost") {
 		commit()
 	}
-	if f.has("the result of a step comes later") {
-		f.pause()
-		if r.owner != c {
+	if f.hasBug("the result of a step comes later") {
+		f.yieldLock()
+		if r.ownerClaim != c {
 			return nil, idempotency.ErrClaimLost
 		}
 	}
-	if !f.has("the result of a step is lost") {
-		r.result = data
+	if !f.hasBug("the result of a step is lost") {
+		r.stepResult = data
 	}
-	r.lease = now.Add(c.leaseDuration)
-	r.ttl = later(r.ttl, r.lease)
+	r.leaseEnd = now.Add(c.leaseDuration)
+	r.expiry = laterTime(r.expiry, r.leaseEnd)
 	return data, nil
 }
 
-func later(a, b time.Time) time.Time {
+func laterTime(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
 	}
 	return b
 }
 
-// The model asks for nothing else of a checkpointer.
+// The histories call no other methods of a checkpointer.
 
 func (c *flawedClaim) Checkpoint(context.Context, string, []byte) ([]byte, error) { return nil, nil }
 
