@@ -65,13 +65,13 @@ func (f *flawedStore) isClaimable(r *flawedRecord, a idempotency.ClaimRequest, n
 	}
 	switch {
 	case r.Response != nil:
-		return f.hasBug("what is completed is taken over") && a.TakeOver
+		return f.hasBug("completed record is taken over") && a.TakeOver
 	case r.Fingerprint != a.Fingerprint:
 		return f.hasBug("takeover ignores the fingerprint") && a.TakeOver && lapsed
 	case r.isReleased:
 		return true
 	default:
-		return a.TakeOver && (lapsed || f.hasBug("takeover ignores the lease")) || lapsed && f.hasBug("takeover needs no leave")
+		return a.TakeOver && (lapsed || f.hasBug("takeover ignores the lease")) || lapsed && f.hasBug("takeover without TakeOver")
 	}
 }
 
@@ -121,7 +121,7 @@ func (c *flawedClaim) Extend(_ context.Context, lease time.Duration) error {
 		case r.Response != nil && c.store.hasBug("Extend after Complete cuts the retention"):
 			r.expiry = now.Add(lease)
 			return idempotency.ErrClaimLost
-		case r.isReleased && c.store.hasBug("Extend takes a release back"):
+		case r.isReleased && c.store.hasBug("Extend brings a released record back"):
 			r.isReleased = false
 		case r.Response != nil, r.isReleased:
 			return idempotency.ErrClaimLost
@@ -137,7 +137,7 @@ func (c *flawedClaim) Extend(_ context.Context, lease time.Duration) error {
 func (c *flawedClaim) Complete(_ context.Context, resp idempotency.Response, ttl time.Duration) error {
 	return c.takeStep("Complete", func(r *flawedRecord, now time.Time) error {
 		switch {
-		case r.isReleased && !c.store.hasBug("what was released is completed"):
+		case r.isReleased && !c.store.hasBug("released claim is completed"):
 			return idempotency.ErrClaimLost
 		case r.Response != nil && !c.store.hasBug("a repeated Complete changes the response"):
 			return nil
@@ -220,7 +220,8 @@ func (f *flawedStore) Resolve(_ context.Context, asked idempotency.Entry, resolu
 	switch {
 	case r == nil:
 		return idempotency.ErrNoRecord
-	case f.hasBug("what is completed is resolved") && r.Response != nil, f.hasBug("what runs is resolved") && r.leaseEnd.After(now):
+	case f.hasBug("completed operations are resolved") && r.Response != nil,
+		f.hasBug("running operations are resolved") && r.leaseEnd.After(now):
 	case r.Response != nil, r.isReleased:
 		return idempotency.ErrEntryChanged
 	case r.leaseEnd.After(now):

@@ -31,7 +31,7 @@ type subject struct {
 const (
 	long           = time.Minute // a lease or TTL that outlives every history
 	callTimeout    = 10 * time.Second
-	stepsPerClient = 14 // of each client
+	stepsPerClient = 14
 )
 
 // history is the recorded calls of several clients to a store, and their results.

@@ -298,19 +298,19 @@ func TestPostgresIsLinearizable(t *testing.T) {
 func TestLinearizableHistoriesFindBugs(t *testing.T) {
 	t.Parallel()
 	for _, bug := range []string{
-		"", "get, then set", "takeover ignores the lease", "takeover ignores the fingerprint", "takeover needs no leave",
-		"what is completed is taken over", "the attempt number stays", "a release forgets the operation",
+		"", "get, then set", "takeover ignores the lease", "takeover ignores the fingerprint", "takeover without TakeOver",
+		"completed record is taken over", "the attempt number stays", "a release forgets the operation",
 		"a lease lasts too long", "completed records stay", "running records stay",
 		"Extend is not fenced", "Complete is not fenced", "Release is not fenced",
 		"Extend acts, then checks", "Complete acts, then checks", "Release acts, then checks",
-		"Extend after Complete cuts the retention", "Extend takes a release back", "Extend leaves the TTL",
-		"Extend restores what was settled", "what was released is completed",
+		"Extend after Complete cuts the retention", "Extend brings a released record back", "Extend leaves the TTL",
+		"Extend restores what was settled", "released claim is completed",
 		"a repeated Complete changes the response", "Release undoes Complete", "a freed key is only released",
 		"a restored record overwrites another", "restoring is not reported",
-		"what runs is resolved", "what is completed is resolved", "Resolve ignores the attempt", "Resolve leaves the claim",
-		"Resolve checks, then acts",
+		"running operations are resolved", "completed operations are resolved", "Resolve ignores the attempt",
+		"Resolve leaves the claim", "Resolve checks, then acts",
 		"rows are not fenced", "rows are lost", "second rows are committed", "the result of a step is lost",
-		"the result of a step comes later",
+		"the result of a step is stored too late",
 	} {
 		t.Run(strings.TrimSpace("store "+bug), func(t *testing.T) {
 			t.Parallel()

@@ -103,7 +103,7 @@ func (c *flawedClaim) CheckpointTx(_ context.Context, step *idempotency.TxStep) 
 	if !f.hasBug("rows are lost") {
 		commit()
 	}
-	if f.hasBug("the result of a step comes later") {
+	if f.hasBug("the result of a step is stored too late") {
 		f.yieldLock()
 		if r.ownerClaim != c {
 			return nil, idempotency.ErrClaimLost

@@ -45,7 +45,7 @@ func (m *model) liveRecord() *modelRecord {
 }
 
 // beginRequest returns the outcome of a request, or the attempt that the request has claimed.
-func (m *model) beginRequest(who string) string {
+func (m *model) beginRequest(name string) string {
 	if r := m.liveRecord(); r != nil {
 		switch {
 		case r.state == "done":
@@ -55,65 +55,65 @@ func (m *model) beginRequest(who string) string {
 		case r.state == "running" && m.refusesAbandoned:
 			return "unknown"
 		}
-		return m.grantClaim(who, r.attempt+1)
+		return m.grantClaim(name, r.attempt+1)
 	}
-	return m.grantClaim(who, 1)
+	return m.grantClaim(name, 1)
 }
 
-func (m *model) grantClaim(who string, attempt int) string {
-	claim := modelRecord{"running", who, attempt, m.now + lease, m.now + ttl}
+func (m *model) grantClaim(name string, attempt int) string {
+	claim := modelRecord{"running", name, attempt, m.now + lease, m.now + ttl}
 	if m.claimByName == nil {
 		m.claimByName = map[string]modelRecord{}
 	}
-	m.claimByName[who] = claim
+	m.claimByName[name] = claim
 	m.record = &claim
 	return fmt.Sprint("attempt ", attempt)
 }
 
-// holdsRecord reports whether the record belongs to the claim of who.
-func (m *model) holdsRecord(who string) bool {
+// holdsRecord reports whether the record belongs to the claim of name.
+func (m *model) holdsRecord(name string) bool {
 	r := m.liveRecord()
-	return r != nil && r.state == "running" && r.owner == who
+	return r != nil && r.state == "running" && r.owner == name
 }
 
-// isForgotten reports whether the record of who is gone, so that who may restore the record. An expired record of another request
+// isForgotten reports whether the record of name is gone, so that name may restore the record. An expired record of another request
 // shows that this request has claimed the key in the meantime.
-func (m *model) isForgotten(who string) bool {
-	return m.liveRecord() == nil && (m.record == nil || m.record.owner == who)
+func (m *model) isForgotten(name string) bool {
+	return m.liveRecord() == nil && (m.record == nil || m.record.owner == name)
 }
 
-// renewLease renews the lease of who. A renewal in Redis never makes the lease shorter.
-func (m *model) renewLease(who string) {
+// renewLease renews the lease of name. A renewal in Redis never makes the lease shorter.
+func (m *model) renewLease(name string) {
 	switch {
-	case m.holdsRecord(who) && m.kind.isPostgres:
+	case m.holdsRecord(name) && m.kind.isPostgres:
 		m.record.leaseEnd, m.record.expiry = m.now+lease, max(m.record.expiry, m.now+lease)
-	case m.holdsRecord(who):
+	case m.holdsRecord(name):
 		m.record.leaseEnd, m.record.expiry = max(m.record.leaseEnd, m.now+lease), max(m.record.expiry, m.now+ttl)
-	case m.isForgotten(who):
-		m.putRecord(who, "running")
+	case m.isForgotten(name):
+		m.putRecord(name, "running")
 	}
 }
 
-func (m *model) putRecord(who, state string) {
-	claim := m.claimByName[who]
+func (m *model) putRecord(name, state string) {
+	claim := m.claimByName[name]
 	claim.state, claim.leaseEnd, claim.expiry = state, m.now+lease, m.now+ttl
 	m.record = &claim
 }
 
-// completeRecord returns the outcome for who after its work has succeeded.
-func (m *model) completeRecord(who string) string {
-	if !m.holdsRecord(who) && !m.isForgotten(who) {
+// completeRecord returns the outcome for name after its work has succeeded.
+func (m *model) completeRecord(name string) string {
+	if !m.holdsRecord(name) && !m.isForgotten(name) {
 		return "lost"
 	}
-	m.putRecord(who, "done")
-	return "executes " + who
+	m.putRecord(name, "done")
+	return "executes " + name
 }
 
-// releaseRecord returns the outcome for who after its work has failed.
-func (m *model) releaseRecord(who string) string {
-	if !m.holdsRecord(who) {
+// releaseRecord returns the outcome for name after its work has failed.
+func (m *model) releaseRecord(name string) string {
+	if !m.holdsRecord(name) {
 		return "lost"
 	}
-	m.putRecord(who, "released")
+	m.putRecord(name, "released")
 	return "fails"
 }

@@ -92,24 +92,24 @@ type request struct {
 var errWork = errors.New("the work fails")
 
 // beginRequest begins a request, and waits for the beginning of its work or for its outcome.
-func (r *scenario) beginRequest(who string) {
+func (r *scenario) beginRequest(name string) {
 	q := &request{
 		begunWork: make(chan idempotency.Operation), chosenEnding: make(chan ending, 1), reportedOutcome: make(chan string, 1),
 	}
-	r.requestByName[who] = q
+	r.requestByName[name] = q
 	go func() {
 		ctx := context.WithValue(context.Background(), claimRecorderKey{}, &q.claim)
 		resp, replayed, err := r.runner.Do(ctx, r.key, nil, func(ctx context.Context) (idempotency.Response, error) {
 			op, _ := idempotency.FromContext(ctx)
 			q.begunWork <- op
 			if <-q.chosenEnding == succeeds {
-				return idempotency.Response{Body: []byte(who)}, nil
+				return idempotency.Response{Body: []byte(name)}, nil
 			}
 			return idempotency.Response{}, errWork
 		})
 		q.reportedOutcome <- describeOutcome(string(resp.Body), replayed, err)
 	}()
-	r.modelOutcomes = append(r.modelOutcomes, r.model.beginRequest(who))
+	r.modelOutcomes = append(r.modelOutcomes, r.model.beginRequest(name))
 	select {
 	case op := <-q.begunWork:
 		q.isWorking = true
@@ -139,25 +139,25 @@ func describeOutcome(body string, replayed bool, err error) string {
 	}
 }
 
-// renewLease renews the lease of who, as the runner does when the clock of the process says so.
-func (r *scenario) renewLease(who string) {
+// renewLease renews the lease of name, as the runner does when the clock of the process says so.
+func (r *scenario) renewLease(name string) {
 	if !r.isRenewed {
 		return
 	}
-	r.model.renewLease(who)
-	_ = r.requestByName[who].claim.Extend(context.Background(), lease) // later steps show the effect of the renewal
+	r.model.renewLease(name)
+	_ = r.requestByName[name].claim.Extend(context.Background(), lease) // later steps show the effect of the renewal
 }
 
-// finishRequest ends the work of the request who, if its work is under way. A request that vanishes keeps working.
-func (r *scenario) finishRequest(who string, how ending) {
-	q := r.requestByName[who]
+// finishRequest ends the work of the request name, if its work is under way. A request that vanishes keeps working.
+func (r *scenario) finishRequest(name string, how ending) {
+	q := r.requestByName[name]
 	if !q.isWorking || how == vanishes {
 		return
 	}
 	if how == succeeds {
-		r.modelOutcomes = append(r.modelOutcomes, r.model.completeRecord(who))
+		r.modelOutcomes = append(r.modelOutcomes, r.model.completeRecord(name))
 	} else {
-		r.modelOutcomes = append(r.modelOutcomes, r.model.releaseRecord(who))
+		r.modelOutcomes = append(r.modelOutcomes, r.model.releaseRecord(name))
 	}
 	q.isWorking = false
 	q.chosenEnding <- how

@@ -85,8 +85,8 @@ func watchProgress(out io.Reader) (executions int64, rest string) {
 	}
 }
 
-// timeIsOver matches the whole output of a run in which the end of -test.fuzztime races with itself (go.dev/issue/75804).
-// Such a run has found no bug, because the output would include the path of the failing input.
+// timeIsOver matches the whole output of a run in which the end of -test.fuzztime races with itself (go.dev/issue/75804). Such a
+// run has found no bug, because otherwise the output would include the path of the failing input.
 var timeIsOver = regexp.MustCompile(`^--- FAIL: \w+ \([0-9.]+s\)\n +context deadline exceeded\nFAIL\n$`)
 
 // judgeRun returns err, the error of a run, or nil if the output said shows only the race at the end of the time.

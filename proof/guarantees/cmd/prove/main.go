@@ -1,5 +1,5 @@
-// Command prove runs all proofs, which are programs and tests that try to break the promises of this repository, and prints the
-// counts of each proof.
+// Command prove runs all proofs (programs and tests that try to break the promises of this repository), and prints the counts of
+// each proof.
 //
 //	go run ./proof/guarantees/cmd/prove            # all proofs, with the usual amounts
 //	go run ./proof/guarantees/cmd/prove -times 20  # twenty times the amounts, where a proof can be repeated: for hours
