@@ -70,19 +70,19 @@ func (m *model) grantClaim(name string, attempt int) string {
 	return fmt.Sprint("attempt ", attempt)
 }
 
-// holdsRecord reports whether the record belongs to the claim of name.
+// holdsRecord reports whether the record belongs to the claim of the request name.
 func (m *model) holdsRecord(name string) bool {
 	r := m.liveRecord()
 	return r != nil && r.state == "running" && r.owner == name
 }
 
-// isForgotten reports whether the record of name is gone, so that name may restore the record. An expired record of another request
-// shows that this request has claimed the key in the meantime.
+// isForgotten reports whether the record of the request name is gone, so that its claim may restore the record. An expired
+// record of another request shows that this other request has claimed the key in the meantime.
 func (m *model) isForgotten(name string) bool {
 	return m.liveRecord() == nil && (m.record == nil || m.record.owner == name)
 }
 
-// renewLease renews the lease of name. A renewal in Redis never makes the lease shorter.
+// renewLease renews the lease of the request name. A renewal in Redis never makes the lease shorter.
 func (m *model) renewLease(name string) {
 	switch {
 	case m.holdsRecord(name) && m.kind.isPostgres:
@@ -100,7 +100,7 @@ func (m *model) putRecord(name, state string) {
 	m.record = &claim
 }
 
-// completeRecord returns the outcome for name after its work has succeeded.
+// completeRecord returns the outcome of the request name after its work has succeeded.
 func (m *model) completeRecord(name string) string {
 	if !m.holdsRecord(name) && !m.isForgotten(name) {
 		return "lost"
@@ -109,7 +109,7 @@ func (m *model) completeRecord(name string) string {
 	return "executes " + name
 }
 
-// releaseRecord returns the outcome for name after its work has failed.
+// releaseRecord returns the outcome of the request name after its work has failed.
 func (m *model) releaseRecord(name string) string {
 	if !m.holdsRecord(name) {
 		return "lost"

@@ -139,7 +139,7 @@ func describeOutcome(body string, replayed bool, err error) string {
 	}
 }
 
-// renewLease renews the lease of name, as the runner does when the clock of the process says so.
+// renewLease renews the lease of the request name, as the runner does when the clock of the process says so.
 func (r *scenario) renewLease(name string) {
 	if !r.isRenewed {
 		return
