@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// The size of the plot of one series, and of what is around it.
+// The size of the plot of one series, and of the margin around the plot.
 const (
 	plotWidth, plotHeight = 360, 100
 	plotMargin            = 24
 )
 
-// Plot writes an SVG that shows each series over time, two in a row.
+// Plot writes an SVG to w that shows the series over time, two series in a row.
 func Plot(w io.Writer, series []Series) error {
 	const columns, across, down = 2, plotWidth + 2*plotMargin, plotHeight + 2*plotMargin
 	type panel struct {
@@ -28,14 +28,14 @@ func Plot(w io.Writer, series []Series) error {
 			colour = "crimson"
 		}
 		panels = append(panels, panel{
-			i%columns*across + plotMargin, i/columns*down + plotMargin, s.String(), s.line(), colour,
+			i%columns*across + plotMargin, i/columns*down + plotMargin, s.String(), s.polylinePoints(), colour,
 		})
 	}
 	rows := (len(series) + columns - 1) / columns
-	return svg.Execute(w, map[string]any{"Width": columns * across, "Height": rows * down, "Panels": panels})
+	return svgPlot.Execute(w, map[string]any{"Width": columns * across, "Height": rows * down, "Panels": panels})
 }
 
-var svg = template.Must(template.New("").Parse(`<svg xmlns="http://www.w3.org/2000/svg" width="{{.Width}}" height="{{.Height}}"
+var svgPlot = template.Must(template.New("").Parse(`<svg xmlns="http://www.w3.org/2000/svg" width="{{.Width}}" height="{{.Height}}"
  font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="white"/>
 {{- range .Panels}}
 <g transform="translate({{.X}} {{.Y}})"><text y="-6">{{.Title}}</text>
@@ -45,8 +45,8 @@ var svg = template.Must(template.New("").Parse(`<svg xmlns="http://www.w3.org/20
 </svg>
 `))
 
-// line returns the points of the series. The plot begins at zero.
-func (s Series) line() string {
+// polylinePoints returns the points of the series in a plot whose vertical axis begins at zero.
+func (s Series) polylinePoints() string {
 	var points strings.Builder
 	highest := max(1, slices.Max(append([]float64{0}, s.Values...)))
 	for i, value := range s.Values {
@@ -56,7 +56,7 @@ func (s Series) line() string {
 	return points.String()
 }
 
-// String says from where to where the series went, and where it is highest.
+// String returns the medians of the second and last third, the highest value, and the verdict of Grows.
 func (s Series) String() string {
 	middle, end := s.Ends()
 	verdict := "flat"

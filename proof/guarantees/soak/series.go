@@ -13,28 +13,28 @@ import (
 	"time"
 )
 
-// Series is what was measured of one thing, at even distances.
+// Series has the values of one gauge, sampled at even intervals.
 type Series struct {
 	Name   string
-	Slack  float64 // by how much it may grow, apart from a tenth
+	Slack  float64 // the growth that Grows allows in addition to a tenth
 	Values []float64
 }
 
-// Ends returns the medians of its second third and of its last one. The first third is left out: until records expire,
-// everything grows.
+// Ends returns the median of the second third of the values, and the median of the last third. Ends ignores the first third,
+// because every gauge grows until the first records expire.
 func (s Series) Ends() (middle, end float64) {
 	third := len(s.Values) / 3
-	return median(s.Values[third : 2*third]), median(s.Values[2*third:])
+	return computeMedian(s.Values[third : 2*third]), computeMedian(s.Values[2*third:])
 }
 
-// Grows reports whether the last third is larger than the second, by more than a tenth and its slack. Medians do not see
-// the moments at which a server is down.
+// Grows reports whether the median of the last third exceeds the median of the second third by more than a tenth and Slack.
+// Grows compares medians because they hide the moments at which a server is down.
 func (s Series) Grows() bool {
 	middle, end := s.Ends()
 	return end > 1.1*middle+s.Slack
 }
 
-func median(values []float64) float64 {
+func computeMedian(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
 	}
@@ -42,21 +42,22 @@ func median(values []float64) float64 {
 	return sorted[len(sorted)/2]
 }
 
-// gauge reads one value.
+// gauge samples one value.
 type gauge struct {
 	Series
-	read func(context.Context) (float64, error)
+	readValue func(context.Context) (float64, error)
 }
 
-// measure samples all gauges until ctx ends. What a server does not tell now is left out.
-func (r *run) measure(ctx context.Context) (series []Series, err error) {
-	gauges := r.gauges()
+// sampleGauges samples all gauges until ctx ends. If a gauge fails, for example because a server is down, the series lacks
+// this value. If a series has fewer than three values at the end, sampleGauges returns an error.
+func (r *run) sampleGauges(ctx context.Context) (series []Series, err error) {
+	gauges := r.newGauges()
 	step := max(time.Second, r.For/600)
-	for pause(ctx, step) {
-		debug.FreeOSMemory() // collects garbage before
+	for sleepUnlessDone(ctx, step) {
+		debug.FreeOSMemory() // also collects garbage
 		for i := range gauges {
 			asked, cancel := context.WithTimeout(ctx, time.Second)
-			if value, err := gauges[i].read(asked); err == nil {
+			if value, err := gauges[i].readValue(asked); err == nil {
 				gauges[i].Values = append(gauges[i].Values, value)
 			}
 			cancel()
@@ -71,49 +72,52 @@ func (r *run) measure(ctx context.Context) (series []Series, err error) {
 	return series, err
 }
 
-func (r *run) gauges() []gauge {
+func (r *run) newGauges() []gauge {
 	gauges := []gauge{
 		{Series{"MiB of heap after a collection", 2, nil}, func(context.Context) (float64, error) {
 			var stats runtime.MemStats
 			runtime.ReadMemStats(&stats)
 			return float64(stats.HeapAlloc) / (1 << 20), nil
 		}},
-		{Series{"MiB of the process", 8, nil}, residentMemory},
+		{Series{"MiB of the process", 8, nil}, readResidentMemory},
 		{Series{"goroutines", 20, nil}, func(context.Context) (float64, error) {
 			return float64(runtime.NumGoroutine()), nil
 		}},
-		{Series{"connections to Redis", 4, nil}, r.redisInfo("clients", "connected_clients", 1)},
+		{Series{"connections to Redis", 4, nil}, r.readFromRedis("clients", "connected_clients", 1)},
 		{Series{"keys in Redis", 20, nil}, func(ctx context.Context) (float64, error) {
-			n, err := r.client.DBSize(ctx).Result()
+			n, err := r.redisClient.DBSize(ctx).Result()
 			return float64(n), err
 		}},
-		{Series{"MiB of Redis", 2, nil}, r.redisInfo("memory", "used_memory", 1<<20)},
+		{Series{"MiB of Redis", 2, nil}, r.readFromRedis("memory", "used_memory", 1<<20)},
 		{Series{"sessions of PostgreSQL", 8, nil},
-			r.query("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")},
+			r.readFromPostgres("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")},
 	}
-	for _, table := range []string{"plain", "of_rows"} { // a divided one drops its rows after a day, all at once
-		gauges = append(gauges, gauge{Series{"rows past their time, " + table, 50, nil}, r.query(pastTime(table))})
+	for _, table := range []string{"plain", "of_rows"} { // the divided table drops all rows of a day at once, a day later
+		gauges = append(gauges, gauge{Series{"rows past their time, " + table, 50, nil}, r.readFromPostgres(buildOverdueQuery(table))})
 	}
 	return gauges
 }
 
-// pastTime counts the rows that should be gone: a janitor deletes them a minute after they have expired. All rows together
-// would rise and fall with each of its turns, and with the speed of the machine.
-func pastTime(table string) string {
+// buildOverdueQuery returns the query that counts the rows of table that the janitor should have deleted, because the janitor
+// deletes rows a minute after they have expired. The number of all rows is no gauge, because that number rises and falls with
+// each turn of the janitor, and with the speed of the machine.
+func buildOverdueQuery(table string) string {
 	return fmt.Sprintf("SELECT count(*) FROM %s WHERE expires_at NOT BETWEEN now() - interval '%d s' AND now() + interval '%d s'",
 		table, (time.Minute+4*ttl)/time.Second, 2*ttl/time.Second)
 }
 
-func (r *run) query(sql string) func(context.Context) (float64, error) {
+// readFromPostgres returns the function of a gauge that runs a query.
+func (r *run) readFromPostgres(sql string) func(context.Context) (float64, error) {
 	return func(ctx context.Context) (value float64, err error) {
-		err = r.pool.QueryRow(ctx, sql).Scan(&value)
+		err = r.postgresPool.QueryRow(ctx, sql).Scan(&value)
 		return value, err
 	}
 }
 
-func (r *run) redisInfo(section, name string, unit float64) func(context.Context) (float64, error) {
+// readFromRedis returns the function of a gauge that reads a field of the INFO command, in multiples of unit.
+func (r *run) readFromRedis(section, name string, unit float64) func(context.Context) (float64, error) {
 	return func(ctx context.Context) (float64, error) {
-		info, err := r.client.Info(ctx, section).Result()
+		info, err := r.redisClient.Info(ctx, section).Result()
 		if err != nil {
 			return 0, err
 		}
@@ -124,8 +128,8 @@ func (r *run) redisInfo(section, name string, unit float64) func(context.Context
 	}
 }
 
-// residentMemory returns what the system counts as memory of this process; only Linux tells.
-func residentMemory(context.Context) (float64, error) {
+// readResidentMemory returns the resident memory of this process on Linux, and 0 on other systems.
+func readResidentMemory(context.Context) (float64, error) {
 	text, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
 		return 0, nil //nolint:nilerr // another system

@@ -19,47 +19,48 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// service takes payments on one store.
+// service takes payments with one store.
 type service struct {
-	name    string
-	store   idempotency.Store
-	rows    bool // a payment is a row, which a step writes in a transaction
-	server  *httptest.Server
-	guard   *idempotency.Middleware
-	cleanUp context.CancelFunc // ends the janitor
-	running sync.WaitGroup
-	ledger  ledger
+	name          string
+	store         idempotency.Store
+	writesRows    bool // a step in a transaction writes the payment as a row
+	httpServer    *httptest.Server
+	middleware    *idempotency.Middleware
+	stopJanitor   context.CancelFunc
+	janitorCalls  sync.WaitGroup
+	paymentLedger ledger // unused if writesRows is set
 
-	payments, answered atomic.Int64
+	paymentCount, answeredCount atomic.Int64
 }
 
-// ledger counts how often each payment was made.
+// ledger counts the executions of each payment.
 type ledger struct {
-	mu   sync.Mutex
-	made map[string]int
+	mu             sync.Mutex
+	countByPayment map[string]int
 }
 
-func (l *ledger) add(payment string) {
+func (l *ledger) addPayment(payment string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.made[payment]++
+	l.countByPayment[payment]++
 }
 
-// settle returns how often a payment was made, and forgets it.
-func (l *ledger) settle(payment string) int {
+// takeCount returns the number of executions of a payment, and removes the payment.
+func (l *ledger) takeCount(payment string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	defer delete(l.made, payment)
-	return l.made[payment]
+	defer delete(l.countByPayment, payment)
+	return l.countByPayment[payment]
 }
 
-// serve starts a service. No operation is repeated whose outcome is unknown, so that none is ever done twice. A row is there
-// once, however often its operation is repeated.
-func (r *run) serve(s *service, janitor func(context.Context, time.Duration, func(error))) error {
+// startService starts s, and its janitor unless janitor is nil. A service without rows refuses to repeat an operation with an
+// unknown outcome, so that no payment is made twice. A service with rows repeats such operations, because the step in a
+// transaction writes the row only once.
+func (r *run) startService(s *service, janitor func(context.Context, time.Duration, func(error))) error {
 	opts := idempotency.Options{
 		TTL: ttl, Lease: lease, StoreTimeout: lease / 2, Wait: lease / 2, Logger: slog.New(slog.DiscardHandler),
 	}
-	if !s.rows {
+	if !s.writesRows {
 		opts.Abandoned = idempotency.Refuse
 	}
 	guard, err := idempotency.New(s.store, idempotency.SingleUser, opts)
@@ -67,28 +68,29 @@ func (r *run) serve(s *service, janitor func(context.Context, time.Duration, fun
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s.guard, s.cleanUp, s.ledger.made = guard, cancel, make(map[string]int)
-	s.server = httptest.NewUnstartedServer(guard.Handler(http.HandlerFunc(s.handle)))
-	s.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // of panics
-	s.server.Start()
+	s.middleware, s.stopJanitor, s.paymentLedger.countByPayment = guard, cancel, make(map[string]int)
+	s.httpServer = httptest.NewUnstartedServer(guard.Handler(http.HandlerFunc(s.handlePayment)))
+	s.httpServer.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // panics of the handler
+	s.httpServer.Start()
 	if janitor != nil && !r.NoJanitor {
-		s.running.Go(func() { janitor(ctx, ttl, func(error) {}) }) // fails whenever the server does
+		// The errors are ignored, because the janitor fails whenever the server is down.
+		s.janitorCalls.Go(func() { janitor(ctx, ttl, func(error) {}) })
 	}
 	r.services = append(r.services, s)
 	return nil
 }
 
 func (s *service) close() {
-	s.server.Close()
+	s.httpServer.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	_ = s.guard.Shutdown(ctx) // may be waiting for a server that is gone
-	s.cleanUp()
-	s.running.Wait()
+	_ = s.middleware.Shutdown(ctx) // may wait for a stopped server until the timeout
+	s.stopJanitor()
+	s.janitorCalls.Wait()
 }
 
-// handle makes a payment, unless it fails before.
-func (s *service) handle(w http.ResponseWriter, r *http.Request) {
+// handlePayment makes the payment. At random, handlePayment fails or panics before, or outlives the first lease.
+func (s *service) handlePayment(w http.ResponseWriter, r *http.Request) {
 	payment, err := io.ReadAll(r.Body)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -104,30 +106,30 @@ func (s *service) handle(w http.ResponseWriter, r *http.Request) {
 	case n < 20:
 		size = 100 << 10
 	case n < 22:
-		pause(r.Context(), 2*lease) // is renewed
+		sleepUnlessDone(r.Context(), 2*lease) // the middleware renews the lease meanwhile
 	default:
-		pause(r.Context(), rand.N(20*time.Millisecond))
+		sleepUnlessDone(r.Context(), rand.N(20*time.Millisecond))
 	}
-	if err := s.pay(r.Context(), string(payment)); err != nil {
+	if err := s.recordPayment(r.Context(), string(payment)); err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
 	w.WriteHeader(http.StatusCreated)
-	fmt.Fprintln(w, rand.Uint64(), strings.Repeat("x", size)) // no two executions give the same answer
+	fmt.Fprintln(w, rand.Uint64(), strings.Repeat("x", size)) // a random number, so that every execution has a different answer
 }
 
-// pay makes a payment.
-func (s *service) pay(ctx context.Context, payment string) error {
-	if s.rows {
+// recordPayment writes the payment into the ledger, or into the table if writesRows is set.
+func (s *service) recordPayment(ctx context.Context, payment string) error {
+	if s.writesRows {
 		_, err := pgxstore.DoTx(ctx, "pay", func(tx pgx.Tx) (string, error) {
 			_, err := tx.Exec(ctx, "INSERT INTO ledger (payment) VALUES ($1)", payment)
 			return payment, err
 		})
 		return err
 	}
-	if ctx.Err() != nil { // the claim may be somebody else's by now, or may not: nothing was paid, so nothing is to be answered
+	if ctx.Err() != nil { // the claim may be lost, and nothing was paid, so the handler must not report success
 		return context.Cause(ctx)
 	}
-	s.ledger.add(payment)
+	s.paymentLedger.addPayment(payment)
 	return nil
 }

@@ -1,11 +1,18 @@
-// Package soak runs every store of the repository under a small load for a long time, causes a fault now and then, and
-// measures whether anything grows.
+// Package soak runs every store of the repository under a small load for a long time, injects faults, and measures whether
+// memory, rows, keys, goroutines, or connections grow.
 //
-// Clients send payments over HTTP with keys that live for seconds. Some clients hang up, some send a request twice at the
-// same time. Some handlers fail, panic, answer at length, or run for longer than their lease. Again and again a server stands
-// still, dies, or loses its connections. Most payments must be answered. Each must be made at most once, its answer must not
-// change, and what was acknowledged must have been done. Something grows if it is larger in the last third of a run than in
-// the second, see [Series.Grows].
+// Clients send payments over HTTP with keys that expire after seconds. Some clients hang up, and some clients send a request
+// twice at the same time. Some handlers fail, panic, send a long answer, or run for longer than their lease. Repeatedly, a
+// server stands still, dies, or loses its connections.
+//
+// A soak requires of the payments:
+//
+//   - More than half of the payments are answered.
+//   - Each payment is made at most once.
+//   - All answers to a payment are the same.
+//   - An acknowledged payment has been made.
+//
+// A gauge grows if the last third of its values is larger than the second third, see [Series.Grows].
 package soak
 
 import (
@@ -28,9 +35,9 @@ import (
 // Options say how a soak runs.
 type Options struct {
 	For       time.Duration
-	Clients   int           // of each store; each makes a few payments a second
-	Faults    time.Duration // between two of them
-	NoJanitor bool          // nothing deletes expired rows, so that they grow: shows that a soak can fail
+	Clients   int           // for each store; each client makes a few payments a second
+	Faults    time.Duration // the pause between two faults
+	NoJanitor bool          // leaves expired rows in the tables, which shows that a soak can fail
 	Progress  io.Writer
 }
 
@@ -39,33 +46,33 @@ const (
 	lease = 2 * time.Second
 )
 
-// Result is what a soak has done and measured.
+// Result has the counts, the violations and the series of a soak.
 type Result struct {
 	Requests, Payments, Answered, Faults int64
-	Broken                               []error  // promises
-	Series                               []Series // what was measured
+	Broken                               []error // broken promises
+	Series                               []Series
 }
 
-// run is a soak under way.
+// run is a running soak.
 type run struct {
 	Options
-	redis    *servertest.Server
-	postgres *servertest.Database
-	client   *redis.Client
-	pool     *pgxpool.Pool
-	services []*service
+	redisServer    *servertest.Server
+	postgresServer *servertest.Database
+	redisClient    *redis.Client
+	postgresPool   *pgxpool.Pool
+	services       []*service
 
-	requests, faults atomic.Int64
+	requestCount, faultCount atomic.Int64
 
-	mu     sync.Mutex
-	broken []error
+	mu         sync.Mutex
+	violations []error
 }
 
-// Run soaks until opts.For is over or ctx ends. The error says why it could not start, or measure.
+// Run runs a soak until opts.For is over or ctx ends. The error says why the soak could not start, or could not measure.
 func Run(ctx context.Context, opts Options) (_ Result, err error) {
 	r := &run{Options: opts}
 	defer r.close()
-	if err := r.open(ctx); err != nil {
+	if err := r.startServices(ctx); err != nil {
 		return Result{}, err
 	}
 	until, cancel := context.WithTimeout(ctx, opts.For)
@@ -73,63 +80,64 @@ func Run(ctx context.Context, opts Options) (_ Result, err error) {
 	var running sync.WaitGroup
 	for _, s := range r.services {
 		for range opts.Clients {
-			running.Go(func() { r.pay(until, s) })
+			running.Go(func() { r.makePayments(until, s) })
 		}
 	}
-	running.Go(func() { r.breakThings(until) })
-	series, err := r.measure(until)
+	running.Go(func() { r.injectFaults(until) })
+	series, err := r.sampleGauges(until)
 	cancel()
 	running.Wait()
-	result := Result{Requests: r.requests.Load(), Faults: r.faults.Load(), Series: series}
+	result := Result{Requests: r.requestCount.Load(), Faults: r.faultCount.Load(), Series: series}
 	for _, s := range r.services {
-		payments, answered := s.payments.Load(), s.answered.Load()
+		payments, answered := s.paymentCount.Load(), s.answeredCount.Load()
 		if 2*answered <= payments {
-			r.breaks("%s: only %d of %d payments were answered", s.name, answered, payments)
+			r.addViolation("%s: only %d of %d payments were answered", s.name, answered, payments)
 		}
 		result.Payments += payments
 		result.Answered += answered
 	}
-	result.Broken = r.broken
+	result.Broken = r.violations
 	return result, err
 }
 
-// open starts the servers, and a service for each store.
-func (r *run) open(ctx context.Context) (err error) {
-	if r.redis, err = servertest.StartRedis("--appendonly", "yes", "--appendfsync", "always"); err != nil {
+// startServices starts the database servers, and one service for each store.
+func (r *run) startServices(ctx context.Context) (err error) {
+	if r.redisServer, err = servertest.StartRedis("--appendonly", "yes", "--appendfsync", "always"); err != nil {
 		return err
 	}
-	if r.postgres, err = servertest.StartPostgres(); err != nil {
+	if r.postgresServer, err = servertest.StartPostgres(); err != nil {
 		return err
 	}
-	r.client = redis.NewClient(&redis.Options{
-		Addr: r.redis.Addr(), Password: servertest.RedisPassword(), ContextTimeoutEnabled: true, MaxRetries: -1, PoolSize: 32,
+	r.redisClient = redis.NewClient(&redis.Options{
+		Addr: r.redisServer.Addr(), Password: servertest.RedisPassword(), ContextTimeoutEnabled: true, MaxRetries: -1, PoolSize: 32,
 	})
-	config, err := pgxpool.ParseConfig(r.postgres.URL())
+	config, err := pgxpool.ParseConfig(r.postgresServer.URL())
 	if err != nil {
 		return err
 	}
 	config.MaxConns, config.MaxConnIdleTime, config.HealthCheckPeriod = 32, 10*time.Second, 5*time.Second
-	if r.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+	if r.postgresPool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return err
 	}
-	if _, err = r.pool.Exec(ctx, "CREATE TABLE ledger (payment text); CREATE INDEX ON ledger (payment)"); err != nil {
+	if _, err = r.postgresPool.Exec(ctx, "CREATE TABLE ledger (payment text); CREATE INDEX ON ledger (payment)"); err != nil {
 		return err
 	}
 	plain, divided := pgxstore.Options{Table: "plain"}, pgxstore.Options{Table: "divided", PartitionDays: 1}
 	ofRows := pgxstore.Options{Table: "of_rows", IdleTimeout: 10 * time.Second}
 	for _, table := range []pgxstore.Options{plain, divided, ofRows} {
-		if err := pgxstore.Migrate(ctx, r.pool, table); err != nil {
+		if err := pgxstore.Migrate(ctx, r.postgresPool, table); err != nil {
 			return err
 		}
 	}
 	memory := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-	whole, parts, rows := pgxstore.New(r.pool, plain), pgxstore.New(r.pool, divided), pgxstore.New(r.pool, ofRows)
+	whole, parts := pgxstore.New(r.postgresPool, plain), pgxstore.New(r.postgresPool, divided)
+	rows := pgxstore.New(r.postgresPool, ofRows)
 	return errors.Join(
-		r.serve(&service{name: "memory", store: memory}, nil),
-		r.serve(&service{name: "Redis", store: idempotency.NewRedisStore(r.client, idempotency.RedisOptions{})}, nil),
-		r.serve(&service{name: "PostgreSQL", store: whole}, whole.Janitor),
-		r.serve(&service{name: "PostgreSQL, divided", store: parts}, parts.Janitor),
-		r.serve(&service{name: "PostgreSQL, rows", store: rows, rows: true}, rows.Janitor),
+		r.startService(&service{name: "memory", store: memory}, nil),
+		r.startService(&service{name: "Redis", store: idempotency.NewRedisStore(r.redisClient, idempotency.RedisOptions{})}, nil),
+		r.startService(&service{name: "PostgreSQL", store: whole}, whole.Janitor),
+		r.startService(&service{name: "PostgreSQL, divided", store: parts}, parts.Janitor),
+		r.startService(&service{name: "PostgreSQL, rows", store: rows, writesRows: true}, rows.Janitor),
 	)
 }
 
@@ -137,67 +145,67 @@ func (r *run) close() {
 	for _, s := range r.services {
 		s.close()
 	}
-	if r.pool != nil {
-		r.pool.Close()
+	if r.postgresPool != nil {
+		r.postgresPool.Close()
 	}
-	if r.client != nil {
-		_ = r.client.Close()
+	if r.redisClient != nil {
+		_ = r.redisClient.Close()
 	}
-	if r.postgres != nil {
-		r.postgres.Close()
+	if r.postgresServer != nil {
+		r.postgresServer.Close()
 	}
-	if r.redis != nil {
-		r.redis.Close()
+	if r.redisServer != nil {
+		r.redisServer.Close()
 	}
 }
 
-// breaks notes that a promise was broken.
-func (r *run) breaks(format string, args ...any) {
+// addViolation records a broken promise. Only the first 100 violations are kept.
+func (r *run) addViolation(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.broken) < 100 {
-		r.broken = append(r.broken, fmt.Errorf(format, args...))
+	if len(r.violations) < 100 {
+		r.violations = append(r.violations, fmt.Errorf(format, args...))
 	}
 }
 
-// breakThings does one fault after the other.
-func (r *run) breakThings(ctx context.Context) {
+// injectFaults causes the faults in turn until ctx ends.
+func (r *run) injectFaults(ctx context.Context) {
 	standStill := func(server *servertest.Server) error {
 		if err := server.Pause(); err != nil {
 			return err
 		}
 		defer server.Resume()
-		pause(ctx, lease/2)
+		sleepUnlessDone(ctx, lease/2)
 		return nil
 	}
 	faults := []struct {
-		name string
-		do   func() error
+		name  string
+		cause func() error
 	}{
-		{"Redis stands still", func() error { return standStill(r.redis) }},
-		{"PostgreSQL stands still", func() error { return standStill(r.postgres.Server) }},
-		{"Redis dies", r.redis.Restart},
-		{"PostgreSQL dies", r.postgres.Restart},
+		{"Redis stands still", func() error { return standStill(r.redisServer) }},
+		{"PostgreSQL stands still", func() error { return standStill(r.postgresServer.Server) }},
+		{"Redis dies", r.redisServer.Restart},
+		{"PostgreSQL dies", r.postgresServer.Restart},
 		{"Redis closes its connections", func() error {
-			return r.client.ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes").Err()
+			return r.redisClient.ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes").Err()
 		}},
 		{"PostgreSQL ends its sessions", func() error {
-			_, err := r.pool.Exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+			_, err := r.postgresPool.Exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
 			return err
 		}},
 	}
-	for i := 0; pause(ctx, r.Faults); i++ {
+	for i := 0; sleepUnlessDone(ctx, r.Faults); i++ {
 		fault := faults[i%len(faults)]
 		fmt.Fprintln(r.Progress, fault.name)
-		if err := fault.do(); err != nil && ctx.Err() == nil {
-			r.breaks("%s: %w", fault.name, err)
+		if err := fault.cause(); err != nil && ctx.Err() == nil {
+			r.addViolation("%s: %w", fault.name, err)
 		}
-		r.faults.Add(1)
+		r.faultCount.Add(1)
 	}
 }
 
-// pause waits, and reports whether ctx goes on.
-func pause(ctx context.Context, d time.Duration) bool {
+// sleepUnlessDone waits for d, and reports whether ctx was still running at the end.
+func sleepUnlessDone(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):
 		return true

@@ -14,11 +14,11 @@ import (
 	"github.com/idempotency-go/idempotency/proof/guarantees/soak"
 )
 
-// values returns 300 values.
-func values(at func(i int) float64) soak.Series {
+// newSeries returns a series of 300 values, computed by valueAt.
+func newSeries(valueAt func(i int) float64) soak.Series {
 	s := soak.Series{Name: "rows", Slack: 5}
 	for i := range 300 {
-		s.Values = append(s.Values, at(i))
+		s.Values = append(s.Values, valueAt(i))
 	}
 	return s
 }
@@ -26,12 +26,12 @@ func values(at func(i int) float64) soak.Series {
 func TestGrows(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		at   func(i int) float64
-		want bool
+		valueAt func(i int) float64
+		want    bool
 	}{
 		"flat":                    {func(int) float64 { return 100 }, false},
 		"falling":                 {func(i int) float64 { return 1000 - float64(i) }, false},
-		"full after a while":      {func(i int) float64 { return min(float64(i), 90) }, false},
+		"constant after a while":  {func(i int) float64 { return min(float64(i), 90) }, false},
 		"sometimes high":          {func(i int) float64 { return 100 + float64(i%7/6*i*10) }, false},
 		"little, within slack":    {func(i int) float64 { return float64(i / 100) }, false},
 		"a bit each time":         {func(i int) float64 { return float64(i) }, true},
@@ -40,7 +40,7 @@ func TestGrows(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			require.Equal(t, test.want, values(test.at).Grows(), values(test.at))
+			require.Equal(t, test.want, newSeries(test.valueAt).Grows(), newSeries(test.valueAt))
 		})
 	}
 }
@@ -49,7 +49,7 @@ func TestPlotIsXML(t *testing.T) {
 	t.Parallel()
 	var plot bytes.Buffer
 	odd := soak.Series{Name: "<nothing> & no value"}
-	require.NoError(t, soak.Plot(&plot, []soak.Series{values(func(i int) float64 { return float64(i) }), odd, odd}))
+	require.NoError(t, soak.Plot(&plot, []soak.Series{newSeries(func(i int) float64 { return float64(i) }), odd, odd}))
 	require.Contains(t, plot.String(), "rows: 150, then 250, at most 299: GROWS")
 	require.Contains(t, plot.String(), "&lt;nothing&gt;")
 	decoder, lines := xml.NewDecoder(&plot), 0
@@ -66,26 +66,27 @@ func TestPlotIsXML(t *testing.T) {
 	require.Equal(t, 3, lines)
 }
 
-// faults is where a soak tells of its faults. It ends the soak when there have been enough.
-type faults struct {
-	left   int
-	enough context.CancelFunc
+// faultWriter gets the progress of a soak, one Write for each fault, and ends the soak after the last of faultsLeft faults.
+type faultWriter struct {
+	faultsLeft int
+	endSoak    context.CancelFunc
 }
 
-func (f *faults) Write(told []byte) (int, error) {
-	if f.left--; f.left == 0 {
-		f.enough()
+func (f *faultWriter) Write(told []byte) (int, error) {
+	if f.faultsLeft--; f.faultsLeft == 0 {
+		f.endSoak()
 	}
 	return len(told), nil
 }
 
-// While every fault strikes, no promise is broken. Whether anything grows cannot be seen in so short a time.
+// A soak with each fault at least once breaks no promise. A run this short cannot show growth, so the test ignores the verdict
+// of the series.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	result, err := soak.Run(ctx, soak.Options{
-		For: 2 * time.Minute, Faults: time.Second, Clients: 2, Progress: &faults{7, cancel}, // the seventh is the first again
+		For: 2 * time.Minute, Faults: time.Second, Clients: 2, Progress: &faultWriter{7, cancel}, // each of the six faults, and one again
 	})
 	require.NoError(t, err)
 	require.Empty(t, result.Broken)
