@@ -16,152 +16,153 @@ import (
 )
 
 const (
-	pairs    = 32              // of clients
-	patience = 2 * time.Minute // for the final answer to a key
+	pairCount     = 32              // pairs of clients
+	answerTimeout = 2 * time.Minute // bounds the wait for the final answer to a key
 )
 
-// crowd are clients that send requests, in pairs that share a key, and retry until they have a final answer.
-type crowd struct {
-	fleet    *fleet
-	unharmed bool // no other death is to interrupt the retries of a request that has killed its server
-	client   http.Client
-	once     http.Client  // never sends again by itself
-	lost     atomic.Int64 // requests without an answer
+// clientGroup is the clients of a run. They send requests in pairs that share a key, and retry until they have a final answer.
+type clientGroup struct {
+	servers         *serverGroup
+	protectsRetries bool // no other death interrupts the retries of a request that has killed its server
+	reusingClient   http.Client
+	singleUseClient http.Client  // never repeats a request by itself
+	unanswered      atomic.Int64 // requests without an answer
 
 	mu     sync.Mutex
 	trials []*trial
 }
 
-// trial is what became of one key.
+// trial has the answers and faults of one key.
 type trial struct {
 	key string
 
-	mu      sync.Mutex
-	answers map[string]int // whole ones with the status 201
-	unknown int            // answers that nobody knows the outcome
-	late    bool           // an attempt was not recorded in time, or has outlived its lease
-	faults  []string
+	mu              sync.Mutex
+	countByAnswer   map[string]int // complete answers with status 201, by body
+	unknownOutcomes int            // answers that report an unknown outcome
+	isLate          bool           // an attempt was not recorded in time, or has outlived its lease
+	faults          []string
 }
 
-func (t *trial) fault(format string, args ...any) {
+func (t *trial) addFault(format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.faults = append(t.faults, fmt.Sprintf(format, args...))
 }
 
-func newCrowd(f *fleet, unharmed bool) *crowd {
-	c := &crowd{fleet: f, unharmed: unharmed}
-	c.client = http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 2 * pairs}}
-	c.once = http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+func newClientGroup(f *serverGroup, unharmed bool) *clientGroup {
+	c := &clientGroup{servers: f, protectsRetries: unharmed}
+	c.reusingClient = http.Client{Timeout: answerTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: 2 * pairCount}}
+	c.singleUseClient = http.Client{Timeout: answerTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
 	return c
 }
 
-// send has all pairs send requests until enough servers have died.
-func (c *crowd) send() {
+// sendUntilEnough makes all pairs send requests until enough servers have died.
+func (c *clientGroup) sendUntilEnough() {
 	var clients sync.WaitGroup
-	for range pairs {
+	for range pairCount {
 		clients.Go(func() {
 			for {
 				select {
-				case o := <-c.fleet.orders:
-					c.obey(o)
-				case <-c.fleet.enough:
+				case o := <-c.servers.orders:
+					c.handleOrder(o)
+				case <-c.servers.enoughDied:
 					return
 				}
 			}
 		})
 	}
 	clients.Wait()
-	c.client.CloseIdleConnections()
+	c.reusingClient.CloseIdleConnections()
 }
 
-func (c *crowd) newTrial() *trial {
-	t := &trial{key: rand.Text(), answers: make(map[string]int)}
+func (c *clientGroup) newTrial() *trial {
+	t := &trial{key: rand.Text(), countByAnswer: make(map[string]int)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.trials = append(c.trials, t)
 	return t
 }
 
-// obey sends a request that kills its server, and then has a pair retry it.
-func (c *crowd) obey(o order) {
+// handleOrder sends a request that kills its server, and then a pair retries the request.
+func (c *clientGroup) handleOrder(o order) {
 	t := c.newTrial()
 	if o.point == "" {
-		c.insist(t, false)
+		c.retryOnBothServers(t, false)
 		return
 	}
 	if o.point == death.Replaying || o.point == death.HalfReplayed || o.point == death.Replayed {
-		c.until(t, o.seat, c.unharmed)
+		c.retryUntilFinal(t, o.slotIndex, c.protectsRetries)
 	}
 	header := http.Header{death.HeaderDie: {string(o.point)}}
 	if o.point == death.AtRandom {
 		header.Set(death.HeaderAfter, randomDelay().String())
 	}
-	if got := c.post(&c.once, t, o.seat, header); !got.endsLife(o.point) {
-		o.lives <- struct{}{}
+	if got := c.sendRequest(&c.singleUseClient, t, o.slotIndex, header); !got.impliesDeath(o.point) {
+		o.survived <- struct{}{}
 	}
-	c.insist(t, c.unharmed)
+	c.retryOnBothServers(t, c.protectsRetries)
 }
 
-// randomDelay is now and then shorter than it takes a server to start, and seldom longer than a request takes.
+// randomDelay returns a delay that is sometimes shorter than the start of a server, and rarely longer than a request.
 func randomDelay() time.Duration {
 	longest := []time.Duration{300 * time.Microsecond, 3 * time.Millisecond, 15 * time.Millisecond}
 	return mathrand.N(longest[mathrand.N(len(longest))])
 }
 
-// insist has two clients at once send a request, one to each server, until both have the final answer. Then it asks for that
-// once more.
-func (c *crowd) insist(t *trial, unharmed bool) {
+// retryOnBothServers makes two concurrent clients send the request, one client to each server, until both have the final answer.
+// Then retryOnBothServers requests the answer once more.
+func (c *clientGroup) retryOnBothServers(t *trial, unharmed bool) {
 	var clients sync.WaitGroup
 	var statuses [2]int
-	for seat := range c.fleet.seats {
-		clients.Go(func() { statuses[seat] = c.until(t, seat, unharmed) })
+	for slotIndex := range c.servers.slots {
+		clients.Go(func() { statuses[slotIndex] = c.retryUntilFinal(t, slotIndex, unharmed) })
 	}
 	clients.Wait()
-	last := c.until(t, mathrand.N(len(statuses)), unharmed)
+	last := c.retryUntilFinal(t, mathrand.N(len(statuses)), unharmed)
 	if slices.Contains(statuses[:], http.StatusCreated) && last != http.StatusCreated {
-		t.fault("answered with %d, and then with %d", statuses, last)
+		t.addFault("answered with %d, and then with %d", statuses, last)
 	}
 }
 
-// until sends a request to a server until it has its final answer, whose status it returns.
-func (c *crowd) until(t *trial, seat int, unharmed bool) int {
+// retryUntilFinal sends the request to the server of a slot until the answer is final, and returns the status.
+func (c *clientGroup) retryUntilFinal(t *trial, slotIndex int, unharmed bool) int {
 	header := http.Header{}
 	if unharmed {
 		header.Set(death.HeaderUnharmed, "true")
 	}
-	for began := time.Now(); time.Since(began) < patience; {
-		if got := c.post(&c.client, t, seat, header); got.final {
+	for began := time.Now(); time.Since(began) < answerTimeout; {
+		if got := c.sendRequest(&c.reusingClient, t, slotIndex, header); got.isFinal {
 			return got.status
 		}
-		time.Sleep(mathrand.N(100 * time.Millisecond)) // what clients do between retries
+		time.Sleep(mathrand.N(100 * time.Millisecond)) // clients wait between retries
 	}
-	t.fault("no final answer after %v", patience)
+	t.addFault("no final answer after %v", answerTimeout)
 	return 0
 }
 
-// answer is what a client has got.
+// answer is the answer that a client has received.
 type answer struct {
-	status   int // zero if no whole answer came
-	replayed bool
-	final    bool
+	status     int // zero: no complete answer
+	isReplayed bool
+	isFinal    bool
 }
 
-// endsLife reports whether the server dies that was told to at the point. The client gets the whole answer before if the point
-// is after it.
-func (a answer) endsLife(point death.Point) bool {
+// impliesDeath reports whether a server that was ordered to die at point dies, given the answer of the server. If the point is
+// after the answer, the client gets the complete answer before the death.
+func (a answer) impliesDeath(point death.Point) bool {
 	switch {
 	case a.status == 0:
 		return true
-	case !a.final || a.status != http.StatusCreated:
+	case !a.isFinal || a.status != http.StatusCreated:
 		return false
 	}
-	return point == death.Answered && !a.replayed || point == death.Replayed && a.replayed
+	return point == death.Answered && !a.isReplayed || point == death.Replayed && a.isReplayed
 }
 
-// post sends one request, and keeps what it is answered.
-func (c *crowd) post(client *http.Client, t *trial, seat int, header http.Header) answer {
-	r, err := http.NewRequest(http.MethodPost, "http://"+c.fleet.seats[seat].addr+"/payments", strings.NewReader(`{"amount": 12}`))
+// sendRequest sends one request to the server of a slot, and records the answer in t.
+func (c *clientGroup) sendRequest(client *http.Client, t *trial, slotIndex int, header http.Header) answer {
+	url := "http://" + c.servers.slots[slotIndex].address + "/payments"
+	r, err := http.NewRequest(http.MethodPost, url, strings.NewReader(`{"amount": 12}`))
 	if err != nil {
 		panic(err)
 	}
@@ -169,31 +170,31 @@ func (c *crowd) post(client *http.Client, t *trial, seat int, header http.Header
 	r.Header.Set("Idempotency-Key", t.key)
 	resp, err := client.Do(r)
 	if err != nil {
-		c.lost.Add(1)
+		c.unanswered.Add(1)
 		return answer{}
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
-		c.lost.Add(1)
+		c.unanswered.Add(1)
 		return answer{}
 	}
-	return answer{resp.StatusCode, resp.Header.Get("Idempotent-Replayed") == "true", t.keep(resp, string(body))}
+	return answer{resp.StatusCode, resp.Header.Get("Idempotent-Replayed") == "true", t.recordAnswer(resp, string(body))}
 }
 
-// keep keeps an answer, and reports whether it is final.
-func (t *trial) keep(resp *http.Response, body string) bool {
+// recordAnswer records an answer, and reports whether the answer is final.
+func (t *trial) recordAnswer(resp *http.Response, body string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	unrecorded := resp.Header.Get(death.HeaderUnrecorded) != ""
-	t.late = t.late || unrecorded
+	t.isLate = t.isLate || unrecorded
 	conflict := resp.StatusCode == http.StatusConflict
 	switch {
 	case resp.StatusCode == http.StatusCreated && !unrecorded:
-		t.answers[body]++
+		t.countByAnswer[body]++
 		return true
 	case conflict && strings.Contains(body, "outcome-unknown"):
-		t.unknown++
+		t.unknownOutcomes++
 		return true
 	case conflict && strings.Contains(body, "in-progress"), resp.StatusCode == http.StatusServiceUnavailable,
 		resp.StatusCode == http.StatusCreated:

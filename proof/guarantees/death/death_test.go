@@ -21,31 +21,37 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// quick are the points that a request comes by at once.
-var quick = []death.Point{
+// immediatePoints are the points that a request reaches without waiting.
+var immediatePoints = []death.Point{
 	death.Reading, death.Claiming, death.Claimed, death.BeforeEffect, death.AfterEffect, death.Completing, death.Completed,
 	death.Answering, death.HalfAnswered, death.Answered, death.Replaying, death.HalfReplayed, death.Replayed,
 }
 
-// points are all named ones. Those that wait for a renewal, a third of a lease, have fewer deaths.
-var points = slices.Concat(quick, []death.Point{death.RenewingBefore}, quick, []death.Point{death.RenewedAfter}, quick, quick, quick, quick)
+// weightedPoints are all named points outside of a transaction. The immediate points have more deaths than the points that wait
+// for a renewal, because a renewal comes after a third of a lease.
+var weightedPoints = slices.Concat(
+	immediatePoints, []death.Point{death.RenewingBefore}, immediatePoints, []death.Point{death.RenewedAfter},
+	slices.Repeat(immediatePoints, 4),
+)
 
-// rows are the effects of steps in a transaction.
-var rows = death.Config{Store: "postgres", Rows: true}
+// rowsConfig makes a step in a transaction write each effect as a row.
+var rowsConfig = death.Config{Store: "postgres", Rows: true}
 
-// Rows exist exactly once, wherever the server dies.
+// Each row exists exactly once, wherever the server dies.
 func TestKilledWithRows(t *testing.T) {
 	t.Parallel()
-	requireKept(t, rows, plan{effort.Of(10_000), slices.Concat(points, slices.Repeat([]death.Point{death.InTransaction}, 5)), 0})
+	points := slices.Concat(weightedPoints, slices.Repeat([]death.Point{death.InTransaction}, 5))
+	requirePromises(t, rowsConfig, plan{effort.Of(10_000), points, 0})
 }
 
-// What has no steps is done twice, or not at all, as the policy says for the point of death, and nothing else.
+// An operation without steps has exactly the number of effects that the policy promises for the point of death: none, one, or
+// two.
 func TestKilledWithoutSteps(t *testing.T) {
 	t.Parallel()
 	for name, config := range withoutSteps {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			requireKept(t, config, plan{effort.Of(1000), points, 0})
+			requirePromises(t, config, plan{effort.Of(1000), weightedPoints, 0})
 		})
 	}
 }
@@ -57,128 +63,129 @@ var withoutSteps = map[string]death.Config{
 	"postgres refuse":     {Store: "postgres", Refuse: true},
 }
 
-// At any instant of a request, which nobody has chosen.
+// The promises hold for deaths at a random instant of a request.
 func TestKilledAtRandom(t *testing.T) {
 	t.Parallel()
 	configs := maps.Clone(withoutSteps)
-	configs["rows"] = rows
+	configs["rows"] = rowsConfig
 	for name, config := range configs {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			requireKept(t, config, plan{effort.Of(200), []death.Point{death.AtRandom}, 2})
+			requirePromises(t, config, plan{effort.Of(200), []death.Point{death.AtRandom}, 2})
 		})
 	}
 }
 
-// A promise that is not kept is noticed: here rows outside of the transaction, and another policy than the one that is
-// promised.
+// The tests notice a broken promise: rows outside of the transaction, and a policy that differs from the promised policy.
 func TestBrokenPromisesAreNoticed(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct{ is, promised death.Config }{
+	for name, tt := range map[string]struct{ actual, promised death.Config }{
 		"re-executed instead of refused": {death.Config{Store: "redis"}, death.Config{Store: "redis", Refuse: true}},
 		"refused instead of re-executed": {death.Config{Store: "redis", Refuse: true}, death.Config{Store: "redis"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			requireNoticed(t, tt.is, tt.promised, quick, death.AfterEffect, death.Completing)
+			requireFaultsNoticed(t, tt.actual, tt.promised, immediatePoints, death.AfterEffect, death.Completing)
 		})
 	}
 	t.Run("rows outside of the transaction", func(t *testing.T) {
 		t.Parallel()
-		reckless := rows
+		reckless := rowsConfig
 		reckless.Reckless = true
-		requireNoticed(t, reckless, rows, append(quick, death.InTransaction), death.InTransaction)
+		requireFaultsNoticed(t, reckless, rowsConfig, append(immediatePoints, death.InTransaction), death.InTransaction)
 	})
 }
 
-// requireNoticed runs servers with a wrong configuration, and requires a fault for each of some points of death.
-func requireNoticed(t *testing.T, is, promised death.Config, points []death.Point, noticed ...death.Point) {
+// requireFaultsNoticed runs servers with the configuration actual, and requires a fault for each of the points noticed, because
+// the servers break the promises of the configuration promised.
+func requireFaultsNoticed(t *testing.T, actual, promised death.Config, points []death.Point, noticed ...death.Point) {
 	t.Helper()
-	faults := run(t, is, plan{3 * len(points), points, 1}).judge(t, promised)
+	faults := killServers(t, actual, plan{3 * len(points), points, 1}).findFaults(t, promised)
 	for _, point := range noticed {
 		require.Contains(t, strings.Join(faults, "\n"), string(point))
 	}
 }
 
-func requireKept(t *testing.T, config death.Config, p plan) {
+// requirePromises kills servers, and requires that each key has kept the promises of config.
+func requirePromises(t *testing.T, config death.Config, p plan) {
 	t.Helper()
-	r := run(t, config, p)
-	faults := r.judge(t, config)
+	r := killServers(t, config, p)
+	faults := r.findFaults(t, config)
 	require.Empty(t, faults[:min(10, len(faults))], "of %d faults", len(faults))
 	counts := make(map[death.Point]int)
-	for _, point := range r.fleet.died {
+	for _, point := range r.servers.pointByKey {
 		counts[point]++
 	}
-	if p.wanted >= 2*len(p.points) { // with the race detector it is less
+	if p.wantedDeaths >= 2*len(p.points) { // fewer are wanted with the race detector
 		for _, point := range p.points {
 			require.NotZero(t, counts[point], "deaths %s", point)
 		}
 	}
 	late := 0
-	for _, trial := range r.crowd.trials {
-		if trial.late {
+	for _, trial := range r.clients.trials {
+		if trial.isLate {
 			late++
 		}
 	}
-	if n := len(r.crowd.trials); n >= 100 && !config.Rows { // of fewer, a tenth is too few to tell a slow moment from a slow machine
+	if n := len(r.clients.trials); n >= 100 && !config.Rows { // a tenth of fewer keys may be late on a fast machine
 		require.Less(t, late, n/10, "of these keys less is promised")
 	}
 	effort.Count(t, "keys with a late attempt", late)
-	effort.Count(t, "deaths", r.fleet.dead)
-	effort.Count(t, "keys", len(r.crowd.trials))
+	effort.Count(t, "deaths", r.servers.deathCount)
+	effort.Count(t, "keys", len(r.clients.trials))
 	effort.Charges(t, r.provider)
-	effort.Count(t, "requests without an answer", r.crowd.lost.Load())
+	effort.Count(t, "requests without an answer", r.clients.unanswered.Load())
 	t.Logf("deaths by point: %v", counts)
 }
 
-// result is what has become of the keys of a run.
+// result has the answers and effects of the keys of a run.
 type result struct {
-	fleet    *fleet
-	crowd    *crowd
-	provider *killtest.Provider
-	effects  map[string][]int // by key: the attempts
+	servers       *serverGroup
+	clients       *clientGroup
+	provider      *killtest.Provider
+	attemptsByKey map[string][]int // the attempt of each effect
 }
 
-// run kills servers.
-func run(t *testing.T, config death.Config, p plan) result {
+// killServers runs clients and servers with config until the servers have died as p says.
+func killServers(t *testing.T, config death.Config, p plan) result {
 	t.Helper()
 	var pool *pgxpool.Pool
 	if config.Store == "redis" {
 		config.Redis, config.Password = servertest.Redis(t).Addr(), servertest.RedisPassword()
 	} else {
 		config.Postgres, pool = newDatabase(t)
-		config.Connections = 2 + int32(p.guests) // each costs the server a process
+		config.Connections = 2 + int32(p.harmlessRequests) // few, because each connection costs the database server a process
 	}
 	ledger, err := os.OpenFile(filepath.Join(t.TempDir(), "ledger"), os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	require.NoError(t, err)
 	defer ledger.Close()
 
 	provider := killtest.NewProvider(t)
-	f := launch(t, config, provider, ledger, p)
-	c := newCrowd(f, !config.Rows)
-	c.send()
-	f.land()
+	f := startServers(t, config, provider, ledger, p)
+	c := newClientGroup(f, !config.Rows)
+	c.sendUntilEnough()
+	f.stopServers()
 	if config.Rows {
-		return result{f, c, provider, effectsInTable(t, pool)}
+		return result{f, c, provider, readEffectsInTable(t, pool)}
 	}
-	return result{f, c, provider, effectsInFile(t, ledger)}
+	return result{f, c, provider, readEffectsInFile(t, ledger)}
 }
 
-// judge returns what has become of keys that must not, and tells the point of death of each.
-func (r result) judge(t *testing.T, config death.Config) []string {
+// findFaults returns the broken promises of all keys, with the point of death of each key.
+func (r result) findFaults(t *testing.T, config death.Config) []string {
 	t.Helper()
-	faults := r.fleet.faults
+	faults := r.servers.faults
 	var answered []string
-	for _, trial := range r.crowd.trials {
-		if len(trial.answers) > 0 {
+	for _, trial := range r.clients.trials {
+		if len(trial.countByAnswer) > 0 {
 			answered = append(answered, trial.key)
 		}
-		point := r.fleet.died[trial.key]
+		point := r.servers.pointByKey[trial.key]
 		exact := point
-		if point == death.AtRandom || trial.late {
+		if point == death.AtRandom || trial.isLate {
 			exact = ""
 		}
-		for _, fault := range trial.judge(config, exact, r.effects[trial.key]) {
+		for _, fault := range trial.findFaults(config, exact, r.attemptsByKey[trial.key]) {
 			faults = append(faults, fmt.Sprintf("%s, killed %q: %s", trial.key, point, fault))
 		}
 	}
@@ -188,7 +195,7 @@ func (r result) judge(t *testing.T, config death.Config) []string {
 	return faults
 }
 
-// newDatabase returns the URL of a database with the tables that the server needs.
+// newDatabase returns the URL and a pool of a database with the tables of the server.
 func newDatabase(t *testing.T) (string, *pgxpool.Pool) {
 	t.Helper()
 	url := servertest.Postgres(t).URL()
@@ -201,7 +208,7 @@ func newDatabase(t *testing.T) (string, *pgxpool.Pool) {
 	return url, pool
 }
 
-func effectsInTable(t *testing.T, pool *pgxpool.Pool) map[string][]int {
+func readEffectsInTable(t *testing.T, pool *pgxpool.Pool) map[string][]int {
 	t.Helper()
 	effects := make(map[string][]int)
 	rows, err := pool.Query(t.Context(), "SELECT key, attempt FROM ledger")
@@ -216,7 +223,7 @@ func effectsInTable(t *testing.T, pool *pgxpool.Pool) map[string][]int {
 	return effects
 }
 
-func effectsInFile(t *testing.T, ledger *os.File) map[string][]int {
+func readEffectsInFile(t *testing.T, ledger *os.File) map[string][]int {
 	t.Helper()
 	effects := make(map[string][]int)
 	_, err := ledger.Seek(0, 0)

@@ -2,58 +2,58 @@ package death
 
 import "time"
 
-// Point is a place in the course of a request at which a server can be told to kill itself.
+// Point is a place in the course of a request at which a request can make its server kill itself.
 type Point string
 
-// The points, in the order in which a request comes by.
+// The points, in the order in which a request reaches them.
 const (
-	Reading        Point = "reading the body" // half of it
+	Reading        Point = "reading the body" // the server has read a part of the body
 	Claiming       Point = "before the claim"
 	Claimed        Point = "after the claim"
 	BeforeEffect   Point = "before the effect"          // the provider has charged
-	RenewingBefore Point = "renewing before the effect" // the lease, which was not renewed yet
-	InTransaction  Point = "in the transaction"         // that has the effect, and is not committed yet
+	RenewingBefore Point = "renewing before the effect" // at the first renewal of the lease
+	InTransaction  Point = "in the transaction"         // after the effect, before the commit
 	AfterEffect    Point = "after the effect"
-	RenewedAfter   Point = "renewed after the effect" // the lease, which was renewed
+	RenewedAfter   Point = "renewed after the effect" // after a renewal of the lease
 	Completing     Point = "before completion"
 	Completed      Point = "after completion"
 	Answering      Point = "before the answer"
 	HalfAnswered   Point = "half of the answer"
-	Answered       Point = "after the answer" // the client has all of it
+	Answered       Point = "after the answer" // the client has the whole answer
 	Replaying      Point = "before the replay"
 	HalfReplayed   Point = "half of the replay"
-	Replayed       Point = "after the replay" // the client has all of it
-	AtRandom       Point = "at random"        // after the time in HeaderAfter, if the request is not over by then
+	Replayed       Point = "after the replay" // the client has the whole replay
+	AtRandom       Point = "at random"        // after the time in HeaderAfter, unless the request has ended before
 )
 
-// The fields of a request that wants the server to die, and of an answer.
+// The header fields of a request that kills its server, and of an answer.
 const (
 	HeaderDie        = "Die"        // names the point
-	HeaderAfter      = "Die-After"  // is a duration, for AtRandom
+	HeaderAfter      = "Die-After"  // has a duration, for AtRandom
 	HeaderUnharmed   = "Unharmed"   // delays every death until this request is answered
-	HeaderUnrecorded = "Unrecorded" // says that the attempt was not recorded in time: it has outlived its lease, say
+	HeaderUnrecorded = "Unrecorded" // marks an answer that was not recorded, for example because the attempt outlived its lease
 )
 
-// Lease is how long a key stays blocked by a server that has died.
+// Lease is the lease of the servers. A dead server blocks a key until its lease ends.
 const Lease = 400 * time.Millisecond
 
 // The files that a server inherits.
 const (
-	ListenerFD = 3 // what it listens on: connections wait there while one server dies and the next one starts
-	LedgerFD   = 4 // has a line for every effect outside of the database
+	ListenerFD = 3 // the listener: connections wait in its queue while a server dies and the next server starts
+	LedgerFD   = 4 // the file with a line for every effect outside of the database
 )
 
-// Config is what a server is told, in an environment variable by the same name.
+// Config configures a server, by the environment variable ConfigVariable.
 type Config struct {
 	Store       string // "postgres" or "redis"
-	Rows        bool   // the effect is a row, which a step in a transaction writes
-	Refuse      bool   // what is abandoned, instead of doing it again
+	Rows        bool   // a step in a transaction writes the effect as a row
+	Refuse      bool   // refuses abandoned operations instead of executing them again
 	Postgres    string // the URL
 	Redis       string // the address
 	Password    string // of Redis
-	Connections int32  // to PostgreSQL, at most
-	Reckless    bool   // the row is written outside of the transaction: a bug, which has to be noticed
+	Connections int32  // the maximum, to PostgreSQL
+	Reckless    bool   // writes the row outside of the transaction: a bug that the tests must notice
 }
 
-// ConfigVariable is the name of the environment variable. Its value is JSON.
+// ConfigVariable is the environment variable with the Config of a server, as JSON.
 const ConfigVariable = "DEATH_CONFIG"

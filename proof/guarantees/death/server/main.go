@@ -1,5 +1,5 @@
-// Command server is what the tests of package death kill. It guards a handler that charges and then has an effect, and kills
-// itself where a request says so.
+// Command server is the server that the tests of package death kill. The handler of the server charges, and then has an effect.
+// The server kills itself at the point that a request names.
 package main
 
 import (
@@ -27,26 +27,26 @@ import (
 )
 
 func main() {
-	debug.SetGCPercent(-1) // nobody lives that long here
+	debug.SetGCPercent(-1) // the process dies before garbage matters
 	go dieWithParent()
-	if err := serve(); err != nil {
+	if err := runServer(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-// dieWithParent waits for the end of the process that holds the other end of the standard input.
+// dieWithParent exits when the parent process has ended, because the parent holds the other end of the standard input.
 func dieWithParent() {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	os.Exit(2)
 }
 
-func serve() error {
+func runServer() error {
 	var config death.Config
 	if err := json.Unmarshal([]byte(os.Getenv(death.ConfigVariable)), &config); err != nil {
 		return err
 	}
-	pool, err := connect(config)
+	pool, err := openPool(config)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	m, err := idempotency.New(mortalStore{open(config, pool)}, idempotency.SingleUser, options(config))
+	m, err := idempotency.New(mortalStore{newStore(config, pool)}, idempotency.SingleUser, newOptions(config))
 	if err != nil {
 		return err
 	}
@@ -62,11 +62,12 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	return http.Serve(listener, mortal(m.Handler(handler(effect))))
+	return http.Serve(listener, makeMortal(m.Handler(newHandler(effect))))
 }
 
-// connect makes no connection yet. Statements are not prepared: few connections live to use one twice.
-func connect(config death.Config) (*pgxpool.Pool, error) {
+// openPool returns a pool without connections yet, or nil if config has no database. The pool does not prepare statements,
+// because few connections live long enough to repeat a statement.
+func openPool(config death.Config) (*pgxpool.Pool, error) {
 	if config.Postgres == "" {
 		return nil, nil
 	}
@@ -79,8 +80,8 @@ func connect(config death.Config) (*pgxpool.Pool, error) {
 	return pgxpool.NewWithConfig(context.Background(), c)
 }
 
-func open(config death.Config, pool *pgxpool.Pool) idempotency.Store {
-	table := pgxstore.Options{Schema: "public"} // which the server need not look for when it starts
+func newStore(config death.Config, pool *pgxpool.Pool) idempotency.Store {
+	table := pgxstore.Options{Schema: "public"} // saves the search for the schema when the server starts
 	if config.Store == "postgres" {
 		return pgxstore.New(pool, table)
 	}
@@ -88,8 +89,8 @@ func open(config death.Config, pool *pgxpool.Pool) idempotency.Store {
 	return idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 }
 
-// options has short leases, because the tests wait for them.
-func options(config death.Config) idempotency.Options {
+// newOptions returns options with a short lease, because the tests wait for the end of leases.
+func newOptions(config death.Config) idempotency.Options {
 	opts := idempotency.Options{
 		Lease: death.Lease, StoreTimeout: death.Lease, Wait: 10 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	}
@@ -99,10 +100,10 @@ func options(config death.Config) idempotency.Options {
 	return opts
 }
 
-// effect takes place once for each call. Its result is part of the answer.
+// effect makes one effect for each call. The result is part of the answer.
 type effect func(ctx context.Context, op idempotency.Operation, order *order) (result string, err error)
 
-// newEffect returns what the handler does. Without rows it is a line in a file, which one system call writes.
+// newEffect returns the effect of the handler: a row, or without config.Rows a line in a file, written by one system call.
 func newEffect(config death.Config) (effect, error) {
 	if !config.Rows {
 		ledger := os.NewFile(death.LedgerFD, "ledger")
@@ -111,7 +112,7 @@ func newEffect(config death.Config) (effect, error) {
 			return rand.Text(), err
 		}, nil
 	}
-	outside, err := connect(config)
+	outside, err := openPool(config)
 	if err != nil {
 		return nil, err
 	}
@@ -122,30 +123,30 @@ func newEffect(config death.Config) (effect, error) {
 				run = outside.Exec
 			}
 			_, err := run(ctx, "INSERT INTO ledger (key, attempt) VALUES ($1, $2)", op.Key.ID, op.Attempt)
-			order.at(death.InTransaction)
+			order.dieAt(death.InTransaction)
 			return rand.Text(), err
 		})
 	}, nil
 }
 
-func handler(effect effect) http.Handler {
+func newHandler(effect effect) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		op, _ := idempotency.FromContext(r.Context())
-		order := orderIn(r.Context())
+		order := orderFrom(r.Context())
 		if err := killtest.Charge(r.Context()); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
-		order.at(death.BeforeEffect)
-		order.await(r.Context(), death.RenewingBefore)
+		order.dieAt(death.BeforeEffect)
+		order.awaitDeath(r.Context(), death.RenewingBefore)
 		result, err := effect(r.Context(), op, order)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
-		order.at(death.AfterEffect)
-		order.await(r.Context(), death.RenewedAfter)
-		answer := fmt.Sprintln("result", result) // no two effects give the same one
+		order.dieAt(death.AfterEffect)
+		order.awaitDeath(r.Context(), death.RenewedAfter)
+		answer := fmt.Sprintln("result", result) // differs for every effect
 		w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
 		w.WriteHeader(http.StatusCreated)
 		_, _ = io.WriteString(w, answer)

@@ -16,59 +16,62 @@ import (
 	"github.com/idempotency-go/idempotency/proof/killtest"
 )
 
-// order is where a request wants the server to die.
+// order is the point at which a request kills the server, and the progress of this request.
 type order struct {
-	key      string
-	point    death.Point
-	owner    bool        // of the operation; else what it writes is a replay
-	recorded bool        // the answer of the owner
-	waits    atomic.Bool // the handler, for the lease to be renewed
-	over     atomic.Bool // the request, or the life of this process
+	key           string
+	deathPoint    death.Point
+	isOwner       bool        // the request has the claim; otherwise its answer is a replay
+	isRecorded    bool        // the store has recorded the answer of the owner
+	awaitsRenewal atomic.Bool // the handler waits for a renewal of its lease
+	hasEnded      atomic.Bool // the request has ended, or the process is about to die
 }
 
 type orderKey struct{}
 
-func orderIn(ctx context.Context) *order { return ctx.Value(orderKey{}).(*order) }
+func orderFrom(ctx context.Context) *order { return ctx.Value(orderKey{}).(*order) }
 
-// unharmed is held by the requests that no death may interrupt.
-var unharmed sync.RWMutex
+// unharmedRequests delays every death until the requests with HeaderUnharmed have ended: these requests hold the read lock, and
+// a death needs the write lock.
+var unharmedRequests sync.RWMutex
 
-// at ends this process, without any chance to clean up, if that is the point of death. Its last words tell the key.
-func (o *order) at(point death.Point) {
-	if o.point != point {
+// dieAt kills this process with SIGKILL, which prevents any clean-up, if point is the point of death. Before, dieAt prints the
+// key and the point.
+func (o *order) dieAt(point death.Point) {
+	if o.deathPoint != point {
 		return
 	}
-	unharmed.Lock()
+	unharmedRequests.Lock()
 	fmt.Printf("%s %s\n", o.key, point)
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	select {}
 }
 
-// await holds a handler back that is to die at the point, which comes by when its lease is renewed. If that takes too long, it
-// dies all the same: it has come as far, and its claim is not settled.
-func (o *order) await(ctx context.Context, point death.Point) {
-	if o.point == point {
-		o.waits.Store(true)
+// awaitDeath blocks a handler that must die at point, a renewal of the lease, because the claim reaches this point in another
+// goroutine. If ctx ends before the renewal, awaitDeath kills the process anyway: the handler has come as far, and its claim is
+// not settled.
+func (o *order) awaitDeath(ctx context.Context, point death.Point) {
+	if o.deathPoint == point {
+		o.awaitsRenewal.Store(true)
 		<-ctx.Done()
-		o.at(point)
+		o.dieAt(point)
 	}
 }
 
-// mortal serves requests that may say where the server is to die.
-func mortal(next http.Handler) http.Handler {
+// makeMortal wraps next, and reads from each request where the server must die.
+func makeMortal(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		o := &order{key: r.Header.Get("Idempotency-Key"), point: death.Point(r.Header.Get(death.HeaderDie))}
+		o := &order{key: r.Header.Get("Idempotency-Key"), deathPoint: death.Point(r.Header.Get(death.HeaderDie))}
 		if r.Header.Get(death.HeaderUnharmed) != "" {
-			unharmed.RLock()
-			defer unharmed.RUnlock()
+			unharmedRequests.RLock()
+			defer unharmedRequests.RUnlock()
 		}
 		if after, err := time.ParseDuration(r.Header.Get(death.HeaderAfter)); err == nil {
 			time.AfterFunc(after, func() {
-				if o.over.CompareAndSwap(false, true) {
-					o.at(death.AtRandom)
+				if o.hasEnded.CompareAndSwap(false, true) {
+					o.dieAt(death.AtRandom)
 				}
 			})
-			defer o.over.Store(true)
+			defer o.hasEnded.Store(true)
 		}
 		r = r.WithContext(context.WithValue(r.Context(), orderKey{}, o))
 		r.Body = mortalBody{r.Body, o}
@@ -82,9 +85,9 @@ type mortalBody struct {
 }
 
 func (b mortalBody) Read(p []byte) (int, error) {
-	if b.order.point == death.Reading {
+	if b.order.deathPoint == death.Reading {
 		_, _ = b.ReadCloser.Read(p[:1])
-		b.order.at(death.Reading)
+		b.order.dieAt(death.Reading)
 	}
 	return b.ReadCloser.Read(p)
 }
@@ -96,14 +99,14 @@ func (s mortalStore) Unwrap() idempotency.Store { return s.Store }
 func (s mortalStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	o := orderIn(ctx)
-	o.at(death.Claiming)
+	o := orderFrom(ctx)
+	o.dieAt(death.Claiming)
 	record, claim, err := s.Store.Begin(ctx, key, request)
 	if claim == nil || err != nil {
 		return record, claim, err
 	}
-	o.owner = true
-	o.at(death.Claimed)
+	o.isOwner = true
+	o.dieAt(death.Claimed)
 	return record, mortalClaim{killtest.ClaimWithSteps{Claim: claim}, o}, nil
 }
 
@@ -113,23 +116,23 @@ type mortalClaim struct {
 }
 
 func (c mortalClaim) Extend(ctx context.Context, lease time.Duration) error {
-	waits := c.order.waits.Load()
+	waits := c.order.awaitsRenewal.Load()
 	if waits {
-		c.order.at(death.RenewingBefore)
+		c.order.dieAt(death.RenewingBefore)
 	}
 	err := c.Claim.Extend(ctx, lease)
 	if waits {
-		c.order.at(death.RenewedAfter)
+		c.order.dieAt(death.RenewedAfter)
 	}
 	return err
 }
 
 func (c mortalClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	c.order.at(death.Completing)
+	c.order.dieAt(death.Completing)
 	err := c.Claim.Complete(ctx, resp, ttl)
 	if err == nil {
-		c.order.recorded = true
-		c.order.at(death.Completed)
+		c.order.isRecorded = true
+		c.order.dieAt(death.Completed)
 	}
 	return err
 }
@@ -140,34 +143,35 @@ type mortalWriter struct {
 }
 
 func (w mortalWriter) WriteHeader(status int) {
-	w.at(death.Answering, death.Replaying)
-	if w.order.owner && !w.order.recorded {
+	w.dieAtEither(death.Answering, death.Replaying)
+	if w.order.isOwner && !w.order.isRecorded {
 		w.Header().Set(death.HeaderUnrecorded, "true")
 	}
 	w.ResponseWriter.WriteHeader(status)
 }
 
 func (w mortalWriter) Write(p []byte) (int, error) {
-	if w.order.point == "" {
+	if w.order.deathPoint == "" {
 		return w.ResponseWriter.Write(p)
 	}
 	half, _ := w.ResponseWriter.Write(p[:len(p)/2])
 	w.flush()
-	w.at(death.HalfAnswered, death.HalfReplayed)
+	w.dieAtEither(death.HalfAnswered, death.HalfReplayed)
 	rest, err := w.ResponseWriter.Write(p[half:])
 	w.flush()
-	w.at(death.Answered, death.Replayed)
+	w.dieAtEither(death.Answered, death.Replayed)
 	return half + rest, err
 }
 
 func (w mortalWriter) flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
 
-// at is the first point for the answer of the owner, once it is recorded, and the second one for what others get.
-func (w mortalWriter) at(answer, replay death.Point) {
+// dieAtEither calls dieAt with the point answer if the owner sends its recorded answer, and with the point replay if the
+// request is not the owner.
+func (w mortalWriter) dieAtEither(answer, replay death.Point) {
 	switch {
-	case !w.order.owner:
-		w.order.at(replay)
-	case w.order.recorded:
-		w.order.at(answer)
+	case !w.order.isOwner:
+		w.order.dieAt(replay)
+	case w.order.isRecorded:
+		w.order.dieAt(answer)
 	}
 }
