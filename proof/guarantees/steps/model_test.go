@@ -18,27 +18,28 @@ import (
 	"github.com/idempotency-go/idempotency/step"
 )
 
-// Attempts at an operation of random steps die at random points, or lose a reply there: before or after each call of the
-// store, and before or after each effect. What every step does and returns is what a model says, which is told of what has
-// reached the store. Rows of a step in a transaction are there once, and only those of its result.
+// Attempts at an operation of random steps die or lose a reply at random points, which are before and after each call of the
+// store, and before and after each effect. A model learns the data that the store has stored, and the test compares each step
+// with the model. The row of a step in a transaction exists once if the result of the step names the row, and otherwise does not
+// exist.
 func TestStepsAgreeWithAModel(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"memory", "memory with rows", "redis", "postgres", "mysql", "sqlite"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			store, database := openAny(t, kind)
+			store, database := openStoreAndDatabase(t, kind)
 			defer database.close()
 			operations := effort.Of(5000)
-			done := walkAll(t.Context(), store, database, operations)
+			done := runWalks(t.Context(), store, database, operations)
 			require.NoError(t, errors.Join(done.faults[:min(3, len(done.faults))]...), "of %d faults", len(done.faults))
 			effort.Count(t, "operations", operations)
-			effort.Count(t, "deaths at points", done.deaths)
-			effort.Count(t, "points passed", done.points)
+			effort.Count(t, "deaths at points", done.deathCount)
+			effort.Count(t, "points passed", done.passedPoints)
 		})
 	}
 }
 
-// The model finds a store that breaks a rule of steps in a transaction.
+// The model notices each store that breaks a rule of steps in a transaction.
 func TestModelFindsFaults(t *testing.T) {
 	t.Parallel()
 	for _, bug := range []string{
@@ -48,20 +49,20 @@ func TestModelFindsFaults(t *testing.T) {
 		t.Run(bug, func(t *testing.T) {
 			t.Parallel()
 			rows := testservice.NewRows()
-			done := walkAll(t.Context(), testservice.NewRowStore(rows, bug), &database{memory: rows}, 500)
+			done := runWalks(t.Context(), testservice.NewRowStore(rows, bug), &database{memoryRows: rows}, 500)
 			require.NotEmpty(t, done.faults)
 		})
 	}
 }
 
-// walked is what operations have done.
-type walked struct {
-	points, deaths int
-	faults         []error
+// walkResult has the counts and the faults of all operations.
+type walkResult struct {
+	passedPoints, deathCount int
+	faults                   []error
 }
 
-// walkAll runs random operations, eight at a time.
-func walkAll(ctx context.Context, store idempotency.Store, rows *database, operations int) (done walked) {
+// runWalks runs random operations, eight at a time.
+func runWalks(ctx context.Context, store idempotency.Store, rows *database, operations int) (done walkResult) {
 	seeds := make(chan uint64)
 	var walkers sync.WaitGroup
 	var mu sync.Mutex
@@ -69,9 +70,9 @@ func walkAll(ctx context.Context, store idempotency.Store, rows *database, opera
 		walkers.Go(func() {
 			for seed := range seeds {
 				w := newWalk(store, rows, seed)
-				err := w.run(ctx)
+				err := w.runOperation(ctx)
 				mu.Lock()
-				done.points, done.deaths = done.points+w.points, done.deaths+w.deaths
+				done.passedPoints, done.deathCount = done.passedPoints+w.passedPoints, done.deathCount+w.deathCount
 				if err != nil {
 					done.faults = append(done.faults, fmt.Errorf("seed %d: %w", seed, err))
 				}
@@ -87,60 +88,61 @@ func walkAll(ctx context.Context, store idempotency.Store, rows *database, opera
 	return done
 }
 
-// openAny returns a store of a kind, and its database, which is nil if the store has no transactions.
-func openAny(t *testing.T, kind string) (store idempotency.Store, rows *database) {
+// openStoreAndDatabase opens a store of the given kind, and its database, which is nil if the store has no transactions.
+func openStoreAndDatabase(t *testing.T, kind string) (store idempotency.Store, rows *database) {
 	t.Helper()
 	switch kind {
 	case "memory":
 		return idempotency.NewMemoryStore(idempotency.MemoryOptions{}), nil
 	case "memory with rows":
-		rows = &database{memory: testservice.NewRows()}
-		store = testservice.NewRowStore(rows.memory, "")
+		rows = &database{memoryRows: testservice.NewRows()}
+		store = testservice.NewRowStore(rows.memoryRows, "")
 	default:
-		place := places[kind](t)
+		place := preparePlace[kind](t)
 		var err error
-		store, err = open(kind, place)
+		store, err = openStore(kind, place)
 		require.NoError(t, err)
-		if databases[kind] == nil {
+		if openDatabases[kind] == nil {
 			return store, nil
 		}
-		rows, err = databases[kind](place)
+		rows, err = openDatabases[kind](place)
 		require.NoError(t, err)
 	}
-	require.NoError(t, rows.create(t.Context()))
+	require.NoError(t, rows.createTable(t.Context()))
 	return store, rows
 }
 
-// walk is one operation, attempted until it is completed. One goroutine uses it.
+// walk runs attempts at one operation until the operation is completed. A walk is not safe for concurrent use.
 type walk struct {
-	store  idempotency.Store
-	rows   *database // nil: there are no steps in a transaction
-	random *rand.Rand
-	key    idempotency.Key
-	runner *idempotency.Runner
+	store    idempotency.Store
+	database *database // nil: no steps in a transaction
+	random   *rand.Rand
+	key      idempotency.Key
+	runner   *idempotency.Runner
 
-	die    int  // at this point of the attempt
-	passed int  // points of the attempt
-	dead   bool // the process of the attempt
-	last   idempotency.Claim
+	deathIndex int  // the number of the point at which the attempt dies
+	pointIndex int  // the number of points that the attempt has passed
+	isDead     bool // the process of the attempt has died
+	lastClaim  idempotency.Claim
 
-	points, deaths int
-	model          map[string]string // what is stored, marks included
-	calls          map[string]int    // of the steps
-	written        map[string]string // steps by the rows that they have written, of which one may be permanent
-	fault          error
+	passedPoints, deathCount int
+	storedData               map[string]string // the model: the stored data of each step, including marks of steps that have begun
+	callCount                map[string]int    // the calls of each step
+	stepByRow                map[string]string // the step of each written row; at most one row of a step may be committed
+	firstFault               error
 }
 
 func newWalk(store idempotency.Store, rows *database, seed uint64) *walk {
 	w := &walk{
-		store: store, rows: rows, random: rand.New(rand.NewPCG(seed, 1)), key: idempotency.Key{User: "walker", ID: fmt.Sprint(seed)},
-		model: make(map[string]string), calls: make(map[string]int), written: make(map[string]string),
+		store: store, database: rows, random: rand.New(rand.NewPCG(seed, 1)),
+		key:        idempotency.Key{User: "walker", ID: fmt.Sprint(seed)},
+		storedData: make(map[string]string), callCount: make(map[string]int), stepByRow: make(map[string]string),
 	}
 	w.runner, _ = idempotency.NewRunner(w, idempotency.RunnerOptions{Logger: slog.New(slog.DiscardHandler), TTL: time.Hour})
 	return w
 }
 
-// Unwrap says what kind of store it is.
+// Unwrap returns the wrapped store, whose type says what the store can do.
 func (w *walk) Unwrap() idempotency.Store { return w.store }
 
 var (
@@ -148,27 +150,27 @@ var (
 	errReply = errors.New("the reply is lost")
 )
 
-// run attempts the operation until it is completed.
-func (w *walk) run(ctx context.Context) error {
+// runOperation runs attempts until the operation is completed.
+func (w *walk) runOperation(ctx context.Context) error {
 	const most = 50
 	for range most {
-		w.die, w.passed, w.dead = w.random.IntN(25), 0, false
-		before := w.last
-		done := w.attempt(ctx)
+		w.deathIndex, w.pointIndex, w.isDead = w.random.IntN(25), 0, false
+		before := w.lastClaim
+		done := w.runAttempt(ctx)
 		switch {
-		case w.fault != nil:
-			return w.fault
+		case w.firstFault != nil:
+			return w.firstFault
 		case done:
 			return w.compareRows(ctx)
-		case w.last != nil:
-			_ = w.last.Release(ctx, time.Hour) // as a lease lapses, or a transaction is rolled back
+		case w.lastClaim != nil:
+			_ = w.lastClaim.Release(ctx, time.Hour) // stands for a lease that lapses, or a transaction that is rolled back
 		}
-		if before != nil && before != w.last {
+		if before != nil && before != w.lastClaim {
 			_, err := before.(idempotency.Checkpointer).Checkpoint(ctx, "reserve", []byte(`"zombie"`))
 			if !errors.Is(err, idempotency.ErrClaimLost) {
 				return fmt.Errorf("an owner that was overtaken got %v", err)
 			}
-			if err := w.overtaken(ctx, before); err != nil {
+			if err := w.checkLostClaim(ctx, before); err != nil {
 				return err
 			}
 		}
@@ -176,14 +178,14 @@ func (w *walk) run(ctx context.Context) error {
 	return errors.New("it does not complete")
 }
 
-// overtaken has a claim that is lost run a step in a transaction.
-func (w *walk) overtaken(ctx context.Context, lost idempotency.Claim) error {
+// checkLostClaim runs a step in a transaction with a lost claim, and returns an error unless the step fails with ErrClaimLost.
+func (w *walk) checkLostClaim(ctx context.Context, lost idempotency.Claim) error {
 	claim, ok := lost.(idempotency.TxCheckpointer)
 	if !ok {
 		return nil
 	}
 	zombie := &idempotency.TxStep{
-		Name: "zombie", Var: w.rows.newVar(), Timeout: time.Minute, Run: func() ([]byte, error) { return []byte("1"), nil },
+		Name: "zombie", Var: w.database.newVar(), Timeout: time.Minute, Run: func() ([]byte, error) { return []byte("1"), nil },
 	}
 	if _, err := claim.CheckpointTx(ctx, zombie); !errors.Is(err, idempotency.ErrClaimLost) {
 		return fmt.Errorf("an owner that was overtaken got %v in a transaction", err)
@@ -191,36 +193,36 @@ func (w *walk) overtaken(ctx context.Context, lost idempotency.Claim) error {
 	return nil
 }
 
-// compareRows returns an error unless the rows that were written are there once if they belong to the result of their step, and
-// not at all otherwise.
+// compareRows returns an error unless each written row exists once if the result of its step names the row, and otherwise does
+// not exist.
 func (w *walk) compareRows(ctx context.Context) error {
-	for row, name := range w.written {
-		n, err := w.rows.count(ctx, row)
+	for row, name := range w.stepByRow {
+		n, err := w.database.countRows(ctx, row)
 		if err != nil {
 			return err
 		}
 		want := 0
-		if w.model[name] == `"`+row+`"` {
+		if w.storedData[name] == `"`+row+`"` {
 			want = 1
 		}
 		if n != want {
-			return fmt.Errorf("there are %d rows %s, and the result of the step is %s", n, row, w.model[name])
+			return fmt.Errorf("there are %d rows %s, and the result of the step is %s", n, row, w.storedData[name])
 		}
 	}
 	return nil
 }
 
-// kindOf says how a step runs.
-type kindOf int
+// stepKind says how a step runs.
+type stepKind int
 
 const (
-	plain kindOf = iota
+	plain stepKind = iota
 	atMostOnce
-	inTransaction // if the store has transactions
+	inTransaction // otherwise plain if the store has no transactions
 )
 
-// attempt reports whether the operation is completed.
-func (w *walk) attempt(ctx context.Context) (done bool) {
+// runAttempt runs one attempt, and reports whether the operation is completed.
+func (w *walk) runAttempt(ctx context.Context) (done bool) {
 	defer func() {
 		if p := recover(); p != nil && p != errDeath {
 			panic(p)
@@ -229,7 +231,7 @@ func (w *walk) attempt(ctx context.Context) (done bool) {
 	_, _, err := w.runner.Do(ctx, w.key, nil, func(ctx context.Context) (idempotency.Response, error) {
 		for _, name := range []string{"reserve", "charge", "ship"} {
 			for tries := 0; ; tries++ {
-				err := w.step(ctx, name, kindOf(w.random.IntN(3)))
+				err := w.runStep(ctx, name, stepKind(w.random.IntN(3)))
 				if err == nil {
 					break
 				}
@@ -240,20 +242,20 @@ func (w *walk) attempt(ctx context.Context) (done bool) {
 		}
 		return idempotency.Response{Status: 200}, nil
 	})
-	return err == nil && !w.dead
+	return err == nil && !w.isDead
 }
 
-// point is where a process may die, or a reply be lost.
-func (w *walk) point() error {
-	if w.dead {
+// passPoint passes one point, at which the process may die, or a reply may be lost.
+func (w *walk) passPoint() error {
+	if w.isDead {
 		return errDeath
 	}
-	w.points++
-	w.passed++
+	w.passedPoints++
+	w.pointIndex++
 	switch {
-	case w.passed == w.die:
-		w.dead = true
-		w.deaths++
+	case w.pointIndex == w.deathIndex:
+		w.isDead = true
+		w.deathCount++
 		panic(errDeath)
 	case w.random.IntN(20) == 0:
 		return errReply
@@ -261,51 +263,52 @@ func (w *walk) point() error {
 	return nil
 }
 
-// step runs one step, and compares what it does with the model. A step that must be done at most once may be found begun.
-func (w *walk) step(ctx context.Context, name string, kind kindOf) error {
+// runStep runs one step, and compares its calls and its result with the model. A step that runs at most once asks for the
+// outcome if an earlier attempt has begun the step.
+func (w *walk) runStep(ctx context.Context, name string, kind stepKind) error {
 	once := kind == atMostOnce
-	stored, known := w.model[name]
-	_, marked := w.model[name+"?"]
+	stored, known := w.storedData[name]
+	_, marked := w.storedData[name+"?"]
 	if known && w.random.IntN(4) == 0 {
-		first, err := w.last.(idempotency.Checkpointer).Checkpoint(ctx, name, []byte(`"second"`))
+		first, err := w.lastClaim.(idempotency.Checkpointer).Checkpoint(ctx, name, []byte(`"second"`))
 		if err == nil && string(first) != stored {
-			w.fault = fmt.Errorf("a second writer of %s got %q, and %q was stored", name, first, stored)
+			w.firstFault = fmt.Errorf("a second writer of %s got %q, and %q was stored", name, first, stored)
 		}
 	}
 	ran, asked := false, false
 	fn := func(context.Context) (string, error) {
 		ran = true
-		if err := w.point(); err != nil {
+		if err := w.passPoint(); err != nil {
 			return "", err
 		}
-		w.calls[name]++
-		result := fmt.Sprint(name, w.calls[name])
-		return result, w.point()
+		w.callCount[name]++
+		result := fmt.Sprint(name, w.callCount[name])
+		return result, w.passPoint()
 	}
 	var got string
 	var err error
 	switch {
-	case kind == inTransaction && w.rows != nil:
-		got, err = w.rows.do(ctx, name, func(write func(row string) error) (string, error) {
-			row := fmt.Sprint(w.key.ID, "-row-", len(w.written))
+	case kind == inTransaction && w.database != nil:
+		got, err = w.database.runStep(ctx, name, func(write func(row string) error) (string, error) {
+			row := fmt.Sprint(w.key.ID, "-row-", len(w.stepByRow))
 			if err := write(row); err != nil {
 				return "", err
 			}
-			w.written[row] = name
+			w.stepByRow[row] = name
 			_, err := fn(ctx)
 			return row, err
 		})
 	case once:
 		got, err = step.AtMostOnce(ctx, name, fn, func(context.Context) (string, error) {
 			asked = true
-			return "asked-" + name, w.point()
+			return "asked-" + name, w.passPoint()
 		})
 	default:
 		got, err = step.Do(ctx, name, fn)
 	}
 	expect := func(ok bool, format string, args ...any) {
-		if !ok && w.fault == nil {
-			w.fault = fmt.Errorf("step %s, once %v, known %q: "+format, append([]any{name, once, stored}, args...)...)
+		if !ok && w.firstFault == nil {
+			w.firstFault = fmt.Errorf("step %s, once %v, known %q: "+format, append([]any{name, once, stored}, args...)...)
 		}
 	}
 	expect(!known || !ran && !asked, "it was done again")
@@ -314,7 +317,7 @@ func (w *walk) step(ctx context.Context, name string, kind kindOf) error {
 	if err != nil {
 		return err
 	}
-	expect(`"`+got+`"` == w.model[name], "it returned %q, and %s is stored", got, w.model[name])
+	expect(`"`+got+`"` == w.storedData[name], "it returned %q, and %s is stored", got, w.storedData[name])
 	return nil
 }
 
@@ -322,15 +325,15 @@ func (w *walk) step(ctx context.Context, name string, kind kindOf) error {
 func (w *walk) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	if err := w.point(); err != nil {
+	if err := w.passPoint(); err != nil {
 		return idempotency.Record{}, nil, err
 	}
 	record, claim, err := w.store.Begin(ctx, key, request)
 	if claim == nil {
 		return record, claim, err
 	}
-	w.last = claim
-	if lost := w.point(); lost != nil {
+	w.lastClaim = claim
+	if lost := w.passPoint(); lost != nil {
 		_ = claim.Release(ctx, time.Hour)
 		return idempotency.Record{}, nil, lost
 	}
@@ -343,70 +346,70 @@ type walkClaim struct {
 }
 
 func (c walkClaim) Checkpoint(ctx context.Context, name string, data []byte) ([]byte, error) {
-	if err := c.walk.point(); err != nil {
+	if err := c.walk.passPoint(); err != nil {
 		return nil, err
 	}
 	stored, err := c.Checkpointer.Checkpoint(ctx, name, data)
 	if err != nil {
 		return nil, err
 	}
-	c.walk.learn(name, stored)
-	return stored, c.walk.point()
+	c.walk.learnResult(name, stored)
+	return stored, c.walk.passPoint()
 }
 
 // CheckpointTx implements [idempotency.TxCheckpointer].
 func (c walkClaim) CheckpointTx(ctx context.Context, s *idempotency.TxStep) ([]byte, error) {
-	if err := c.walk.point(); err != nil {
+	if err := c.walk.passPoint(); err != nil {
 		return nil, err
 	}
 	stored, err := c.Checkpointer.(idempotency.TxCheckpointer).CheckpointTx(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	c.walk.learn(s.Name, stored)
-	return stored, c.walk.point()
+	c.walk.learnResult(s.Name, stored)
+	return stored, c.walk.passPoint()
 }
 
-// learn compares what is stored of a step with the model.
-func (w *walk) learn(name string, stored []byte) {
-	first, known := w.model[name]
-	if known && first != string(stored) && w.fault == nil {
-		w.fault = fmt.Errorf("of %s, %q was stored, and %q is", name, first, stored)
+// learnResult compares the stored data of a step with the model, and then puts the data into the model.
+func (w *walk) learnResult(name string, stored []byte) {
+	first, known := w.storedData[name]
+	if known && first != string(stored) && w.firstFault == nil {
+		w.firstFault = fmt.Errorf("of %s, %q was stored, and %q is", name, first, stored)
 	}
-	w.model[name] = string(stored)
+	w.storedData[name] = string(stored)
 }
 
 func (c walkClaim) Checkpoints(ctx context.Context) (map[string][]byte, error) {
-	if err := c.walk.point(); err != nil {
+	if err := c.walk.passPoint(); err != nil {
 		return nil, err
 	}
 	found, err := c.Checkpointer.Checkpoints(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for name, data := range c.walk.model {
-		if string(found[name]) != data && c.walk.fault == nil {
-			c.walk.fault = fmt.Errorf("of %s, %q was stored, and %q is found", name, data, found[name])
+	for name, data := range c.walk.storedData {
+		if string(found[name]) != data && c.walk.firstFault == nil {
+			c.walk.firstFault = fmt.Errorf("of %s, %q was stored, and %q is found", name, data, found[name])
 		}
 	}
-	if len(found) != len(c.walk.model) && c.walk.fault == nil {
-		c.walk.fault = fmt.Errorf("%d steps are stored, and %d found", len(c.walk.model), len(found))
+	if len(found) != len(c.walk.storedData) && c.walk.firstFault == nil {
+		c.walk.firstFault = fmt.Errorf("%d steps are stored, and %d found", len(c.walk.storedData), len(found))
 	}
-	return found, c.walk.point()
+	return found, c.walk.passPoint()
 }
 
 func (c walkClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	if err := c.walk.point(); err != nil {
+	if err := c.walk.passPoint(); err != nil {
 		return err
 	}
 	if err := c.Checkpointer.Complete(ctx, resp, ttl); err != nil {
 		return err
 	}
-	return c.walk.point()
+	return c.walk.passPoint()
 }
 
 func (c walkClaim) Release(ctx context.Context, ttl time.Duration) error {
-	if c.walk.dead {
+	if c.walk.isDead {
 		return errDeath
 	}
 	return c.Checkpointer.Release(ctx, ttl)

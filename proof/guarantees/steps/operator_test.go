@@ -13,8 +13,8 @@ import (
 	"github.com/idempotency-go/idempotency/proof/killtest"
 )
 
-// Processes are killed, and an operator resolves at random what they have abandoned. No operation ends twice, and none is
-// stuck.
+// The test kills processes, and an operator resolves their abandoned operations at random. No operation ends twice, and every
+// operation ends.
 func TestOperatorOfKilledProcesses(t *testing.T) {
 	t.Parallel()
 	turns := make(chan struct{}, 2)
@@ -23,8 +23,8 @@ func TestOperatorOfKilledProcesses(t *testing.T) {
 			t.Parallel()
 			turns <- struct{}{}
 			defer func() { <-turns }()
-			place := places[kind](t)
-			store, err := open(kind, place)
+			place := preparePlace[kind](t)
+			store, err := openStore(kind, place)
 			require.NoError(t, err)
 			said, provider := killtest.NewOperations(), killtest.NewProvider(t)
 			operator := killtest.NewOperator(store.(idempotency.Resolver))
@@ -44,7 +44,7 @@ func TestOperatorOfKilledProcesses(t *testing.T) {
 			}
 
 			deaths, happened, not := 0, 0, 0
-			// After few deaths, the operator may have given one verdict only. Then more processes are killed.
+			// The loop kills more processes if the operator has given only one kind of verdict, as can happen after few deaths.
 			for deaths == 0 || deaths < 200 && (happened == 0 || not == 0) {
 				n := max(10, effort.Of(500))
 				kill(n)
@@ -58,7 +58,8 @@ func TestOperatorOfKilledProcesses(t *testing.T) {
 			effort.Count(t, "deaths", deaths)
 			effort.Count(t, "operations that an operator has ended", happened+not)
 			effort.Charges(t, provider)
-			t.Logf("%d operations have happened, as the operator says, and %d have not; %d effects repeated after a death", happened, not, repeated)
+			t.Logf("%d operations have happened, as the operator says, and %d have not; %d effects repeated after a death",
+				happened, not, repeated)
 		})
 	}
 }

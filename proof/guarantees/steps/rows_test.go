@@ -16,24 +16,24 @@ import (
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
-// database is where a step in a transaction writes rows.
+// database is the database of a store, in which the steps in a transaction write rows.
 type database struct {
-	sql  *sql.DB
-	doTx func(ctx context.Context, name string, fn func(tx *sql.Tx) (string, error)) (string, error)
-	book killtest.Book
+	sqlDB        *sql.DB
+	runSQLStep   func(ctx context.Context, name string, fn func(tx *sql.Tx) (string, error)) (string, error)
+	bookTransfer killtest.Book
 
-	memory *testservice.Rows // instead of the others
+	memoryRows *testservice.Rows // replaces the other fields
 }
 
-// databases open the database of a store of a kind, at a place. Redis has none.
-var databases = map[string]func(place string) (*database, error){
+// openDatabases has a function for each kind of store with transactions, which opens the database at a place.
+var openDatabases = map[string]func(place string) (*database, error){
 	"postgres": func(place string) (*database, error) {
 		pool, err := pgxpool.New(context.Background(), place)
 		if err != nil {
 			return nil, err
 		}
 		db := stdlib.OpenDBFromPool(pool)
-		return &database{sql: db, doTx: pgxstore.DoSQLTx[string], book: killtest.Alternate(
+		return &database{sqlDB: db, runSQLStep: pgxstore.DoSQLTx[string], bookTransfer: killtest.Alternate(
 			killtest.BookTx(pgxstore.DoSQLTx[string]), killtest.BookInTx(db, pgxstore.DoInSQLTx[string]),
 		)}, nil
 	},
@@ -44,7 +44,7 @@ var databases = map[string]func(place string) (*database, error){
 		}
 		db.SetMaxOpenConns(8)
 		db.SetMaxIdleConns(8)
-		return &database{sql: db, doTx: mysqlstore.DoTx[string], book: killtest.Alternate(
+		return &database{sqlDB: db, runSQLStep: mysqlstore.DoTx[string], bookTransfer: killtest.Alternate(
 			killtest.BookTx(mysqlstore.DoTx[string]), killtest.BookInTx(db, mysqlstore.DoInTx[string]),
 		)}, nil
 	},
@@ -53,38 +53,38 @@ var databases = map[string]func(place string) (*database, error){
 		if err != nil {
 			return nil, err
 		}
-		return &database{sql: db, doTx: sqlitestore.DoTx[string], book: killtest.Alternate(
+		return &database{sqlDB: db, runSQLStep: sqlitestore.DoTx[string], bookTransfer: killtest.Alternate(
 			killtest.BookTx(sqlitestore.DoTx[string]), killtest.BookInTx(db, sqlitestore.DoInTx[string]),
 		)}, nil
 	},
 }
 
-// close is called when no more rows are written.
+// close closes the connections, after the last row was written.
 func (d *database) close() {
-	if d != nil && d.sql != nil {
-		_ = d.sql.Close()
+	if d != nil && d.sqlDB != nil {
+		_ = d.sqlDB.Close()
 	}
 }
 
-// create creates the table of the rows of [database.do].
-func (d *database) create(ctx context.Context) error {
-	if d.memory != nil {
+// createTable creates the table for the rows of [database.runStep].
+func (d *database) createTable(ctx context.Context) error {
+	if d.memoryRows != nil {
 		return nil
 	}
-	_, err := d.sql.ExecContext(ctx, "CREATE TABLE walked (name VARCHAR(60))")
+	_, err := d.sqlDB.ExecContext(ctx, "CREATE TABLE walked (name VARCHAR(60))")
 	return err
 }
 
-// do calls fn in a step in a transaction, and fn calls write to write a row of a name.
-func (d *database) do(
+// runStep runs a step in a transaction, which calls fn. fn calls write to write a row with the given name.
+func (d *database) runStep(
 	ctx context.Context, name string, fn func(write func(row string) error) (string, error),
 ) (string, error) {
-	if d.memory != nil {
+	if d.memoryRows != nil {
 		return step.DoTx(ctx, name, func(tx *testservice.RowTx) (string, error) {
 			return fn(func(row string) error { return tx.Write(ctx, row) })
 		})
 	}
-	return d.doTx(ctx, name, func(tx *sql.Tx) (string, error) {
+	return d.runSQLStep(ctx, name, func(tx *sql.Tx) (string, error) {
 		return fn(func(row string) error {
 			_, err := tx.ExecContext(ctx, "INSERT INTO walked VALUES ('"+row+"')")
 			return err
@@ -92,18 +92,18 @@ func (d *database) do(
 	})
 }
 
-// count returns how many rows of a name there are.
-func (d *database) count(ctx context.Context, row string) (n int, err error) {
-	if d.memory != nil {
-		return d.memory.Count(ctx, row)
+// countRows returns the number of rows with the name row.
+func (d *database) countRows(ctx context.Context, row string) (n int, err error) {
+	if d.memoryRows != nil {
+		return d.memoryRows.Count(ctx, row)
 	}
-	err = d.sql.QueryRowContext(ctx, "SELECT COUNT(*) FROM walked WHERE name = '"+row+"'").Scan(&n)
+	err = d.sqlDB.QueryRowContext(ctx, "SELECT COUNT(*) FROM walked WHERE name = '"+row+"'").Scan(&n)
 	return n, err
 }
 
-// newVar returns what a step in a transaction has as its Var.
+// newVar returns the Var of a step in a transaction.
 func (d *database) newVar() any {
-	if d.memory != nil {
+	if d.memoryRows != nil {
 		return new(*testservice.RowTx)
 	}
 	return new(*sql.Tx)

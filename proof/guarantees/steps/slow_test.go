@@ -23,8 +23,8 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// ofFour open stores whose pool has four connections.
-var ofFour = map[string]func(t *testing.T, place string) idempotency.Store{
+// openSmallStore has a function for each kind of store, which opens a store whose pool has four connections.
+var openSmallStore = map[string]func(t *testing.T, place string) idempotency.Store{
 	"postgres": func(t *testing.T, place string) idempotency.Store {
 		config, err := pgxpool.ParseConfig(place)
 		require.NoError(t, err)
@@ -43,22 +43,22 @@ var ofFour = map[string]func(t *testing.T, place string) idempotency.Store{
 	},
 }
 
-// A handler that waits for its provider holds no connection. With a pool of four, 24 requests wait for a provider that takes two
-// seconds, and all have their rows and answers. Replays are answered meanwhile.
+// A handler that waits for its provider holds no connection. With a pool of four connections, 24 concurrent requests wait for a
+// provider that takes two seconds, and all requests have their rows and answers. Meanwhile, the middleware answers replays.
 func TestHandlersWaitWithoutConnections(t *testing.T) {
 	t.Parallel()
 	const keys, providerTime = 24, 2 * time.Second
-	for kind, openStore := range ofFour {
+	for kind, open := range openSmallStore {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			place := places[kind](t)
-			database, err := databases[kind](place)
+			place := preparePlace[kind](t)
+			database, err := openDatabases[kind](place)
 			require.NoError(t, err)
 			defer database.close()
-			require.NoError(t, database.create(t.Context()))
+			require.NoError(t, database.createTable(t.Context()))
 			var waiting atomic.Int64
 			provided := make(chan struct{})
-			m, err := idempotency.New(openStore(t, place), idempotency.SingleUser, idempotency.Options{
+			m, err := idempotency.New(open(t, place), idempotency.SingleUser, idempotency.Options{
 				Logger: slog.New(slog.DiscardHandler),
 			})
 			require.NoError(t, err)
@@ -72,7 +72,7 @@ func TestHandlersWaitWithoutConnections(t *testing.T) {
 					return "receipt", nil
 				})
 				if err == nil {
-					_, err = database.do(r.Context(), "book", func(write func(row string) error) (string, error) {
+					_, err = database.runStep(r.Context(), "book", func(write func(row string) error) (string, error) {
 						return key, write(key)
 					})
 				}
@@ -80,7 +80,7 @@ func TestHandlersWaitWithoutConnections(t *testing.T) {
 					w.WriteHeader(http.StatusCreated)
 				}
 			}))
-			ask := func(key string) (w *httptest.ResponseRecorder, took time.Duration) {
+			sendRequest := func(key string) (w *httptest.ResponseRecorder, took time.Duration) {
 				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/payments", nil)
 				r.Header.Set("Idempotency-Key", key)
 				w = httptest.NewRecorder()
@@ -88,16 +88,16 @@ func TestHandlersWaitWithoutConnections(t *testing.T) {
 				h.ServeHTTP(w, r)
 				return w, time.Since(began)
 			}
-			ask("before")
+			sendRequest("before")
 
 			began := time.Now()
-			var asking sync.WaitGroup
+			var requests sync.WaitGroup
 			var mu sync.Mutex
 			var created int
 			var slowest time.Duration
 			for i := range keys {
-				asking.Go(func() {
-					w, took := ask(fmt.Sprint("key-", i))
+				requests.Go(func() {
+					w, took := sendRequest(fmt.Sprint("key-", i))
 					mu.Lock()
 					defer mu.Unlock()
 					slowest = max(slowest, took)
@@ -106,20 +106,20 @@ func TestHandlersWaitWithoutConnections(t *testing.T) {
 					}
 				})
 			}
-			everybody := func() bool { return waiting.Load() == keys }
-			require.Eventually(t, everybody, time.Minute, time.Millisecond, "all wait for the provider at the same time")
+			allWait := func() bool { return waiting.Load() == keys }
+			require.Eventually(t, allWait, time.Minute, time.Millisecond, "all wait for the provider at the same time")
 			var slowestReplay time.Duration
 			for range keys {
-				w, took := ask("before")
+				w, took := sendRequest("before")
 				require.Equal(t, "true", w.Header().Get("Idempotent-Replayed"))
 				slowestReplay = max(slowestReplay, took)
 			}
 			time.Sleep(time.Until(began.Add(providerTime)))
 			close(provided)
-			asking.Wait()
+			requests.Wait()
 			require.Equal(t, keys, created)
 			for i := range keys {
-				n, err := database.count(t.Context(), fmt.Sprint("key-", i))
+				n, err := database.countRows(t.Context(), fmt.Sprint("key-", i))
 				require.NoError(t, err)
 				require.Equal(t, 1, n)
 			}

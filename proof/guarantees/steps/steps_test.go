@@ -22,18 +22,18 @@ import (
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
-// The environment variables of a process that is to be killed.
+// The environment variables of the processes that a test kills.
 const (
 	kindVariable    = "STEPS_STORE"
 	placeVariable   = "STEPS_PLACE"
-	effectsVariable = "STEPS_EFFECTS" // of what an operator resolves
+	effectsVariable = "STEPS_EFFECTS" // the file with the effects of operations that an operator resolves
 	rowsVariable    = "STEPS_ROWS"    // not empty: operations write rows
 )
 
 func TestMain(m *testing.M) {
 	if kind := os.Getenv(kindVariable); kind != "" {
 		killtest.RunProcess(func() (killtest.Work, error) {
-			store, err := open(kind, os.Getenv(placeVariable))
+			store, err := openStore(kind, os.Getenv(placeVariable))
 			if err != nil {
 				return nil, err
 			}
@@ -43,18 +43,18 @@ func TestMain(m *testing.M) {
 			if os.Getenv(rowsVariable) == "" {
 				return killtest.ExecuteSteps(store)
 			}
-			database, err := databases[kind](os.Getenv(placeVariable))
+			database, err := openDatabases[kind](os.Getenv(placeVariable))
 			if err != nil {
 				return nil, err
 			}
-			return killtest.ExecuteTransfers(store, database.book)
+			return killtest.ExecuteTransfers(store, database.bookTransfer)
 		})
 	}
 	os.Exit(m.Run())
 }
 
-// open opens a store of a kind, at a place.
-func open(kind, place string) (idempotency.Store, error) {
+// openStore opens a store of the given kind. place is the URL, the DSN, or the file.
+func openStore(kind, place string) (idempotency.Store, error) {
 	ctx := context.Background()
 	switch kind {
 	case "redis":
@@ -82,16 +82,16 @@ func open(kind, place string) (idempotency.Store, error) {
 	return nil, errors.New(kind)
 }
 
-// places prepare a store of a kind, and return where it is.
-var places = map[string]func(t *testing.T) string{
-	"redis": newRedis, "postgres": newPostgres, "mysql": newMySQL, "sqlite": newFile,
+// preparePlace has a function for each kind of store, which starts the server, creates the tables, and returns the place.
+var preparePlace = map[string]func(t *testing.T) string{
+	"redis": startRedis, "postgres": startPostgres, "mysql": startMySQL, "sqlite": newSQLiteFile,
 }
 
-func newRedis(t *testing.T) string {
+func startRedis(t *testing.T) string {
 	return "redis://:" + servertest.RedisPassword() + "@" + servertest.Redis(t).Addr()
 }
 
-func newPostgres(t *testing.T) string {
+func startPostgres(t *testing.T) string {
 	url := servertest.Postgres(t).URL()
 	pool, err := pgxpool.New(t.Context(), url)
 	require.NoError(t, err)
@@ -100,7 +100,7 @@ func newPostgres(t *testing.T) string {
 	return url
 }
 
-func newMySQL(t *testing.T) string {
+func startMySQL(t *testing.T) string {
 	dsn := servertest.MariaDB(t).DSN()
 	db, err := sql.Open("mysql", dsn)
 	require.NoError(t, err)
@@ -109,21 +109,21 @@ func newMySQL(t *testing.T) string {
 	return dsn
 }
 
-func newFile(t *testing.T) string { return filepath.Join(t.TempDir(), "records.db") }
+func newSQLiteFile(t *testing.T) string { return filepath.Join(t.TempDir(), "records.db") }
 
-// Wherever a process dies, a finished step is not done again, and its result is not lost.
+// Wherever a process dies, a finished step does not run again, and the result of the step is not lost.
 func TestStepsOfKilledProcesses(t *testing.T) {
 	t.Parallel()
 	turns := make(chan struct{}, 2)
-	for kind, newPlace := range places {
+	for kind, newPlace := range preparePlace {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			turns <- struct{}{}
 			defer func() { <-turns }()
-			place, deaths := newPlace(t), howMany()
+			place, deaths := newPlace(t), scaleDeaths()
 			provider := killtest.NewStepProvider(t)
 			require.NoError(t, provider.Kill(deaths, kindVariable+"="+kind, placeVariable+"="+place))
-			store, err := open(kind, place)
+			store, err := openStore(kind, place)
 			require.NoError(t, err)
 			require.NoError(t, provider.Explain(t.Context(), store))
 			effort.Count(t, "deaths", deaths)
@@ -133,36 +133,36 @@ func TestStepsOfKilledProcesses(t *testing.T) {
 	}
 }
 
-// howMany returns how many processes a test kills.
-func howMany() int {
+// scaleDeaths returns the number of processes that a test kills.
+func scaleDeaths() int {
 	deaths := effort.Of(2000)
-	if effort.Of(100) < 10 { // with the race detector, with which a process takes a second to start
+	if effort.Of(100) < 10 { // with the race detector, a process takes a second to start
 		return max(10, deaths/4)
 	}
 	return deaths
 }
 
-// Processes die while they charge in one step, and write rows in the next one. The rows are there once, and the provider has
+// Processes die while they charge in the first step, and write rows in the next step. The rows exist once, and the provider has
 // charged once for them.
 func TestRowsOfKilledProcesses(t *testing.T) {
 	t.Parallel()
 	turns := make(chan struct{}, 2)
-	for kind, openDatabase := range databases {
+	for kind, openDatabase := range openDatabases {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			turns <- struct{}{}
 			defer func() { <-turns }()
-			place, deaths := places[kind](t), howMany()
-			store, err := open(kind, place)
+			place, deaths := preparePlace[kind](t), scaleDeaths()
+			store, err := openStore(kind, place)
 			require.NoError(t, err)
 			database, err := openDatabase(place)
 			require.NoError(t, err)
 			defer database.close()
-			ledger := killtest.Ledger{DB: database.sql}
+			ledger := killtest.Ledger{DB: database.sqlDB}
 			require.NoError(t, ledger.Create(t.Context()))
 			said := killtest.NewTransfers(t)
 			require.NoError(t, said.Kill(deaths, kindVariable+"="+kind, placeVariable+"="+place, rowsVariable+"=yes"))
-			require.NoError(t, said.Explain(t.Context(), store, database.book, ledger))
+			require.NoError(t, said.Explain(t.Context(), store, database.bookTransfer, ledger))
 			effort.Count(t, "deaths", deaths)
 			effort.Count(t, "operations with rows", len(said.Acknowledged()))
 			effort.Charges(t, said.Provider())
