@@ -1,6 +1,6 @@
-// Package effort sets how much a proof does, and lets it report how much it did.
+// Package effort scales the amount of work of the proofs, and lets a test report its amount of work.
 //
-// Every test of the proof does a fixed amount by default. The flag -times multiplies it.
+// Each test has a fixed amount by default. The flag -times multiplies this amount.
 package effort
 
 import (
@@ -14,17 +14,17 @@ import (
 
 var times = flag.Float64("times", 1, "how many times as much is done as usual")
 
-// Of returns how much to do instead of n: -times as much, and with the race detector three hundredths of that, but at
-// least one.
-func Of(n int) int { return max(1, int(float64(n)*share**times)) }
+// Of scales n, the default amount of a test: by the flag -times, and by three hundredths with the race detector. The result is
+// at least one.
+func Of(n int) int { return max(1, int(float64(n)*workShare**times)) }
 
-// Count writes how much of something a test has done to its output, as an attribute: "deaths", "calls that failed".
+// Count writes the amount n of name, for example "deaths" or "calls that failed", to the output of the test, as an attribute.
 func Count[N int | int64](t testing.TB, name string, n N) {
 	t.Helper()
 	t.Attr(strings.ReplaceAll(name, " ", "-"), strconv.FormatInt(int64(n), 10))
 }
 
-// Charges counts how often a provider was called, and how often it has charged.
+// Charges writes the number of calls and of charges of provider to the output of the test.
 func Charges(t testing.TB, provider *killtest.Provider) {
 	t.Helper()
 	_, calls, charges := provider.Counts()

@@ -2,4 +2,4 @@
 
 package effort
 
-const share = 1
+const workShare = 1

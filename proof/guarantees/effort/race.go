@@ -2,4 +2,4 @@
 
 package effort
 
-const share = 0.03
+const workShare = 0.03

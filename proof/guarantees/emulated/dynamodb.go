@@ -1,4 +1,4 @@
-// Package emulated starts services that have no server of their own to run.
+// Package emulated starts emulators of services whose servers the tests cannot run.
 package emulated
 
 import (
@@ -26,22 +26,22 @@ func DynamoDB(t testing.TB) (addr string) {
 	return addr
 }
 
-// DynamoDBClient returns a client as programs have it, with connections of its own.
+// DynamoDBClient returns a client with connections to addr, as a program has.
 func DynamoDBClient(addr string) *dynamodb.Client {
-	return dynamodb.New(options("http://" + addr))
+	return dynamodb.New(clientOptions("http://" + addr))
 }
 
-// DynamoDBInside returns a client of a minidyn of its own, which it reaches without a network.
+// DynamoDBInside starts a new minidyn with a table of records, and returns a client that calls minidyn without a network.
 func DynamoDBInside(t testing.TB) *dynamodb.Client {
 	t.Helper()
-	opts := options("http://dynamodb.invalid")
-	opts.HTTPClient = inside{servertest.DynamoDBHandler(server.NewServer())}
+	opts := clientOptions("http://dynamodb.invalid")
+	opts.HTTPClient = handlerClient{servertest.DynamoDBHandler(server.NewServer())}
 	client := dynamodb.New(opts)
 	require.NoError(t, dynamodbstore.CreateTable(t.Context(), client, dynamodbstore.Options{}))
 	return client
 }
 
-func options(url string) dynamodb.Options {
+func clientOptions(url string) dynamodb.Options {
 	return dynamodb.Options{
 		Region: "eu-central-1", BaseEndpoint: aws.String(url),
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
@@ -50,10 +50,11 @@ func options(url string) dynamodb.Options {
 	}
 }
 
-type inside struct{ http.Handler }
+// handlerClient is an HTTP client that calls the handler directly.
+type handlerClient struct{ http.Handler }
 
-func (i inside) Do(r *http.Request) (*http.Response, error) {
+func (c handlerClient) Do(r *http.Request) (*http.Response, error) {
 	w := httptest.NewRecorder()
-	i.ServeHTTP(w, r)
+	c.ServeHTTP(w, r)
 	return w.Result(), nil
 }
