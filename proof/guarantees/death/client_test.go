@@ -49,8 +49,8 @@ func (t *trial) addFault(format string, args ...any) {
 	t.faults = append(t.faults, fmt.Sprintf(format, args...))
 }
 
-func newClientGroup(f *serverGroup, unharmed bool) *clientGroup {
-	c := &clientGroup{servers: f, protectsRetries: unharmed}
+func newClientGroup(servers *serverGroup, protectsRetries bool) *clientGroup {
+	c := &clientGroup{servers: servers, protectsRetries: protectsRetries}
 	c.reusingClient = http.Client{Timeout: answerTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: 2 * pairCount}}
 	c.singleUseClient = http.Client{Timeout: answerTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
 	return c

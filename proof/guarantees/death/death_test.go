@@ -161,14 +161,14 @@ func killServers(t *testing.T, config death.Config, p plan) result {
 	defer ledger.Close()
 
 	provider := killtest.NewProvider(t)
-	f := startServers(t, config, provider, ledger, p)
-	c := newClientGroup(f, !config.Rows)
-	c.sendUntilEnough()
-	f.stopServers()
+	servers := startServers(t, config, provider, ledger, p)
+	clients := newClientGroup(servers, !config.Rows)
+	clients.sendUntilEnough()
+	servers.stopServers()
 	if config.Rows {
-		return result{f, c, provider, readEffectsInTable(t, pool)}
+		return result{servers, clients, provider, readEffectsInTable(t, pool)}
 	}
-	return result{f, c, provider, readEffectsInFile(t, ledger)}
+	return result{servers, clients, provider, readEffectsInFile(t, ledger)}
 }
 
 // findFaults returns the broken promises of all keys, with the point of death of each key.

@@ -11,7 +11,7 @@ const (
 	Claiming       Point = "before the claim"
 	Claimed        Point = "after the claim"
 	BeforeEffect   Point = "before the effect"          // the provider has charged
-	RenewingBefore Point = "renewing before the effect" // at the first renewal of the lease
+	RenewingBefore Point = "renewing before the effect" // before the first renewal of the lease
 	InTransaction  Point = "in the transaction"         // after the effect, before the commit
 	AfterEffect    Point = "after the effect"
 	RenewedAfter   Point = "renewed after the effect" // after a renewal of the lease

@@ -91,25 +91,26 @@ func startServers(t *testing.T, config death.Config, provider *killtest.Provider
 	require.NoError(t, err)
 	file, err := buildServer()
 	require.NoError(t, err)
-	f := &serverGroup{
+	group := &serverGroup{
 		environment: append(os.Environ(), death.ConfigVariable+"="+string(settings), provider.Env()),
 		programFile: file, ledgerFile: ledger, plan: p,
-		orders: make(chan order), enoughDied: make(chan struct{}), stopped: make(chan struct{}), pointByKey: make(map[string]death.Point),
+		orders: make(chan order), enoughDied: make(chan struct{}), stopped: make(chan struct{}),
+		pointByKey: make(map[string]death.Point),
 	}
-	for i := range f.slots {
-		f.slots[i] = newServerSlot(t, f, i)
-		f.runningServers.Go(f.slots[i].keepServerRunning)
+	for i := range group.slots {
+		group.slots[i] = newServerSlot(t, group, i)
+		group.runningServers.Go(group.slots[i].keepServerRunning)
 	}
-	return f
+	return group
 }
 
 // stopServers kills the servers, and waits for their end.
-func (f *serverGroup) stopServers() {
-	close(f.stopped)
-	f.runningServers.Wait()
+func (group *serverGroup) stopServers() {
+	close(group.stopped)
+	group.runningServers.Wait()
 }
 
-func newServerSlot(t *testing.T, f *serverGroup, slotIndex int) *serverSlot {
+func newServerSlot(t *testing.T, group *serverGroup, slotIndex int) *serverSlot {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -117,7 +118,7 @@ func newServerSlot(t *testing.T, f *serverGroup, slotIndex int) *serverSlot {
 	file, err := listener.(*net.TCPListener).File()
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = file.Close() })
-	return &serverSlot{f, slotIndex, listener.Addr().String(), file}
+	return &serverSlot{group, slotIndex, listener.Addr().String(), file}
 }
 
 // keepServerRunning runs servers in the slot, one after another, until the group is stopped.
@@ -178,30 +179,30 @@ func (s *serverSlot) sendOrders(dead <-chan struct{}) bool {
 }
 
 // nextPoint returns the point at which the next server dies.
-func (f *serverGroup) nextPoint() death.Point {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.nextIndex++
-	return f.points[f.nextIndex%len(f.points)]
+func (group *serverGroup) nextPoint() death.Point {
+	group.mu.Lock()
+	defer group.mu.Unlock()
+	group.nextIndex++
+	return group.points[group.nextIndex%len(group.points)]
 }
 
 // recordDeath records the death of a server, which has printed the key and the point before.
-func (f *serverGroup) recordDeath(words string, status syscall.WaitStatus) {
+func (group *serverGroup) recordDeath(words string, status syscall.WaitStatus) {
 	key, point, found := strings.Cut(strings.TrimSpace(words), " ")
 	if !found || !status.Signaled() || status.Signal() != syscall.SIGKILL {
-		f.addFault("a server ended by itself, with %#x: %s", status, words)
+		group.addFault("a server ended by itself, with %#x: %s", status, words)
 		return
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.pointByKey[key] = death.Point(point)
-	if f.deathCount++; f.deathCount == f.wantedDeaths {
-		close(f.enoughDied)
+	group.mu.Lock()
+	defer group.mu.Unlock()
+	group.pointByKey[key] = death.Point(point)
+	if group.deathCount++; group.deathCount == group.wantedDeaths {
+		close(group.enoughDied)
 	}
 }
 
-func (f *serverGroup) addFault(format string, args ...any) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.faults = append(f.faults, fmt.Sprintf(format, args...))
+func (group *serverGroup) addFault(format string, args ...any) {
+	group.mu.Lock()
+	defer group.mu.Unlock()
+	group.faults = append(group.faults, fmt.Sprintf(format, args...))
 }

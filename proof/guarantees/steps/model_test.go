@@ -62,14 +62,14 @@ type walkResult struct {
 }
 
 // runWalks runs random operations, eight at a time.
-func runWalks(ctx context.Context, store idempotency.Store, rows *database, operations int) (done walkResult) {
+func runWalks(ctx context.Context, store idempotency.Store, db *database, operations int) (done walkResult) {
 	seeds := make(chan uint64)
 	var walkers sync.WaitGroup
 	var mu sync.Mutex
 	for range 8 {
 		walkers.Go(func() {
 			for seed := range seeds {
-				w := newWalk(store, rows, seed)
+				w := newWalk(store, db, seed)
 				err := w.runOperation(ctx)
 				mu.Lock()
 				done.passedPoints, done.deathCount = done.passedPoints+w.passedPoints, done.deathCount+w.deathCount
@@ -89,14 +89,14 @@ func runWalks(ctx context.Context, store idempotency.Store, rows *database, oper
 }
 
 // openStoreAndDatabase opens a store of the given kind, and its database, which is nil if the store has no transactions.
-func openStoreAndDatabase(t *testing.T, kind string) (store idempotency.Store, rows *database) {
+func openStoreAndDatabase(t *testing.T, kind string) (store idempotency.Store, db *database) {
 	t.Helper()
 	switch kind {
 	case "memory":
 		return idempotency.NewMemoryStore(idempotency.MemoryOptions{}), nil
 	case "memory with rows":
-		rows = &database{memoryRows: testservice.NewRows()}
-		store = testservice.NewRowStore(rows.memoryRows, "")
+		db = &database{memoryRows: testservice.NewRows()}
+		store = testservice.NewRowStore(db.memoryRows, "")
 	default:
 		place := preparePlace[kind](t)
 		var err error
@@ -105,11 +105,11 @@ func openStoreAndDatabase(t *testing.T, kind string) (store idempotency.Store, r
 		if openDatabases[kind] == nil {
 			return store, nil
 		}
-		rows, err = openDatabases[kind](place)
+		db, err = openDatabases[kind](place)
 		require.NoError(t, err)
 	}
-	require.NoError(t, rows.createTable(t.Context()))
-	return store, rows
+	require.NoError(t, db.createTable(t.Context()))
+	return store, db
 }
 
 // walk runs attempts at one operation until the operation is completed. A walk is not safe for concurrent use.
@@ -132,9 +132,9 @@ type walk struct {
 	firstFault               error
 }
 
-func newWalk(store idempotency.Store, rows *database, seed uint64) *walk {
+func newWalk(store idempotency.Store, db *database, seed uint64) *walk {
 	w := &walk{
-		store: store, database: rows, random: rand.New(rand.NewPCG(seed, 1)),
+		store: store, database: db, random: rand.New(rand.NewPCG(seed, 1)),
 		key:        idempotency.Key{User: "walker", ID: fmt.Sprint(seed)},
 		storedData: make(map[string]string), callCount: make(map[string]int), stepByRow: make(map[string]string),
 	}
@@ -146,14 +146,14 @@ func newWalk(store idempotency.Store, rows *database, seed uint64) *walk {
 func (w *walk) Unwrap() idempotency.Store { return w.store }
 
 var (
-	errDeath = errors.New("the process has died")
-	errReply = errors.New("the reply is lost")
+	errDeath     = errors.New("the process has died")
+	errReplyLost = errors.New("the reply is lost")
 )
 
 // runOperation runs attempts until the operation is completed.
 func (w *walk) runOperation(ctx context.Context) error {
-	const most = 50
-	for range most {
+	const maxAttempts = 50
+	for range maxAttempts {
 		w.deathIndex, w.pointIndex, w.isDead = w.random.IntN(25), 0, false
 		before := w.lastClaim
 		done := w.runAttempt(ctx)
@@ -235,7 +235,7 @@ func (w *walk) runAttempt(ctx context.Context) (done bool) {
 				if err == nil {
 					break
 				}
-				if !errors.Is(err, errReply) || tries == 2 || w.random.IntN(2) == 0 {
+				if !errors.Is(err, errReplyLost) || tries == 2 || w.random.IntN(2) == 0 {
 					return idempotency.Response{}, err
 				}
 			}
@@ -258,7 +258,7 @@ func (w *walk) passPoint() error {
 		w.deathCount++
 		panic(errDeath)
 	case w.random.IntN(20) == 0:
-		return errReply
+		return errReplyLost
 	}
 	return nil
 }
