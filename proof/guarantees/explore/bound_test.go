@@ -8,36 +8,39 @@ import (
 	"github.com/idempotency-go/idempotency/proof/guarantees/effort"
 )
 
-// bound says what may happen in an execution.
+// bound limits the events of an execution. Faults, Passages and ClockJumps are budgets.
 type bound struct {
-	Requests string `json:"requests"`           // "1a 1b 2a 2a+": process 1 gets one with key a and one with b, and process 2 two with a
-	Faults   int    `json:"faults"`             // calls that do not end well
-	Passages int    `json:"passages,omitempty"` // of time, without the pauses of the library
-	Jumps    int    `json:"jumps,omitempty"`    // of the store's clock, to the end of a lease, as if its owner had stood still
-	Slow     bool   `json:"slow,omitempty"`     // faults are slow calls only
-	Patient  bool   `json:"patient,omitempty"`  // the store may take four fifths of a lease, instead of a moment
-	Refuse   bool   `json:"refuse,omitempty"`   // the policy
-	Runner   bool   `json:"runner,omitempty"`   // and not the middleware
-	Outgrows bool   `json:"outgrows,omitempty"` // answers are larger than what is kept of them, and the handler goes on
-	Steps    bool   `json:"steps,omitempty"`    // the effect is a step of the operation
-	Rows     bool   `json:"rows,omitempty"`     // the effect is a row, which a step writes in a transaction
-	Bug      string `json:"bug,omitempty"`      // of the store
+	// Requests names the process and the key of each request: "1a 1b 2a 2a+" sends process 1 a request with key a and a
+	// request with key b, and process 2 two requests with key a.
+	Requests string `json:"requests"`
+
+	Faults         int    `json:"faults"`             // calls with an outcome other than succeeds
+	Passages       int    `json:"passages,omitempty"` // of time, without the pauses of the library
+	ClockJumps     int    `json:"jumps,omitempty"`    // of the store's clock to the end of a lease, as if the owner had stood still
+	OnlySlowCalls  bool   `json:"slow,omitempty"`     // slow calls are the only faults
+	LongTimeout    bool   `json:"patient,omitempty"`  // StoreTimeout is four fifths of a lease instead of shortTimeout
+	Refuses        bool   `json:"refuse,omitempty"`   // the policy is Refuse instead of ReExecute
+	UsesRunner     bool   `json:"runner,omitempty"`   // a Runner executes the operations instead of a Middleware
+	AnswerTooLarge bool   `json:"outgrows,omitempty"` // answers exceed MaxResponse, and the handler continues after its answer
+	EffectIsStep   bool   `json:"steps,omitempty"`    // the effect is a step of the operation
+	EffectIsRow    bool   `json:"rows,omitempty"`     // a step writes the effect as a row in a transaction
+	StoreBug       string `json:"bug,omitempty"`      // a bug that is put into the store
 }
 
-func (b bound) abandoned() idempotency.Abandoned {
-	if b.Refuse {
+func (b bound) abandonedPolicy() idempotency.Abandoned {
+	if b.Refuses {
 		return idempotency.Refuse
 	}
 	return idempotency.ReExecute
 }
 
-// scaled returns a smaller bound with the race detector and with -times 0.2, and a larger one with -times 10.
-func (b bound) scaled() bound {
+// scaleToEffort returns a smaller bound with the race detector and with -times 0.2, and a larger bound with -times 10.
+func (b bound) scaleToEffort() bound {
 	switch amount := effort.Of(100); {
 	case amount < 10:
-		b.Faults, b.Passages = max(1-b.Jumps, b.Faults-1), max(0, b.Passages-3)
+		b.Faults, b.Passages = max(1-b.ClockJumps, b.Faults-1), max(0, b.Passages-3)
 	case amount < 100:
-		b.Faults, b.Passages = max(1-b.Jumps, b.Faults-1), max(0, b.Passages-2)
+		b.Faults, b.Passages = max(1-b.ClockJumps, b.Faults-1), max(0, b.Passages-2)
 	case amount >= 1000:
 		b.Faults++
 	}
@@ -49,10 +52,10 @@ func (b bound) String() string {
 	return strings.NewReplacer(`"`, "", "{", "", "}", "", ":true", "", ":", "=", ",", " ").Replace(string(text))
 }
 
-// schedule names an execution: the choices that were made.
+// schedule identifies an execution by the choices of the explorer.
 type schedule struct {
 	bound
-	Picks []int `json:"picks"`
+	PickedIndexes []int `json:"picks"`
 }
 
 func (s schedule) String() string {

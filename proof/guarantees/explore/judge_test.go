@@ -10,187 +10,190 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// promise notes the first promise that is broken.
-func (w *world) promise(holds bool, format string, args ...any) {
-	if !holds && w.broken == nil {
-		w.broken = fmt.Errorf(format, args...)
+// checkPromise records a broken promise in brokenPromise, unless an earlier one is recorded.
+func (w *world) checkPromise(holds bool, format string, args ...any) {
+	if !holds && w.brokenPromise == nil {
+		w.brokenPromise = fmt.Errorf(format, args...)
 	}
 }
 
-// enter is called when the handler begins.
-func (r *request) enter(ctx context.Context) {
+// enterHandler is called when the handler begins. enterHandler checks that no other attempt forbids the handler to run.
+func (r *request) enterHandler(ctx context.Context) {
 	op, _ := idempotency.FromContext(ctx)
 	w, k := r.world, r.key
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	r.entered, r.ctx = true, ctx
-	w.promise(op.Attempt == r.attempt, "%s is told attempt %d, and is %d", r.name, op.Attempt, r.attempt)
-	w.promise(k.entered.Attempt == 0 || k.entered.ID == op.ID, "the operation of %s is another one", r.name)
-	if l := r.lease(); w.unawares(l) {
-		l.interrupted = true
-		if r.token != k.record.token && !w.Refuse {
-			return // it runs beside its successor, or after it
+	r.hasEntered, r.handlerCtx = true, ctx
+	w.checkPromise(op.Attempt == r.attemptNumber, "%s is told attempt %d, and is %d", r.name, op.Attempt, r.attemptNumber)
+	w.checkPromise(k.lastOperation.Attempt == 0 || k.lastOperation.ID == op.ID, "the operation of %s is another one", r.name)
+	if l := r.ownLease(); w.onlyJumpEnded(l) {
+		l.wasInterrupted = true
+		if r.claimToken != k.record.token && !w.Refuses {
+			return // the handler runs beside its successor, or after its successor
 		}
 	}
-	w.promise(!k.stored, "the handler of %s runs although an answer is stored", r.name)
-	w.promise(r.obstacles(r.token) == 0, "the handler of %s runs beside the claim of another attempt", r.name)
-	w.promise(op.Attempt > k.entered.Attempt, "attempt %d of %s after %d", op.Attempt, r.name, k.entered.Attempt)
-	k.entered = op
+	w.checkPromise(!k.hasAnswer, "the handler of %s runs although an answer is stored", r.name)
+	w.checkPromise(r.countObstacles(r.claimToken) == 0, "the handler of %s runs beside the claim of another attempt", r.name)
+	w.checkPromise(op.Attempt > k.lastOperation.Attempt, "attempt %d of %s after %d", op.Attempt, r.name, k.lastOperation.Attempt)
+	k.lastOperation = op
 }
 
-// unawares reports whether only a jump has ended a lease: its owner cannot know, for by its own clock the lease runs.
-func (w *world) unawares(l *granted) bool {
-	return l.until <= w.now() && l.until-l.ahead > time.Since(w.began)
+// onlyJumpEnded reports whether a lease has ended only because the store's clock jumped. The owner cannot know, because the
+// lease still runs by the clock of the owner.
+func (w *world) onlyJumpEnded(l *grantedLease) bool {
+	return l.expiresAt <= w.storeTime() && l.expiresAt-l.clockAhead > time.Since(w.startTime)
 }
 
-// leave is called when the handler ends, however it does.
-func (r *request) leave() {
+// leaveHandler is called when the handler returns, panics or exits.
+func (r *request) leaveHandler() {
 	r.world.mu.Lock()
 	defer r.world.mu.Unlock()
-	r.ctx = nil
+	r.handlerCtx = nil
 }
 
-// act is the effect of the handler.
-func (r *request) act() error {
-	again := r.key.finished && r.key.record.isOf(r.token)
-	r.world.promise(!again, "%s does a step again whose result is stored", r.name)
-	r.effects++
-	r.lease().effects++
-	r.world.promise(r.ctx.Err() != nil || r.token == r.key.record.token || r.world.unawares(r.lease()),
+// countEffect counts the effect of the handler, and checks that the handler may still act.
+func (r *request) countEffect() error {
+	again := r.key.hasStepResult && r.key.record.isHeldBy(r.claimToken)
+	r.world.checkPromise(!again, "%s does a step again whose result is stored", r.name)
+	r.effectCount++
+	r.ownLease().effectCount++
+	r.world.checkPromise(r.handlerCtx.Err() != nil || r.claimToken == r.key.record.token || r.world.onlyJumpEnded(r.ownLease()),
 		"%s acts although its claim is lost, and was not told", r.name)
 	return nil
 }
 
-// obstacles returns how many claims beside that of token forbid a handler to run.
-func (r *request) obstacles(token int) (n int) {
-	for i, l := range r.key.leases {
-		if i+1 != token && l.holds && (l.until > r.world.now() || r.world.Refuse) {
+// countObstacles returns how many claims other than the claim with token forbid a handler to run.
+func (r *request) countObstacles(token int) (n int) {
+	for i, l := range r.key.grantedLeases {
+		if i+1 != token && l.isHeld && (l.expiresAt > r.world.storeTime() || r.world.Refuses) {
 			n++
 		}
 	}
 	return n
 }
 
-// lapse looks at what time has brought.
-func (w *world) lapse() {
-	now := w.now()
+// checkLeases marks leases that have lapsed, and checks what the handlers of their owners were told.
+func (w *world) checkLeases() {
+	now := w.storeTime()
 	for _, r := range w.requests {
-		if !r.entered || r.token == 0 {
+		if !r.hasEntered || r.claimToken == 0 {
 			continue
 		}
-		l := r.lease()
-		lapsed := l.holds && l.until <= now
-		l.interrupted = l.interrupted || lapsed && !r.key.stored
-		l.jumped = l.jumped || lapsed && w.unawares(l)
-		if r.ctx == nil || r.process.died {
+		l := r.ownLease()
+		lapsed := l.isHeld && l.expiresAt <= now
+		l.wasInterrupted = l.wasInterrupted || lapsed && !r.key.hasAnswer
+		l.endedByJump = l.endedByJump || lapsed && w.onlyJumpEnded(l)
+		if r.handlerCtx == nil || r.process.hasCrashed {
 			continue
 		}
-		told := r.ctx.Err() != nil
-		w.promise(told || !lapsed || w.unawares(l), "the lease of %s lapses, and its handler has not been told", r.name)
-		w.promise(!told || r.harmed || l.jumped, "the handler of %s is told that its claim is lost, for no reason", r.name)
+		told := r.handlerCtx.Err() != nil
+		w.checkPromise(told || !lapsed || w.onlyJumpEnded(l), "the lease of %s lapses, and its handler has not been told", r.name)
+		w.checkPromise(!told || r.wasHarmed || l.endedByJump, "the handler of %s is told that its claim is lost, for no reason", r.name)
 	}
 }
 
-// observe is told of outcomes. Those of the background have no request in their context.
-func (p *process) observe(ctx context.Context, e idempotency.Event) {
+// recordOutcome is the Observer of the process. The context of an outcome in the background has no request, so recordOutcome
+// finds the request by key and attempt.
+func (p *process) recordOutcome(ctx context.Context, e idempotency.Event) {
 	w := p.world
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r := requestIn(ctx)
 	for _, other := range p.requests {
-		if r == nil && other.key.name == e.Key.ID && other.attempt == e.Attempt {
+		if r == nil && other.key.name == e.Key.ID && other.attemptNumber == e.Attempt {
 			r = other
 		}
 	}
 	if r == nil {
-		w.promise(false, "%s is reported of nobody", e.Outcome)
+		w.checkPromise(false, "%s is reported of nobody", e.Outcome)
 		return
 	}
 	r.outcomes = append(r.outcomes, e.Outcome)
 	later := len(r.outcomes) == 2 && r.outcomes[0] == idempotency.OutcomeUnrecorded
-	w.promise(len(r.outcomes) == 1 || later, "%s reports %q", r.name, r.outcomes)
-	r.keep()
+	w.checkPromise(len(r.outcomes) == 1 || later, "%s reports %q", r.name, r.outcomes)
+	r.noteFinalAnswer()
 }
 
-// end is called when the client has got its answer, or an error.
-func (r *request) end(answer string, err error) {
+// recordAnswer is called when the client has received an answer or an error.
+func (r *request) recordAnswer(answer string, err error) {
 	r.world.mu.Lock()
 	defer r.world.mu.Unlock()
-	r.refusal = err
+	r.refusalErr = err
 	if err == nil {
 		r.answer = answer
-		r.keep()
+		r.noteFinalAnswer()
 	}
 }
 
-// keep adds the answer that the client has got to those that must stay as they are, once the store has it.
-func (r *request) keep() {
+// noteFinalAnswer adds the answer of the client to finalAnswers once the store has the answer, because every later answer must be
+// the same.
+func (r *request) noteFinalAnswer() {
 	if r.answer == "" || len(r.outcomes) == 0 {
 		return
 	}
 	switch r.outcomes[len(r.outcomes)-1] {
 	case idempotency.OutcomeUnrecorded, idempotency.OutcomeClaimLost:
 	default:
-		r.key.answers = append(r.key.answers, r.answer)
+		r.key.finalAnswers = append(r.key.finalAnswers, r.answer)
 	}
 }
 
-// judge says what must hold in the end, and for those who come later.
-func (w *world) judge() {
+// judgeExecution checks the promises for an execution that has ended, and for later requests.
+func (w *world) judgeExecution() {
 	for _, k := range w.keys {
 		w.judgeEffects(k)
-		w.judgeLater(k)
-		for _, answer := range k.answers {
-			w.promise(answer == k.answers[0], "different answers: %q", k.answers)
-			w.promise(answer[1:2] == k.name, "%s is answered with %s", k.name, answer)
+		w.judgeLaterRequests(k)
+		for _, answer := range k.finalAnswers {
+			w.checkPromise(answer == k.finalAnswers[0], "different answers: %q", k.finalAnswers)
+			w.checkPromise(answer[1:2] == k.name, "%s is answered with %s", k.name, answer)
 		}
 	}
 	for _, p := range w.processes {
-		w.promise(p.died || p.stopped, "process %s never ends", p.name)
+		w.checkPromise(p.hasCrashed || p.hasStopped, "process %s never ends", p.name)
 	}
 	for _, r := range w.requests {
 		w.judgeRequest(r)
 	}
 }
 
-// judgeEffects allows for one effect. With ReExecute, each attempt that was interrupted may have had one more.
+// judgeEffects allows one effect for each key. With ReExecute, each interrupted attempt may add an effect.
 func (w *world) judgeEffects(k *key) {
-	w.promise(k.rows <= 1, "there are %d rows of %s", k.rows, k.name)
+	w.checkPromise(k.rowCount <= 1, "there are %d rows of %s", k.rowCount, k.name)
 	effects, last := 0, 0
-	for _, l := range k.leases {
-		effects += l.effects
-		if !l.interrupted {
-			last += l.effects
+	for _, l := range k.grantedLeases {
+		effects += l.effectCount
+		if !l.wasInterrupted {
+			last += l.effectCount
 		}
 	}
-	w.promise(last <= 1, "%d effects of %s, of attempts that were not interrupted", last, k.name)
-	w.promise(effects <= 1 || !w.Refuse, "%d effects of %s", effects, k.name)
+	w.checkPromise(last <= 1, "%d effects of %s, of attempts that were not interrupted", last, k.name)
+	w.checkPromise(effects <= 1 || !w.Refuses, "%d effects of %s", effects, k.name)
 }
 
 func (w *world) judgeRequest(r *request) {
-	if r.process.died {
+	if r.process.hasCrashed {
 		return
 	}
-	w.promise(r.ended, "%s is never answered", r.name)
-	w.promise(len(r.outcomes) > 0, "%s reports nothing", r.name)
-	w.promise(len(r.outcomes) != 1 || r.outcomes[0] != idempotency.OutcomeUnrecorded, "the answer of %s is never stored", r.name)
+	w.checkPromise(r.hasEnded, "%s is never answered", r.name)
+	w.checkPromise(len(r.outcomes) > 0, "%s reports nothing", r.name)
+	w.checkPromise(len(r.outcomes) != 1 || r.outcomes[0] != idempotency.OutcomeUnrecorded, "the answer of %s is never stored", r.name)
 	for _, k := range w.keys {
-		for _, answer := range k.answers {
-			w.promise(answer != r.name || r.effects > 0, "an answer of %s without an effect", r.name)
+		for _, answer := range k.finalAnswers {
+			w.checkPromise(answer != r.name || r.effectCount > 0, "an answer of %s without an effect", r.name)
 		}
 	}
 }
 
-// judgeLater has two more requests come after every lease has lapsed.
-func (w *world) judgeLater(k *key) {
-	interrupted := !k.stored && slices.ContainsFunc(k.leases, func(l granted) bool { return l.holds })
+// judgeLaterRequests sends two more requests after every lease has lapsed.
+func (w *world) judgeLaterRequests(k *key) {
+	interrupted := !k.hasAnswer && slices.ContainsFunc(k.grantedLeases, func(l grantedLease) bool { return l.isHeld })
 	p := newProcess(w, "later")
-	p.alone = true
+	p.bypassesExplorer = true
 	for range 2 {
 		r := &request{process: p, world: w, name: "0" + k.name, key: k}
-		p.serve(r)
-		refused := w.Refuse && interrupted && errors.Is(r.refusal, idempotency.ErrOutcomeUnknown)
-		gone := w.Outgrows && k.stored && errors.Is(r.refusal, idempotency.ErrNotReplayable)
-		w.promise(r.refusal == nil || refused || gone, "the key %s is wedged: %v", k.name, r.refusal)
+		p.serveRequest(r)
+		refused := w.Refuses && interrupted && errors.Is(r.refusalErr, idempotency.ErrOutcomeUnknown)
+		gone := w.AnswerTooLarge && k.hasAnswer && errors.Is(r.refusalErr, idempotency.ErrNotReplayable)
+		w.checkPromise(r.refusalErr == nil || refused || gone, "the key %s is wedged: %v", k.name, r.refusalErr)
 	}
 }

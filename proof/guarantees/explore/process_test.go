@@ -15,32 +15,33 @@ import (
 	idemstep "github.com/idempotency-go/idempotency/step"
 )
 
-// process serves requests with a Middleware, or does operations with a Runner. It is also the Store of that.
+// process serves requests with a Middleware, or executes operations with a Runner. A process is also the Store of its Middleware
+// or Runner.
 type process struct {
-	world    *world
-	name     string
-	requests []*request
-	open     int // requests that have not ended
-	serve    func(*request)
-	shutdown func(context.Context) error
-	stopping bool
-	stopped  bool
-	alone    bool // nothing is left to the explorer
+	world            *world
+	name             string
+	requests         []*request
+	openRequests     int // number of requests that have not ended
+	serveRequest     func(*request)
+	shutdown         func(context.Context) error
+	isStopping       bool
+	hasStopped       bool
+	bypassesExplorer bool // every call succeeds at once, without a choice of the explorer
 
-	died bool
-	dead chan struct{} // closed when died
+	hasCrashed bool
+	crashed    chan struct{} // closed when hasCrashed is set
 }
 
 func newProcess(w *world, name string) *process {
-	p := &process{world: w, name: name, dead: make(chan struct{})}
+	p := &process{world: w, name: name, crashed: make(chan struct{})}
 	opts := idempotency.RunnerOptions{
-		Lease: lease, StoreTimeout: moment, Abandoned: w.abandoned(),
-		Logger: silent, Observer: p.observe,
+		Lease: leaseDuration, StoreTimeout: shortTimeout, Abandoned: w.abandonedPolicy(),
+		Logger: silentLogger, Observer: p.recordOutcome,
 	}
-	if w.Patient {
-		opts.StoreTimeout = lease * 4 / 5
+	if w.LongTimeout {
+		opts.StoreTimeout = leaseDuration * 4 / 5
 	}
-	if w.Runner {
+	if w.UsesRunner {
 		p.useRunner(opts)
 	} else {
 		p.useMiddleware(opts)
@@ -48,10 +49,10 @@ func newProcess(w *world, name string) *process {
 	return p
 }
 
-// moment is how long the store may take. The Runner has time to repeat Complete once.
-const moment = 30 * time.Millisecond
+// shortTimeout is the usual StoreTimeout. The Runner has time to repeat Complete once.
+const shortTimeout = 30 * time.Millisecond
 
-var silent = slog.New(slog.DiscardHandler)
+var silentLogger = slog.New(slog.DiscardHandler)
 
 func (p *process) useRunner(opts idempotency.RunnerOptions) {
 	runner, err := idempotency.NewRunner(p, opts)
@@ -59,26 +60,26 @@ func (p *process) useRunner(opts idempotency.RunnerOptions) {
 		panic(err)
 	}
 	p.shutdown = runner.Shutdown
-	p.serve = func(r *request) {
+	p.serveRequest = func(r *request) {
 		k := idempotency.Key{User: "user", Endpoint: "POST /", ID: r.key.name}
-		resp, _, err := runner.Do(r.context(), k, nil, func(ctx context.Context) (idempotency.Response, error) {
-			defer r.leave()
-			answer, err := r.work(ctx)
+		resp, _, err := runner.Do(r.newContext(), k, nil, func(ctx context.Context) (idempotency.Response, error) {
+			defer r.leaveHandler()
+			answer, err := r.runHandler(ctx)
 			return idempotency.Response{Status: 200, Body: []byte(answer)}, err
 		})
-		r.end(string(resp.Body), err)
+		r.recordAnswer(string(resp.Body), err)
 	}
 }
 
-// mostKept is how much of an answer is stored.
-const mostKept = 8
+// maxStoredBytes is MaxResponse of the Middleware.
+const maxStoredBytes = 8
 
 func (p *process) useMiddleware(opts idempotency.RunnerOptions) {
 	m, err := idempotency.New(p, idempotency.SingleUser, idempotency.Options{
 		Lease: opts.Lease, StoreTimeout: opts.StoreTimeout, Abandoned: opts.Abandoned,
-		Logger: opts.Logger, Observer: opts.Observer, MaxResponse: mostKept,
+		Logger: opts.Logger, Observer: opts.Observer, MaxResponse: maxStoredBytes,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err *idempotency.Error) {
-			requestIn(r.Context()).refusal = err
+			requestIn(r.Context()).refusalErr = err
 			w.WriteHeader(err.Status)
 		},
 	})
@@ -86,112 +87,112 @@ func (p *process) useMiddleware(opts idempotency.RunnerOptions) {
 		panic(err)
 	}
 	p.shutdown = m.Shutdown
-	handler := m.Handler(http.HandlerFunc(p.handle))
-	p.serve = func(r *request) {
+	handler := m.Handler(http.HandlerFunc(p.handleRequest))
+	p.serveRequest = func(r *request) {
 		recorder := httptest.NewRecorder()
-		handler.ServeHTTP(recorder, r.post())
+		handler.ServeHTTP(recorder, r.buildHTTPRequest())
 		switch {
 		case recorder.Code == http.StatusOK:
-			r.end(strings.TrimRight(recorder.Body.String(), "\x00"), nil)
-		case r.refusal != nil:
-			r.end("", r.refusal)
+			r.recordAnswer(strings.TrimRight(recorder.Body.String(), "\x00"), nil)
+		case r.refusalErr != nil:
+			r.recordAnswer("", r.refusalErr)
 		default:
-			r.end("", errHandler)
+			r.recordAnswer("", errHandler)
 		}
 	}
 }
 
 var errHandler = errors.New("the handler fails")
 
-// handle is the handler.
-func (p *process) handle(w http.ResponseWriter, req *http.Request) {
+// handleRequest is the handler.
+func (p *process) handleRequest(w http.ResponseWriter, req *http.Request) {
 	r := requestIn(req.Context())
-	defer r.leave()
-	answer, err := r.work(req.Context())
+	defer r.leaveHandler()
+	answer, err := r.runHandler(req.Context())
 	if err != nil {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
 	_, _ = w.Write([]byte(answer))
-	if p.world.Outgrows {
-		_, _ = w.Write(make([]byte, mostKept))
-		_, _ = r.do(context.Background(), rest, func() error { return nil })
+	if p.world.AnswerTooLarge {
+		_, _ = w.Write(make([]byte, maxStoredBytes))
+		_, _ = r.makeCall(context.Background(), handlerRest, func() error { return nil })
 	}
 }
 
-// die ends a process: nothing that it does has an effect any more.
-func (p *process) die() {
-	if p.died {
+// crash ends the process. Later calls of the process have no effect.
+func (p *process) crash() {
+	if p.hasCrashed {
 		return
 	}
-	p.died = true
-	close(p.dead)
-	for _, pt := range append([]*point(nil), p.world.points...) {
-		if pt.request.process == p && pt.stage != underway {
-			p.world.remove(pt)
+	p.hasCrashed = true
+	close(p.crashed)
+	for _, pt := range append([]*pendingCall(nil), p.world.pendingCalls...) {
+		if pt.request.process == p && pt.stage != callDelayed {
+			p.world.removeCall(pt)
 		}
 	}
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	go func() { _ = p.shutdown(ended) }() // ends what goes on in the background
+	go func() { _ = p.shutdown(ended) }() // ends the work in the background
 }
 
-// pauses reports whether the process is at work, and does not wait for the explorer.
-func (p *process) pauses() bool {
-	if p.died {
+// isPausing reports whether the process is at work without a call that waits for the explorer.
+func (p *process) isPausing() bool {
+	if p.hasCrashed {
 		return false
 	}
 	waits := 0
 	for _, r := range p.requests {
-		if r.works() && r.waits == 0 {
+		if r.isBeingServed() && r.pendingCount == 0 {
 			return true
 		}
-		waits += r.waits
+		waits += r.pendingCount
 	}
-	return p.stopping && !p.stopped && waits == 0
+	return p.isStopping && !p.hasStopped && waits == 0
 }
 
-// stop waits for what the process does in the background.
-func (p *process) stop() {
+// shutDown waits for the work of the process in the background.
+func (p *process) shutDown() {
 	err := p.shutdown(context.Background())
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()
-	p.stopped = true
-	p.world.promise(err == nil || p.died, "process %s leaves something behind: %v", p.name, err)
-	p.world.changes()
+	p.hasStopped = true
+	p.world.checkPromise(err == nil || p.hasCrashed, "process %s leaves something behind: %v", p.name, err)
+	p.world.signalChange()
 }
 
-// request is one try of a client.
+// request is a single try of a client.
 type request struct {
-	process *process
-	world   *world
-	name    string
-	key     *key
-	begun   bool
-	ended   bool
-	arrival *outcome // of Begin, until that is called
-	waits   int      // calls that wait for the explorer
-	calls   int
-	harmed  bool // by a fault
+	process      *process
+	world        *world
+	name         string
+	key          *key
+	hasBegun     bool
+	hasEnded     bool
+	beginOutcome *outcome // the outcome of Begin; nil once Begin was called
+	pendingCount int      // number of calls that wait for the explorer
+	callCount    int
+	wasHarmed    bool // a fault has struck a call
 
-	token, attempt int             // of its claim
-	ctx            context.Context // of the handler, while it runs
-	entered        bool
-	effects        int
-	outcomes       []idempotency.Outcome
-	answer         string
-	refusal        error
+	claimToken, attemptNumber int             // of the claim
+	handlerCtx                context.Context // nil unless the handler runs
+	hasEntered                bool
+	effectCount               int
+	outcomes                  []idempotency.Outcome
+	answer                    string
+	refusalErr                error
 }
 
-// works reports whether somebody serves the request.
-func (r *request) works() bool { return r.begun && !r.ended && !r.process.died }
+// isBeingServed reports whether the process serves the request.
+func (r *request) isBeingServed() bool { return r.hasBegun && !r.hasEnded && !r.process.hasCrashed }
 
-// lease returns that of its claim.
-func (r *request) lease() *granted { return &r.key.leases[r.token-1] }
+// ownLease returns the lease of the request's claim.
+func (r *request) ownLease() *grantedLease { return &r.key.grantedLeases[r.claimToken-1] }
 
 type requestKey struct{}
 
-func (r *request) context() context.Context {
+func (r *request) newContext() context.Context {
 	return context.WithValue(context.Background(), requestKey{}, r)
 }
 
@@ -200,95 +201,94 @@ func requestIn(ctx context.Context) *request {
 	return r
 }
 
-var target = &url.URL{Path: "/"}
+var targetURL = &url.URL{Path: "/"}
 
-func (r *request) post() *http.Request {
+func (r *request) buildHTTPRequest() *http.Request {
 	post := &http.Request{
-		Method: http.MethodPost, URL: target, RequestURI: "/", Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Method: http.MethodPost, URL: targetURL, RequestURI: "/", Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: http.Header{"Idempotency-Key": {r.key.name}}, Body: http.NoBody,
 	}
-	return post.WithContext(r.context())
+	return post.WithContext(r.newContext())
 }
 
-// start lets the request arrive, and decides about its Begin.
-func (r *request) start(o outcome) {
-	r.begun, r.arrival = true, &o
+// startServing lets the request arrive. The outcome of Begin will be o.
+func (r *request) startServing(o outcome) {
+	r.hasBegun, r.beginOutcome = true, &o
 	go func() {
-		defer r.finish()
-		r.process.serve(r)
+		defer r.finishServing()
+		r.process.serveRequest(r)
 	}()
 }
 
-func (r *request) finish() {
+func (r *request) finishServing() {
 	w, p := r.world, r.process
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	r.ended = true
-	if p.open--; p.open == 0 && !p.died {
-		p.stopping = true
-		go p.stop()
+	r.hasEnded = true
+	if p.openRequests--; p.openRequests == 0 && !p.hasCrashed {
+		p.isStopping = true
+		go p.shutDown()
 	}
-	w.changes()
+	w.signalChange()
 }
 
-// do makes a call, or does not, as the explorer decides.
-func (r *request) do(ctx context.Context, c call, effect func() error) (sent bool, err error) {
+// makeCall waits until the explorer has decided the outcome of a call, and carries out that outcome.
+func (r *request) makeCall(ctx context.Context, c call, effect func() error) (sent bool, err error) {
 	w, p := r.world, r.process
 	w.mu.Lock()
-	if p.alone {
+	if p.bypassesExplorer {
 		defer w.mu.Unlock()
 		return true, effect()
 	}
-	pt := &point{request: r, call: c, effect: effect, goOn: make(chan struct{}, 1)}
-	if !p.died {
-		w.add(pt)
-		if r.arrival != nil {
-			o := *r.arrival
-			r.arrival = nil
-			w.decide(pt, o)
+	pt := &pendingCall{request: r, call: c, applyEffect: effect, resume: make(chan struct{}, 1)}
+	if !p.hasCrashed {
+		w.addCall(pt)
+		if r.beginOutcome != nil {
+			o := *r.beginOutcome
+			r.beginOutcome = nil
+			w.decideCall(pt, o)
 		}
 	}
 	w.mu.Unlock()
 	select {
-	case <-pt.goOn:
-	case <-p.dead:
+	case <-pt.resume:
+	case <-p.crashed:
 		runtime.Goexit()
 	case <-ctx.Done():
-		return w.giveUp(ctx, pt)
+		return w.abandonCall(ctx, pt)
 	}
-	if pt.exits {
+	if pt.handlerExits {
 		runtime.Goexit()
 	}
-	return pt.sent, pt.err
+	return pt.mayHaveEffect, pt.replyErr
 }
 
-// work is what the handler does. It returns the answer, which names the request that had the effect. It takes no notice of
-// a lost claim.
-func (r *request) work(ctx context.Context) (answer string, err error) {
-	r.enter(ctx)
+// runHandler does the work of the handler. The answer names the request that had the effect. runHandler ignores a lost claim.
+func (r *request) runHandler(ctx context.Context) (answer string, err error) {
+	r.enterHandler(ctx)
 	act := func(context.Context) (string, error) {
-		_, err := r.do(context.Background(), effect, r.act)
+		_, err := r.makeCall(context.Background(), handlerEffect, r.countEffect)
 		return r.name, err
 	}
 	switch {
-	case r.world.Rows:
+	case r.world.EffectIsRow:
 		return r.writeRow(ctx)
-	case !r.world.Steps:
+	case !r.world.EffectIsStep:
 		return act(ctx)
 	}
 	answer, err = idemstep.Do(ctx, "effect", act)
-	if err != nil && r.interruptStep() {
+	if err != nil && r.markStepInterrupted() {
 		idempotency.Decide(ctx, idempotency.Unknown)
 	}
 	return answer, err
 }
 
-// writeRow writes the row of the effect in a step in a transaction, and tries that again once.
+// writeRow writes the row of the effect in a step in a transaction, and repeats a failed step once.
 func (r *request) writeRow(ctx context.Context) (answer string, err error) {
 	for range 2 {
 		answer, err = idemstep.DoTx(ctx, "effect", func(tx *transaction) (string, error) {
-			_, err := r.do(context.Background(), effect, func() error {
-				r.world.promise(tx.isOpen, "%s writes in a transaction that has ended", r.name)
+			_, err := r.makeCall(context.Background(), handlerEffect, func() error {
+				r.world.checkPromise(tx.isOpen, "%s writes in a transaction that has ended", r.name)
 				return nil
 			})
 			return r.name, err
@@ -300,13 +300,13 @@ func (r *request) writeRow(ctx context.Context) (answer string, err error) {
 	return answer, err
 }
 
-// interruptStep reports whether the step has had its effect, although its result is not stored: the next attempt may have it
-// again.
-func (r *request) interruptStep() bool {
+// markStepInterrupted reports whether the step has had its effect although its result is not stored. In that case the lease is
+// marked as interrupted, because the next attempt may repeat the effect.
+func (r *request) markStepInterrupted() bool {
 	r.world.mu.Lock()
 	defer r.world.mu.Unlock()
-	if r.effects > 0 {
-		r.lease().interrupted = true
+	if r.effectCount > 0 {
+		r.ownLease().wasInterrupted = true
 	}
-	return r.effects > 0
+	return r.effectCount > 0
 }

@@ -7,101 +7,101 @@ import (
 	"testing/synctest"
 )
 
-// search tries every choice, depth first.
+// search tries every choice of every execution, depth first.
 type search struct {
-	choices []choice // at each step of the execution
-	step    int
-	lost    bool // the same choices led to something else
+	choices     []choice // at each step of the execution
+	position    int
+	hasDiverged bool // the same choices have led to different actions
 }
 
-// choice is one of several actions, and which one it is.
+// choice is the index of the picked action, and what identifies the action in a repetition.
 type choice struct {
-	picked, of int
-	request    string
-	call       call
-	outcome    outcome
+	pickedIndex, actionCount int
+	requestName              string
+	call                     call
+	outcome                  outcome
 }
 
-func (s *search) pick(next []action) action {
-	if s.step == len(s.choices) {
+func (s *search) pickAction(next []action) action {
+	if s.position == len(s.choices) {
 		s.choices = append(s.choices, choice{})
 	}
-	c := &s.choices[s.step]
-	s.step++
-	a := next[min(c.picked, len(next)-1)]
-	is := choice{picked: c.picked, of: len(next), outcome: a.outcome}
+	c := &s.choices[s.position]
+	s.position++
+	a := next[min(c.pickedIndex, len(next)-1)]
+	is := choice{pickedIndex: c.pickedIndex, actionCount: len(next), outcome: a.outcome}
 	if a.request != nil {
-		is.request = a.request.name
+		is.requestName = a.request.name
 	}
-	if a.point != nil {
-		is.call = a.point.call
+	if a.pendingCall != nil {
+		is.call = a.pendingCall.call
 	}
-	s.lost = s.lost || c.picked >= len(next) || c.of > 0 && *c != is
+	s.hasDiverged = s.hasDiverged || c.pickedIndex >= len(next) || c.actionCount > 0 && *c != is
 	*c = is
 	return a
 }
 
-// next moves on to the next execution, and reports whether there is one.
-func (s *search) next() bool {
+// nextExecution prepares the choices of the next execution, and reports whether an execution is left.
+func (s *search) nextExecution() bool {
 	last := len(s.choices) - 1
-	for ; last >= 0 && s.choices[last].picked == s.choices[last].of-1; last-- {
+	for ; last >= 0 && s.choices[last].pickedIndex == s.choices[last].actionCount-1; last-- {
 	}
 	if last < 0 {
 		return false
 	}
-	s.choices, s.step = s.choices[:last+1], 0
-	s.choices[last] = choice{picked: s.choices[last].picked + 1}
+	s.choices, s.position = s.choices[:last+1], 0
+	s.choices[last] = choice{pickedIndex: s.choices[last].pickedIndex + 1}
 	return true
 }
 
-var errLost = errors.New("an execution is not repeatable")
+var errNotRepeatable = errors.New("an execution is not repeatable")
 
-// violation is a promise that was broken.
+// violation is a broken promise, and the execution that broke the promise.
 type violation struct {
-	broken   error
-	trace    steps
-	schedule schedule
+	brokenPromise error
+	trace         actionTrace
+	schedule      schedule
 }
 
 func (v *violation) Error() string {
 	return fmt.Sprintf("%v\n%v  %v\ngo test ./proof/guarantees/explore -run TestEveryExecutionKeepsThePromises -schedule '%v'",
-		v.broken, v.trace, v.broken, v.schedule)
+		v.brokenPromise, v.trace, v.brokenPromise, v.schedule)
 }
 
-// explore runs all executions within b, or until one breaks a promise.
-func explore(t *testing.T, b bound) (executions int, found *violation) {
+// exploreBound runs all executions within b, but stops at the first violation.
+func exploreBound(t *testing.T, b bound) (executions int, found *violation) {
 	s := new(search)
-	for more := true; more && found == nil; more = s.next() {
+	for more := true; more && found == nil; more = s.nextExecution() {
 		executions++
-		found = execute(t, b, s)
+		found = runExecution(t, b, s)
 	}
 	return executions, found
 }
 
-// execute runs one execution.
-func execute(t *testing.T, b bound, s *search) (found *violation) {
+// runExecution runs the execution whose choices s picks.
+func runExecution(t *testing.T, b bound, s *search) (found *violation) {
 	synctest.Test(t, func(*testing.T) {
 		w := newWorld(b)
-		w.run(s.pick)
-		if w.broken == nil && s.lost {
-			w.broken = errLost
+		w.performActions(s.pickAction)
+		if w.brokenPromise == nil && s.hasDiverged {
+			w.brokenPromise = errNotRepeatable
 		}
-		if w.broken == nil {
+		if w.brokenPromise == nil {
 			return
 		}
-		found = &violation{w.broken, w.trace, schedule{bound: b}}
-		for _, c := range s.choices[:s.step] {
-			found.schedule.Picks = append(found.schedule.Picks, c.picked)
+		found = &violation{w.brokenPromise, w.trace, schedule{bound: b}}
+		for _, c := range s.choices[:s.position] {
+			found.schedule.PickedIndexes = append(found.schedule.PickedIndexes, c.pickedIndex)
 		}
 	})
 	return found
 }
 
-// replay runs the one execution that a schedule names.
-func replay(t *testing.T, s schedule) *violation {
+// replaySchedule runs the execution that a schedule identifies.
+func replaySchedule(t *testing.T, s schedule) *violation {
 	search := new(search)
-	for _, picked := range s.Picks {
-		search.choices = append(search.choices, choice{picked: picked})
+	for _, picked := range s.PickedIndexes {
+		search.choices = append(search.choices, choice{pickedIndex: picked})
 	}
-	return execute(t, s.bound, search)
+	return runExecution(t, s.bound, search)
 }

@@ -6,56 +6,58 @@ import (
 	"time"
 )
 
-// call is what a request waits for.
+// call is an operation of the store or of the handler whose outcome the explorer decides.
 type call uint8
 
 const (
-	begin call = iota
-	extend
-	complete
-	release
-	read   // the steps that are stored
-	keep   // the result of a step
-	open   // a transaction
-	commit // rows, and the result of a step
-	effect // of the handler
-	rest   // of a handler that has sent a large answer
+	beginCall call = iota
+	extendCall
+	completeCall
+	releaseCall
+	readStepsCall // Checkpoints
+	storeStepCall // Checkpoint: stores the result of a step
+	openTxCall    // begins a transaction
+	commitTxCall  // commits rows, and the result of a step
+	handlerEffect // the effect of the handler
+	handlerRest   // the rest of a handler that has sent a large answer
 )
 
-// toStore reports whether the call is one of the store, and not of the handler.
-func (c call) toStore() bool { return c <= commit }
+// goesToStore reports whether the call goes to the store instead of the handler.
+func (c call) goesToStore() bool { return c <= commitTxCall }
 
-// outcome is how a call goes on.
+// outcome is the way a call continues, or an event without a call.
 type outcome uint8
 
 const (
-	fine outcome = iota
-	failed
-	unanswered
-	slow
-	late
-	exited
-	diedBefore
-	diedAfter
+	succeeds outcome = iota
+	fails
+	replyIsLost
+	replyIsDelayed
+	callIsDelayed
+	exitsAfterEffect
+	crashesBefore
+	crashesAfter
 
-	arrives // what was slow or late
-	passes  // of no call: time
-	jumps   // of no call: the clock of the store
+	arrives    // the delayed call or reply
+	timePasses // without a call
+	clockJumps // without a call: the clock of the store
 )
 
 // isFault reports whether the outcome counts as a fault.
-func (o outcome) isFault() bool { return o > fine && o < arrives }
+func (o outcome) isFault() bool { return o > succeeds && o < arrives }
 
 var (
-	ofStore     = []outcome{fine, failed, unanswered, slow, late, diedBefore, diedAfter}
-	ofSlowStore = []outcome{fine, slow, late}
-	ofHandler   = []outcome{fine, failed, exited, diedBefore, diedAfter}
-	ofRest      = []outcome{fine, exited, diedBefore}
-	ofNothing   = []outcome{fine}
-	ofDelay     = []outcome{arrives}
+	storeOutcomes     = []outcome{succeeds, fails, replyIsLost, replyIsDelayed, callIsDelayed, crashesBefore, crashesAfter}
+	slowStoreOutcomes = []outcome{succeeds, replyIsDelayed, callIsDelayed}
+	handlerOutcomes   = []outcome{succeeds, fails, exitsAfterEffect, crashesBefore, crashesAfter}
+	restOutcomes      = []outcome{succeeds, exitsAfterEffect, crashesBefore}
+	faultlessOutcomes = []outcome{succeeds}
+	delayedOutcomes   = []outcome{arrives}
 )
 
-var callNames = [...]string{"Begin", "Extend", "Complete", "Release", "Checkpoints", "Checkpoint", "BEGIN", "COMMIT", "effect", "rest"}
+var callNames = [...]string{
+	"Begin", "Extend", "Complete", "Release", "Checkpoints", "Checkpoint", "BEGIN", "COMMIT", "effect", "rest",
+}
 
 var outcomeNames = [...]string{
 	"is fine", "fails", "fails, but has its effect", "has its effect, and its reply is held back",
@@ -63,74 +65,74 @@ var outcomeNames = [...]string{
 	"has its effect, and the process crashes", "arrives", "time passes", "the clock of the store jumps",
 }
 
-// stage is how far a call has come.
+// stage is the progress of a call.
 type stage uint8
 
 const (
-	asked    stage = iota // nothing is decided
-	held                  // it has its effect, and its reply is on its way
-	underway              // it is on its way to the store
+	undecided    stage = iota // the explorer has decided nothing
+	replyDelayed              // the call has had its effect, and the reply is on its way
+	callDelayed               // the call is on its way to the store
 )
 
-// point is a call that waits for the explorer.
-type point struct {
-	request *request
-	call    call
-	stage   stage
-	number  int // of the calls of the request
-	effect  func() error
-	gone    bool // nobody waits for the reply
+// pendingCall is a call that waits for the explorer.
+type pendingCall struct {
+	request     *request
+	call        call
+	stage       stage
+	callNumber  int // counts the calls of the request
+	applyEffect func() error
+	isAbandoned bool // the caller has stopped waiting
 
-	// What the caller finds when it goes on.
-	goOn  chan struct{}
-	sent  bool // it may have its effect
-	exits bool
-	err   error
+	// What the caller finds when it resumes.
+	resume        chan struct{}
+	mayHaveEffect bool // the effect may happen, or has happened
+	handlerExits  bool
+	replyErr      error
 }
 
-// outcomes returns how the point may go on. Without faults, there is one way.
-func (p *point) outcomes(w *world) []outcome {
-	if p.stage != asked {
-		return ofDelay
+// possibleOutcomes returns the outcomes among which the explorer chooses. Without faults there is one outcome.
+func (p *pendingCall) possibleOutcomes(w *world) []outcome {
+	if p.stage != undecided {
+		return delayedOutcomes
 	}
-	return w.outcomesOf(p.call)
+	return w.outcomesOfCall(p.call)
 }
 
-func (w *world) outcomesOf(c call) []outcome {
+func (w *world) outcomesOfCall(c call) []outcome {
 	switch {
-	case w.Faults == 0 || w.Slow && !c.toStore():
-		return ofNothing
-	case w.Slow:
-		return ofSlowStore
-	case c == effect:
-		return ofHandler
-	case c == rest:
-		return ofRest
+	case w.Faults == 0 || w.OnlySlowCalls && !c.goesToStore():
+		return faultlessOutcomes
+	case w.OnlySlowCalls:
+		return slowStoreOutcomes
+	case c == handlerEffect:
+		return handlerOutcomes
+	case c == handlerRest:
+		return restOutcomes
 	}
-	return ofStore
+	return storeOutcomes
 }
 
-// action is what can happen next: to a point, to a request that has not begun, or to the clock.
+// action is a possible next event: of a pending call, of a request that has not begun, or of the clock.
 type action struct {
-	request *request
-	point   *point
-	outcome outcome
+	request     *request
+	pendingCall *pendingCall
+	outcome     outcome
 }
 
-// step is an action that has happened.
-type step struct {
-	request *request
-	call    call
-	outcome outcome
-	at      time.Duration
+// performedAction is an entry of the trace.
+type performedAction struct {
+	request     *request
+	call        call
+	outcome     outcome
+	performedAt time.Duration
 }
 
-type steps []step
+type actionTrace []performedAction
 
-func (s steps) String() string {
+func (s actionTrace) String() string {
 	var b strings.Builder
 	for _, step := range s {
-		fmt.Fprintf(&b, "  %6.3f leases: ", step.at.Seconds()/lease.Seconds())
+		fmt.Fprintf(&b, "  %6.3f leases: ", step.performedAt.Seconds()/leaseDuration.Seconds())
 		if step.request != nil {
 			fmt.Fprintf(&b, "%s of %s ", callNames[step.call], step.request.name)
 		}

@@ -8,82 +8,82 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// key is the record of a key in the store, and what must hold of it.
+// key is the record of a key in the store, and the facts that judge the record.
 type key struct {
-	name   string
-	record record
-	leases []granted // by token, as the contract of the store promises them
+	name          string
+	record        storeRecord
+	grantedLeases []grantedLease // as the contract of the store promises them; the lease of token n has index n-1
 
-	stored   bool // an answer
-	finished bool // the step has a result
-	rows     int
-	entered  idempotency.Operation
-	answers  []string // that clients got, and that must stay as they are
+	hasAnswer     bool // an answer is stored
+	hasStepResult bool // the result of the step is stored
+	rowCount      int
+	lastOperation idempotency.Operation
+	finalAnswers  []string // answers that clients have received, and that must not change
 }
 
-// granted is a lease, and what has become of its owner. It holds until its claim is settled.
-type granted struct {
-	until time.Duration
-	ahead time.Duration // by which the store's clock had jumped when it was granted, or extended
-	holds bool
+// grantedLease is a lease that the store has granted, and the fate of the owner.
+type grantedLease struct {
+	expiresAt  time.Duration
+	clockAhead time.Duration // clockAhead of the world when the lease was granted or extended
+	isHeld     bool          // the claim is neither completed nor released
 
-	jumped      bool // it ended by a jump once
-	interrupted bool // the attempt: others may have run since it had its effect
-	effects     int
+	endedByJump    bool // a jump of the store's clock has ended the lease at least once
+	wasInterrupted bool // other attempts may have run since the effect of this attempt
+	effectCount    int
 }
 
-// record is what the store keeps. It may have a bug.
-type record struct {
-	bug      string
-	token    int // of the last claim; 0: there is none
-	until    time.Duration
-	attempt  int
-	released bool
-	response *idempotency.Response
-	steps    map[string][]byte
+// storeRecord is a record of the store. storeBug names the bug of the store, if any.
+type storeRecord struct {
+	storeBug    string
+	token       int // of the last claim; 0: never claimed
+	leaseUntil  time.Duration
+	attempt     int
+	isReleased  bool
+	response    *idempotency.Response
+	stepResults map[string][]byte
 }
 
-func (s *record) runs(now time.Duration) bool {
-	return s.token > 0 && !s.released && s.response == nil && s.until > now
+func (s *storeRecord) hasLiveLease(now time.Duration) bool {
+	return s.token > 0 && !s.isReleased && s.response == nil && s.leaseUntil > now
 }
 
-func (s *record) free(now time.Duration, takeOver bool) bool {
+func (s *storeRecord) canBeClaimed(now time.Duration, takeOver bool) bool {
 	switch {
 	case s.token == 0:
 		return true
 	case s.response != nil:
-		return s.bug == "answer lapses with its lease" && s.until <= now
-	case s.runs(now):
-		return s.bug == "live lease is taken over" || s.bug == "lease ends early" && s.until-now < lease/2
+		return s.storeBug == "answer lapses with its lease" && s.leaseUntil <= now
+	case s.hasLiveLease(now):
+		return s.storeBug == "live lease is taken over" || s.storeBug == "lease ends early" && s.leaseUntil-now < leaseDuration/2
 	default:
-		return s.released || takeOver && s.bug != "lapsed lease is kept"
+		return s.isReleased || takeOver && s.storeBug != "lapsed lease is kept"
 	}
 }
 
-func (s *record) claim(now time.Duration) {
-	if s.token == 0 || s.bug != "attempt number stays" {
+func (s *storeRecord) grantClaim(now time.Duration) {
+	if s.token == 0 || s.storeBug != "attempt number stays" {
 		s.attempt++
 	}
 	s.token++
-	s.until, s.released, s.response = now+lease, false, nil
+	s.leaseUntil, s.isReleased, s.response = now+leaseDuration, false, nil
 }
 
-func (s *record) extend(token int, now, d time.Duration) error {
-	if token == 0 || token != s.token && s.bug != "any claim extends" || s.response != nil {
+func (s *storeRecord) extendLease(token int, now, d time.Duration) error {
+	if token == 0 || token != s.token && s.storeBug != "any claim extends" || s.response != nil {
 		return idempotency.ErrClaimLost
 	}
-	if s.released && s.bug != "renewal undoes a release" {
+	if s.isReleased && s.storeBug != "renewal undoes a release" {
 		return idempotency.ErrClaimLost
 	}
-	s.released = false
-	if s.bug != "renewal is forgotten" {
-		s.until = now + d
+	s.isReleased = false
+	if s.storeBug != "renewal is forgotten" {
+		s.leaseUntil = now + d
 	}
 	return nil
 }
 
-func (s *record) complete(token int, resp idempotency.Response) error {
-	if token != s.token && s.bug != "any claim completes" || s.released {
+func (s *storeRecord) storeResponse(token int, resp idempotency.Response) error {
+	if token != s.token && s.storeBug != "any claim completes" || s.isReleased {
 		return idempotency.ErrClaimLost
 	}
 	if s.response == nil || token != s.token {
@@ -92,19 +92,19 @@ func (s *record) complete(token int, resp idempotency.Response) error {
 	return nil
 }
 
-func (s *record) release(token int) error {
-	if token == 0 || token != s.token && s.bug != "any claim releases" || s.response != nil {
+func (s *storeRecord) releaseClaim(token int) error {
+	if token == 0 || token != s.token && s.storeBug != "any claim releases" || s.response != nil {
 		return idempotency.ErrClaimLost
 	}
-	s.released = true
+	s.isReleased = true
 	return nil
 }
 
-// claim is a connection to the store that all share. It implements idempotency.Claim.
+// claim implements idempotency.Claim. Every call goes through the explorer.
 type claim struct {
 	request *request
 	key     *key
-	token   int // 0: it is not granted, or not yet
+	token   int // 0: the store has not granted the claim
 }
 
 // Begin implements idempotency.Store.
@@ -113,19 +113,19 @@ func (p *process) Begin(
 ) (idempotency.Record, idempotency.Claim, error) {
 	r := requestIn(ctx)
 	c, rec := &claim{request: r, key: r.key}, idempotency.Record{}
-	free := func() bool { return c.key.record.free(p.world.now(), a.TakeOver) }
-	if p.world.Bug == "claim is not atomic" {
+	free := func() bool { return c.key.record.canBeClaimed(p.world.storeTime(), a.TakeOver) }
+	if p.world.StoreBug == "claim is not atomic" {
 		was := false
-		if _, err := r.do(ctx, begin, func() error { was = free(); return nil }); err != nil {
+		if _, err := r.makeCall(ctx, beginCall, func() error { was = free(); return nil }); err != nil {
 			return idempotency.Record{}, nil, err
 		}
 		free = func() bool { return was }
 	}
-	sent, err := r.do(ctx, begin, func() error {
+	sent, err := r.makeCall(ctx, beginCall, func() error {
 		if free() {
-			c.grant(a.Lease)
+			c.grantClaim(a.Lease)
 		}
-		rec = c.key.show(p.world.now(), a.Fingerprint)
+		rec = c.key.describeRecord(p.world.storeTime(), a.Fingerprint)
 		return nil
 	})
 	switch {
@@ -137,9 +137,9 @@ func (p *process) Begin(
 		return rec, nil, nil
 	}
 	switch {
-	case p.world.Steps:
+	case p.world.EffectIsStep:
 		return rec, stepClaim{c}, nil
-	case p.world.Rows:
+	case p.world.EffectIsRow:
 		return rec, rowClaim{stepClaim{c}}, nil
 	}
 	return rec, c, nil
@@ -149,37 +149,37 @@ func (p *process) Begin(
 type stepClaim struct{ *claim }
 
 func (c stepClaim) Checkpoint(ctx context.Context, name string, data []byte) (stored []byte, err error) {
-	_, err = c.request.do(ctx, keep, func() error {
-		stored, err = c.key.record.keep(c.token, name, data)
-		c.key.finished = c.key.finished || err == nil
+	_, err = c.request.makeCall(ctx, storeStepCall, func() error {
+		stored, err = c.key.record.storeStep(c.token, name, data)
+		c.key.hasStepResult = c.key.hasStepResult || err == nil
 		return err
 	})
 	return stored, err
 }
 
 func (c stepClaim) Checkpoints(ctx context.Context) (found map[string][]byte, err error) {
-	_, err = c.request.do(ctx, read, func() error {
-		if !c.key.record.isOf(c.token) {
+	_, err = c.request.makeCall(ctx, readStepsCall, func() error {
+		if !c.key.record.isHeldBy(c.token) {
 			return idempotency.ErrClaimLost
 		}
-		found = maps.Clone(c.key.record.steps)
+		found = maps.Clone(c.key.record.stepResults)
 		return nil
 	})
 	return found, err
 }
 
-// transaction is what a step writes its row in.
+// transaction is the transaction in which a step writes its row.
 type transaction struct{ isOpen bool }
 
-// rowClaim implements idempotency.TxCheckpointer. It does not find out what has become of a commit without a reply: the next
-// call of Checkpoints does.
+// rowClaim implements idempotency.TxCheckpointer. CheckpointTx leaves a commit without a reply in doubt: the next call of
+// Checkpoints tells whether the commit took effect.
 type rowClaim struct{ stepClaim }
 
 func (c rowClaim) CheckpointTx(ctx context.Context, step *idempotency.TxStep) (stored []byte, err error) {
 	r := c.request
 	begun, cancel := context.WithTimeout(ctx, step.Timeout)
 	defer cancel()
-	if _, err := r.do(begun, open, func() error { return nil }); err != nil {
+	if _, err := r.makeCall(begun, openTxCall, func() error { return nil }); err != nil {
 		return nil, err
 	}
 	tx := &transaction{isOpen: true}
@@ -191,76 +191,79 @@ func (c rowClaim) CheckpointTx(ctx context.Context, step *idempotency.TxStep) (s
 	}
 	ended, cancel := context.WithTimeout(context.WithoutCancel(ctx), step.Timeout)
 	defer cancel()
-	_, err = r.do(ended, commit, func() error {
+	_, err = r.makeCall(ended, commitTxCall, func() error {
 		var isFirst bool
-		stored, isFirst, err = c.key.record.commit(c.token, step.Name, data)
+		stored, isFirst, err = c.key.record.commitStep(c.token, step.Name, data)
 		if isFirst {
-			c.key.rows++
-			r.effects++
-			r.lease().effects++
+			c.key.rowCount++
+			r.effectCount++
+			r.ownLease().effectCount++
 		}
 		return err
 	})
 	return stored, err
 }
 
-// commit keeps the result of a step, and reports whether the rows are permanent.
-func (s *record) commit(token int, name string, data []byte) (stored []byte, isFirst bool, err error) {
-	if !s.isOf(token) && s.bug == "transaction is not fenced" {
+// commitStep stores the result of a step. isFirst reports whether the commit makes the rows permanent.
+func (s *storeRecord) commitStep(token int, name string, data []byte) (stored []byte, isFirst bool, err error) {
+	if !s.isHeldBy(token) && s.storeBug == "transaction is not fenced" {
 		return data, true, nil
 	}
-	_, known := s.steps[name]
-	stored, err = s.keep(token, name, data)
-	return stored, err == nil && (!known || s.bug == "second rows are committed"), err
+	_, known := s.stepResults[name]
+	stored, err = s.storeStep(token, name, data)
+	return stored, err == nil && (!known || s.storeBug == "second rows are committed"), err
 }
 
-// isOf reports whether an attempt that has not ended has the claim with that token.
-func (s *record) isOf(token int) bool { return token == s.token && !s.released && s.response == nil }
+// isHeldBy reports whether the claim with the token token is the last claim, and is neither completed nor released.
+func (s *storeRecord) isHeldBy(token int) bool {
+	return token == s.token && !s.isReleased && s.response == nil
+}
 
-func (s *record) keep(token int, name string, data []byte) (stored []byte, err error) {
-	if !s.isOf(token) && s.bug != "any claim stores a step" {
+func (s *storeRecord) storeStep(token int, name string, data []byte) (stored []byte, err error) {
+	if !s.isHeldBy(token) && s.storeBug != "any claim stores a step" {
 		return nil, idempotency.ErrClaimLost
 	}
-	if first, ok := s.steps[name]; ok {
+	if first, ok := s.stepResults[name]; ok {
 		return first, nil
 	}
-	if s.steps == nil {
-		s.steps = make(map[string][]byte)
+	if s.stepResults == nil {
+		s.stepResults = make(map[string][]byte)
 	}
-	if s.bug != "step is forgotten" {
-		s.steps[name] = data
+	if s.storeBug != "step is forgotten" {
+		s.stepResults[name] = data
 	}
 	return data, nil
 }
 
-func (c *claim) grant(d time.Duration) {
-	now, s := c.request.world.now(), &c.key.record
-	s.bug = c.request.world.Bug
-	s.claim(now)
+func (c *claim) grantClaim(d time.Duration) {
+	now, s := c.request.world.storeTime(), &c.key.record
+	s.storeBug = c.request.world.StoreBug
+	s.grantClaim(now)
 	c.token = s.token
-	c.key.leases = append(c.key.leases, granted{until: now + d, ahead: c.request.world.ahead, holds: true})
-	c.request.token, c.request.attempt = s.token, s.attempt
+	lease := grantedLease{expiresAt: now + d, clockAhead: c.request.world.clockAhead, isHeld: true}
+	c.key.grantedLeases = append(c.key.grantedLeases, lease)
+	c.request.claimToken, c.request.attemptNumber = s.token, s.attempt
 }
 
-// lease returns the lease that the contract promises, if the claim was granted.
-func (c *claim) lease() *granted { return &c.key.leases[c.token-1] }
+// ownLease returns the lease that the contract promises. The claim must be granted.
+func (c *claim) ownLease() *grantedLease { return &c.key.grantedLeases[c.token-1] }
 
-func (k *key) show(now time.Duration, fp idempotency.Fingerprint) idempotency.Record {
+func (k *key) describeRecord(now time.Duration, fp idempotency.Fingerprint) idempotency.Record {
 	s := &k.record
 	rec := idempotency.Record{Attempt: s.attempt, Fingerprint: fp, Response: s.response}
-	if s.runs(now) {
-		rec.LeaseLeft = s.until - now
+	if s.hasLiveLease(now) {
+		rec.LeaseLeft = s.leaseUntil - now
 	}
 	return rec
 }
 
 func (c *claim) Extend(ctx context.Context, d time.Duration) error {
-	_, err := c.request.do(ctx, extend, func() error {
-		now := c.request.world.now()
-		err := c.key.record.extend(c.token, now, d)
+	_, err := c.request.makeCall(ctx, extendCall, func() error {
+		now := c.request.world.storeTime()
+		err := c.key.record.extendLease(c.token, now, d)
 		if err == nil {
-			c.lease().until, c.lease().ahead = now+d, c.request.world.ahead
-			c.request.world.promise(c.obstacles() == 0, "%s extends its lease beside another one", c.request.name)
+			c.ownLease().expiresAt, c.ownLease().clockAhead = now+d, c.request.world.clockAhead
+			c.request.world.checkPromise(c.countObstacles() == 0, "%s extends its lease beside another one", c.request.name)
 		}
 		return err
 	})
@@ -268,11 +271,11 @@ func (c *claim) Extend(ctx context.Context, d time.Duration) error {
 }
 
 func (c *claim) Complete(ctx context.Context, resp idempotency.Response, _ time.Duration) error {
-	resp = resp.Clone() // the caller uses its body again
-	_, err := c.request.do(ctx, complete, func() error {
-		err := c.key.record.complete(c.token, resp)
+	resp = resp.Clone() // because the caller reuses the body
+	_, err := c.request.makeCall(ctx, completeCall, func() error {
+		err := c.key.record.storeResponse(c.token, resp)
 		if err == nil {
-			c.key.stored, c.lease().holds = true, false
+			c.key.hasAnswer, c.ownLease().isHeld = true, false
 		}
 		return err
 	})
@@ -280,15 +283,15 @@ func (c *claim) Complete(ctx context.Context, resp idempotency.Response, _ time.
 }
 
 func (c *claim) Release(ctx context.Context, _ time.Duration) error {
-	_, err := c.request.do(ctx, release, func() error {
-		err := c.key.record.release(c.token)
+	_, err := c.request.makeCall(ctx, releaseCall, func() error {
+		err := c.key.record.releaseClaim(c.token)
 		if err == nil {
-			c.lease().holds = false
+			c.ownLease().isHeld = false
 		}
 		return err
 	})
 	return err
 }
 
-// obstacles returns how many other claims forbid the owner of this one to act.
-func (c *claim) obstacles() int { return c.request.obstacles(c.token) }
+// countObstacles returns how many other claims forbid the owner of this claim to act.
+func (c *claim) countObstacles() int { return c.request.countObstacles(c.token) }

@@ -11,43 +11,43 @@ import (
 	"time"
 )
 
-const lease = 3 * time.Second
+const leaseDuration = 3 * time.Second
 
-// longest is how long time passes at most, while somebody is at work, until the explorer decides again. It is longer than
-// the interval of renewals, so that these come in between, and three of them are longer than a lease.
-const longest = 35 * lease / 100
+// maxPassage is how long time passes at most between two decisions of the explorer while a request is being served. maxPassage is
+// longer than the interval of renewals, so renewals happen in between, and three passages are longer than a lease.
+const maxPassage = 35 * leaseDuration / 100
 
-var errDown = errors.New("the store is down")
+var errStoreDown = errors.New("the store is down")
 
-// world is the state of an execution. Its bound counts what may still happen.
+// world is the state of an execution. The budgets of bound shrink as the execution goes on.
 type world struct {
 	bound
-	began time.Time
-	ahead time.Duration // by which the store's clock has jumped
+	startTime  time.Time
+	clockAhead time.Duration // sum of the jumps of the store's clock
 
-	mu        sync.Mutex // for all of this; the explorer holds it except in settle and pass
-	keys      []*key
-	processes []*process
-	requests  []*request
-	points    []*point
-	next      []action
-	changed   chan struct{} // something has happened
-	trace     steps
-	broken    error // the first promise that was broken
+	mu            sync.Mutex // protects every field; the explorer holds mu except in awaitSettled and passTime
+	keys          []*key
+	processes     []*process
+	requests      []*request
+	pendingCalls  []*pendingCall
+	nextActions   []action
+	changeSignal  chan struct{} // has a value after an event, and wakes passTime
+	trace         actionTrace
+	brokenPromise error // the first broken promise; nil: all promises are kept
 }
 
 func newWorld(b bound) *world {
-	w := &world{bound: b, began: time.Now(), changed: make(chan struct{}, 1)}
+	w := &world{bound: b, startTime: time.Now(), changeSignal: make(chan struct{}, 1)}
 	for name := range strings.FieldsSeq(b.Requests) {
-		p := w.process(name[:1])
-		r := &request{process: p, world: w, name: name, key: w.key(name[1:2])}
+		p := w.findProcess(name[:1])
+		r := &request{process: p, world: w, name: name, key: w.findKey(name[1:2])}
 		p.requests, w.requests = append(p.requests, r), append(w.requests, r)
-		p.open++
+		p.openRequests++
 	}
 	return w
 }
 
-func (w *world) process(name string) *process {
+func (w *world) findProcess(name string) *process {
 	for _, p := range w.processes {
 		if p.name == name {
 			return p
@@ -58,7 +58,7 @@ func (w *world) process(name string) *process {
 	return p
 }
 
-func (w *world) key(name string) *key {
+func (w *world) findKey(name string) *key {
 	for _, k := range w.keys {
 		if k.name == name {
 			return k
@@ -69,125 +69,127 @@ func (w *world) key(name string) *key {
 	return k
 }
 
-// now is the time by the store's clock.
-func (w *world) now() time.Duration { return time.Since(w.began) + w.ahead }
+// storeTime returns the time since startTime by the clock of the store.
+func (w *world) storeTime() time.Duration { return time.Since(w.startTime) + w.clockAhead }
 
-// mostSteps is more than any execution takes that comes to an end.
-const mostSteps = 5000
+// maxActions is more than the actions of any execution that ends.
+const maxActions = 5000
 
-// run lets happen what pick chooses, to the end, and judges it.
-func (w *world) run(pick func([]action) action) {
+// performActions performs the actions that pick chooses until no action is left, and then judges the execution.
+func (w *world) performActions(pick func([]action) action) {
 	w.mu.Lock()
-	for w.settle(); w.broken == nil; w.settle() {
-		next := w.actions()
+	for w.awaitSettled(); w.brokenPromise == nil; w.awaitSettled() {
+		next := w.listActions()
 		if len(next) == 0 {
 			break
 		}
-		w.promise(len(w.trace) < mostSteps, "it never ends")
-		w.perform(pick(next))
+		w.checkPromise(len(w.trace) < maxActions, "it never ends")
+		w.performAction(pick(next))
 	}
-	if w.broken != nil {
+	if w.brokenPromise != nil {
 		for _, p := range w.processes {
-			p.die()
+			p.crash()
 		}
 	}
 	w.mu.Unlock()
-	time.Sleep(2 * lease) // what has crashed comes to its end, and every lease lapses
-	if w.broken == nil {
-		w.judge()
+	time.Sleep(2 * leaseDuration) // crashed processes end, and every lease lapses
+	if w.brokenPromise == nil {
+		w.judgeExecution()
 	}
 }
 
-// settle returns when everything that can go on without the explorer has. Timers that are overdue fire before Sleep
-// returns; Wait alone would not wait for them.
-func (w *world) settle() {
+// awaitSettled waits until every goroutine waits for the explorer or for time. Overdue timers fire before Sleep returns, because
+// Wait alone would not wait for these timers.
+func (w *world) awaitSettled() {
 	w.mu.Unlock()
 	time.Sleep(time.Nanosecond)
 	synctest.Wait()
 	w.mu.Lock()
-	slices.SortFunc(w.points, func(a, b *point) int {
-		return cmp.Or(strings.Compare(a.request.name, b.request.name), int(a.call)-int(b.call), a.number-b.number)
+	slices.SortFunc(w.pendingCalls, func(a, b *pendingCall) int {
+		return cmp.Or(strings.Compare(a.request.name, b.request.name), int(a.call)-int(b.call), a.callNumber-b.callNumber)
 	})
 }
 
-// actions returns what can happen next.
-func (w *world) actions() []action {
-	w.next = w.next[:0]
+// listActions returns the actions that can happen next.
+func (w *world) listActions() []action {
+	w.nextActions = w.nextActions[:0]
 	for _, r := range w.requests {
-		if r.begun || r.process.died {
+		if r.hasBegun || r.process.hasCrashed {
 			continue
 		}
-		for _, o := range w.outcomesOf(begin) {
-			w.next = append(w.next, action{r, nil, o})
+		for _, o := range w.outcomesOfCall(beginCall) {
+			w.nextActions = append(w.nextActions, action{r, nil, o})
 		}
 	}
-	for _, p := range w.points {
-		for _, o := range p.outcomes(w) {
-			w.next = append(w.next, action{p.request, p, o})
+	for _, p := range w.pendingCalls {
+		for _, o := range p.possibleOutcomes(w) {
+			w.nextActions = append(w.nextActions, action{p.request, p, o})
 		}
 	}
-	if w.mayPass() {
-		w.next = append(w.next, action{outcome: passes})
+	if w.mayTimePass() {
+		w.nextActions = append(w.nextActions, action{outcome: timePasses})
 	}
-	if w.Jumps > 0 && slices.ContainsFunc(w.keys, w.leased) {
-		w.next = append(w.next, action{outcome: jumps})
+	if w.ClockJumps > 0 && slices.ContainsFunc(w.keys, w.hasLiveLease) {
+		w.nextActions = append(w.nextActions, action{outcome: clockJumps})
 	}
-	return w.next
+	return w.nextActions
 }
 
-// mayPass reports whether time may pass: the store has decided about every call, and something can happen.
-func (w *world) mayPass() bool {
+// mayTimePass reports whether time may pass: the explorer has decided every call to the store, and time can change something.
+func (w *world) mayTimePass() bool {
 	delayed := false
-	for _, p := range w.points {
-		if p.stage == asked && p.call.toStore() {
+	for _, p := range w.pendingCalls {
+		if p.stage == undecided && p.call.goesToStore() {
 			return false
 		}
-		delayed = delayed || p.stage != asked && !p.gone
+		delayed = delayed || p.stage != undecided && !p.isAbandoned
 	}
-	return w.pauses() || w.Passages > 0 && (delayed || slices.ContainsFunc(w.keys, w.leased))
+	return w.anyProcessPauses() || w.Passages > 0 && (delayed || slices.ContainsFunc(w.keys, w.hasLiveLease))
 }
 
-// leased reports whether a lease of the key runs.
-func (w *world) leased(k *key) bool {
-	return slices.ContainsFunc(k.leases, func(l granted) bool { return l.holds && l.until > w.now() })
+// hasLiveLease reports whether a lease of k runs.
+func (w *world) hasLiveLease(k *key) bool {
+	return slices.ContainsFunc(k.grantedLeases, func(l grantedLease) bool { return l.isHeld && l.expiresAt > w.storeTime() })
 }
 
-// pauses reports whether a process pauses, before it tries something again.
-func (w *world) pauses() bool { return slices.ContainsFunc(w.processes, (*process).pauses) }
+// anyProcessPauses reports whether a process pauses before it repeats a call.
+func (w *world) anyProcessPauses() bool {
+	return slices.ContainsFunc(w.processes, (*process).isPausing)
+}
 
-func (w *world) perform(a action) {
-	s := step{request: a.request, outcome: a.outcome, at: w.now()}
-	if a.point != nil {
-		s.call = a.point.call
+func (w *world) performAction(a action) {
+	s := performedAction{request: a.request, outcome: a.outcome, performedAt: w.storeTime()}
+	if a.pendingCall != nil {
+		s.call = a.pendingCall.call
 	}
 	w.trace = append(w.trace, s)
 	if a.outcome.isFault() {
 		w.Faults--
-		a.request.harmed = true
+		a.request.wasHarmed = true
 	}
 	switch {
-	case a.outcome == passes:
-		if !w.pauses() {
+	case a.outcome == timePasses:
+		if !w.anyProcessPauses() {
 			w.Passages--
 		}
-		w.pass()
-	case a.outcome == jumps:
-		w.Jumps--
-		w.ahead += w.untilLapse()
-		w.lapse()
-	case a.point == nil:
-		a.request.start(a.outcome)
+		w.passTime()
+	case a.outcome == clockJumps:
+		w.ClockJumps--
+		w.clockAhead += w.timeUntilLapse()
+		w.checkLeases()
+	case a.pendingCall == nil:
+		a.request.startServing(a.outcome)
 	default:
-		w.decide(a.point, a.outcome)
+		w.decideCall(a.pendingCall, a.outcome)
 	}
 }
 
-// untilLapse returns when the next lease lapses, or a long time.
-func (w *world) untilLapse() time.Duration {
-	d := 2 * lease
+// timeUntilLapse returns the time until the next lease lapses, or two leases if no lease runs.
+func (w *world) timeUntilLapse() time.Duration {
+	d := 2 * leaseDuration
 	for _, k := range w.keys {
-		for _, l := range k.leases {
-			if left := l.until - w.now(); l.holds && left > 0 {
+		for _, l := range k.grantedLeases {
+			if left := l.expiresAt - w.storeTime(); l.isHeld && left > 0 {
 				d = min(d, left)
 			}
 		}
@@ -195,97 +197,97 @@ func (w *world) untilLapse() time.Duration {
 	return d
 }
 
-// pass lets time pass until something happens.
-func (w *world) pass() {
-	d := w.untilLapse()
-	if slices.ContainsFunc(w.requests, (*request).works) {
-		d = min(d, longest)
+// passTime lets time pass until an event, the next lapse of a lease, or the end of maxPassage.
+func (w *world) passTime() {
+	d := w.timeUntilLapse()
+	if slices.ContainsFunc(w.requests, (*request).isBeingServed) {
+		d = min(d, maxPassage)
 	}
 	select {
-	case <-w.changed:
+	case <-w.changeSignal:
 	default:
 	}
 	w.mu.Unlock()
 	timer := time.NewTimer(d)
 	select {
-	case <-w.changed:
+	case <-w.changeSignal:
 		timer.Stop()
 	case <-timer.C:
 	}
 	w.mu.Lock()
-	w.settle()
-	w.lapse()
+	w.awaitSettled()
+	w.checkLeases()
 }
 
-// changes wakes pass.
-func (w *world) changes() {
+// signalChange wakes passTime.
+func (w *world) signalChange() {
 	select {
-	case w.changed <- struct{}{}:
+	case w.changeSignal <- struct{}{}:
 	default:
 	}
 }
 
-// decide lets a call go on.
-func (w *world) decide(p *point, o outcome) {
+// decideCall continues a call with the outcome o.
+func (w *world) decideCall(p *pendingCall, o outcome) {
 	switch {
-	case o == diedBefore:
-		p.request.process.die()
-	case o == diedAfter:
-		_ = p.effect()
-		p.request.process.die()
-	case o == failed:
-		w.reply(p, errDown)
-	case o == unanswered:
-		p.sent = true
-		_ = p.effect()
-		w.reply(p, errDown)
-	case o == slow:
-		p.sent, p.stage, p.err = true, held, p.effect()
-	case o == late:
-		p.sent, p.stage = true, underway
-	case o == exited:
-		p.exits, p.request.lease().interrupted = true, true
-		w.reply(p, p.effect())
-	case p.stage == held:
-		w.reply(p, p.err)
+	case o == crashesBefore:
+		p.request.process.crash()
+	case o == crashesAfter:
+		_ = p.applyEffect()
+		p.request.process.crash()
+	case o == fails:
+		w.replyTo(p, errStoreDown)
+	case o == replyIsLost:
+		p.mayHaveEffect = true
+		_ = p.applyEffect()
+		w.replyTo(p, errStoreDown)
+	case o == replyIsDelayed:
+		p.mayHaveEffect, p.stage, p.replyErr = true, replyDelayed, p.applyEffect()
+	case o == callIsDelayed:
+		p.mayHaveEffect, p.stage = true, callDelayed
+	case o == exitsAfterEffect:
+		p.handlerExits, p.request.ownLease().wasInterrupted = true, true
+		w.replyTo(p, p.applyEffect())
+	case p.stage == replyDelayed:
+		w.replyTo(p, p.replyErr)
 	default:
-		w.reply(p, p.effect())
+		w.replyTo(p, p.applyEffect())
 	}
 }
 
-func (w *world) reply(p *point, err error) {
-	w.remove(p)
-	if !p.gone {
-		p.err = err
-		p.goOn <- struct{}{}
+func (w *world) replyTo(p *pendingCall, err error) {
+	w.removeCall(p)
+	if !p.isAbandoned {
+		p.replyErr = err
+		p.resume <- struct{}{}
 	}
 }
 
-func (w *world) add(p *point) {
-	w.points = append(w.points, p)
-	p.request.waits++
-	p.number = p.request.calls
-	p.request.calls++
-	w.changes()
+func (w *world) addCall(p *pendingCall) {
+	w.pendingCalls = append(w.pendingCalls, p)
+	p.request.pendingCount++
+	p.callNumber = p.request.callCount
+	p.request.callCount++
+	w.signalChange()
 }
 
-func (w *world) remove(p *point) {
-	w.points = slices.DeleteFunc(w.points, func(other *point) bool { return other == p })
-	if !p.gone {
-		p.request.waits--
+func (w *world) removeCall(p *pendingCall) {
+	w.pendingCalls = slices.DeleteFunc(w.pendingCalls, func(other *pendingCall) bool { return other == p })
+	if !p.isAbandoned {
+		p.request.pendingCount--
 	}
 }
 
-// giveUp ends a call whose context has ended. What is on its way to the store stays on its way.
-func (w *world) giveUp(ctx context.Context, p *point) (sent bool, err error) {
+// abandonCall ends a call whose context has ended. A call on its way to the store stays on its way, and may still have its effect.
+func (w *world) abandonCall(ctx context.Context, p *pendingCall) (sent bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if p.stage == underway {
-		p.request.waits--
-		p.gone = true
+	if p.stage == callDelayed {
+		p.request.pendingCount--
+		p.isAbandoned = true
 	} else {
-		w.remove(p)
+		w.removeCall(p)
 	}
-	w.changes()
-	return p.sent, ctx.Err()
+	w.signalChange()
+	return p.mayHaveEffect, ctx.Err()
 }
