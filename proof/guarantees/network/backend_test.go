@@ -19,56 +19,57 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// backend is a store on a server of its own.
+// backend is a store with a server of its own.
 type backend struct {
-	rows    bool // effects are rows, which a step in a transaction writes
-	variant bool // of another one, which opens connections and transports answers in the same way
-	effects ledger
-	direct  idempotency.Store                     // without a network in between
-	open    func(*pgxpool.Pool) idempotency.Store // nil for Redis and DynamoDB
+	effectsAreRows bool // a step in a transaction writes each effect as a row
+	isVariant      bool // another backend opens connections and transports answers in the same way
+	effectLedger   ledger
+	directStore    idempotency.Store                     // reaches the server without a proxy
+	openStore      func(*pgxpool.Pool) idempotency.Store // nil for Redis and DynamoDB
 
-	// behind puts a proxy in front of the server, and returns a way to connect by it: with a pool of its own each time.
-	behind func(testing.TB) (p *servertest.Proxy, connect func(testing.TB) idempotency.Store)
+	// startProxy puts a proxy in front of the server. connect opens a store through the proxy, with a new pool for each call.
+	startProxy func(testing.TB) (p *servertest.Proxy, connect func(testing.TB) idempotency.Store)
 
 	// requireEmpty checks that nothing is claimed, locked or staged.
 	requireEmpty func(testing.TB)
 }
 
-// ledger is where handlers have their effects.
+// ledger records the effects of handlers.
 type ledger interface {
-	add(ctx context.Context, key string) error
-	count(t testing.TB, key string) int
+	addEffect(ctx context.Context, key string) error
+	countEffects(t testing.TB, key string) int
 }
 
-// elsewhere is a system that knows nothing of keys, and never fails.
-type elsewhere struct {
-	mu   sync.Mutex
-	sums map[string]int
+// effectCounter is a system outside of the store. The system never fails, and knows nothing of keys: a second call with a
+// key is a second effect.
+type effectCounter struct {
+	mu          sync.Mutex
+	countsByKey map[string]int
 }
 
-func newElsewhere() *elsewhere { return &elsewhere{sums: map[string]int{}} }
+func newEffectCounter() *effectCounter { return &effectCounter{countsByKey: map[string]int{}} }
 
-func (e *elsewhere) add(_ context.Context, key string) error {
+func (e *effectCounter) addEffect(_ context.Context, key string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.sums[key]++
+	e.countsByKey[key]++
 	return nil
 }
 
-func (e *elsewhere) count(_ testing.TB, key string) int {
+func (e *effectCounter) countEffects(_ testing.TB, key string) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.sums[key]
+	return e.countsByKey[key]
 }
 
-// rowLedger is a table in which handlers insert by a step in a transaction.
+// rowLedger is a table into which handlers insert rows in a step with a transaction.
 type rowLedger struct {
-	direct *pgxpool.Pool
-	joins  bool           // the handler begins and commits the transaction
-	level  pgx.TxIsoLevel // of a transaction that the handler begins
+	directPool     *pgxpool.Pool
+	handlerOwnsTx  bool           // the handler begins and commits the transaction
+	isolationLevel pgx.TxIsoLevel // for a transaction that the handler begins
 }
 
-// poolStore is a store with its pool, which is that of the handler, too.
+// poolStore is a store with its pool. The handler uses the same pool.
 type poolStore struct {
 	*pgxstore.Store
 	pool *pgxpool.Pool
@@ -76,7 +77,7 @@ type poolStore struct {
 
 type poolKey struct{}
 
-// withPool lets the handlers of a store find its pool.
+// withPool puts the pool of store into the context of requests to handler.
 func withPool(store idempotency.Store, handler http.HandlerFunc) http.HandlerFunc {
 	of, ok := store.(poolStore)
 	if !ok {
@@ -87,32 +88,33 @@ func withPool(store idempotency.Store, handler http.HandlerFunc) http.HandlerFun
 	}
 }
 
-func (l *rowLedger) add(ctx context.Context, key string) error {
-	return l.addAnd(ctx, key, 2*storeTimeout, func() {})
+func (l *rowLedger) addEffect(ctx context.Context, key string) error {
+	return l.addEffectAnd(ctx, key, 2*storeTimeout, func() {})
 }
 
-// addAnd calls what else is done in the transaction, behind the insertion. A transaction of the handler ends within a time.
-func (l *rowLedger) addAnd(ctx context.Context, key string, within time.Duration, also func()) error {
+// addEffectAnd adds an effect, and calls also in the transaction after the insertion. A transaction of the handler ends after
+// within.
+func (l *rowLedger) addEffectAnd(ctx context.Context, key string, within time.Duration, also func()) error {
 	insert := func(tx pgx.Tx) (string, error) {
 		_, err := tx.Exec(ctx, "INSERT INTO ledger (key) VALUES ($1)", key)
 		also()
 		return key, err
 	}
-	if !l.joins {
+	if !l.handlerOwnsTx {
 		_, err := pgxstore.DoTx(ctx, "book", insert)
 		return err
 	}
 	pool := ctx.Value(poolKey{}).(*pgxpool.Pool)
-	ctx, cancel := context.WithTimeout(ctx, within) // pgx waits for ever for a message that is lost
+	ctx, cancel := context.WithTimeout(ctx, within) // because pgx waits for ever for a lost message
 	defer cancel()
-	return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: l.level}, func(tx pgx.Tx) error {
+	return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: l.isolationLevel}, func(tx pgx.Tx) error {
 		_, err := pgxstore.DoInTx(ctx, tx, "book", func() (string, error) { return insert(tx) })
 		return err
 	})
 }
 
-func (l *rowLedger) count(t testing.TB, key string) (n int) {
-	require.NoError(t, l.direct.QueryRow(t.Context(), "SELECT count(*) FROM ledger WHERE key = $1", key).Scan(&n))
+func (l *rowLedger) countEffects(t testing.TB, key string) (n int) {
+	require.NoError(t, l.directPool.QueryRow(t.Context(), "SELECT count(*) FROM ledger WHERE key = $1", key).Scan(&n))
 	return n
 }
 
@@ -122,9 +124,9 @@ func newRedisBackendOn(t *testing.T, server *servertest.Server) *backend {
 	direct := newRedisClient(t, server.Addr())
 	store := idempotency.NewRedisStore(direct, idempotency.RedisOptions{})
 	return &backend{
-		effects: newElsewhere(),
-		direct:  store,
-		behind: func(t testing.TB) (*servertest.Proxy, func(testing.TB) idempotency.Store) {
+		effectLedger: newEffectCounter(),
+		directStore:  store,
+		startProxy: func(t testing.TB) (*servertest.Proxy, func(testing.TB) idempotency.Store) {
 			p := servertest.NewProxy(t, server.Addr())
 			return p, func(t testing.TB) idempotency.Store {
 				return idempotency.NewRedisStore(newRedisClient(t, p.Addr()), idempotency.RedisOptions{})
@@ -140,7 +142,7 @@ func newRedisClient(t testing.TB, addr string) *redis.Client {
 	return client
 }
 
-// requireNothingStaged checks that all large answers were moved to where they belong.
+// requireNothingStaged checks that no staging key of a large answer is left.
 func requireNothingStaged(t testing.TB, client *redis.Client) {
 	keys := client.Scan(t.Context(), 0, "*", 1000).Iterator()
 	for keys.Next(t.Context()) {
@@ -153,9 +155,9 @@ func newClusterBackend(t *testing.T) *backend {
 	masters := servertest.RedisCluster(t)
 	store := idempotency.NewRedisStore(newClusterClient(t, masters, nil), idempotency.RedisOptions{})
 	return &backend{
-		effects: newElsewhere(),
-		direct:  store,
-		behind: func(t testing.TB) (*servertest.Proxy, func(testing.TB) idempotency.Store) {
+		effectLedger: newEffectCounter(),
+		directStore:  store,
+		startProxy: func(t testing.TB) (*servertest.Proxy, func(testing.TB) idempotency.Store) {
 			p := servertest.NewProxy(t, masters[0].Addr())
 			through := map[string]string{masters[0].Addr(): p.Addr()}
 			for _, master := range masters[1:] {
@@ -190,10 +192,10 @@ func newClusterClient(t testing.TB, masters []*servertest.Server, through map[st
 	return client
 }
 
-// idleTimeout is how long a session that fell silent keeps its locks.
+// idleTimeout is how long a silent session keeps its locks.
 const idleTimeout = 2 * time.Second
 
-// newPostgresBackend returns a backend whose effects are rows of a ledger, unless that is nil.
+// newPostgresBackend returns a backend whose effects are rows of the ledger rows, unless rows is nil.
 func newPostgresBackend(t *testing.T, rows *rowLedger, opts pgxstore.Options) *backend {
 	return newPostgresBackendOn(t, servertest.Postgres(t, "max_connections=500"), rows, opts)
 }
@@ -205,15 +207,15 @@ func newPostgresBackendOn(t *testing.T, db *servertest.Database, rows *rowLedger
 	require.NoError(t, pgxstore.Migrate(t.Context(), direct, opts))
 	execute(t, direct, "CREATE TABLE ledger (key text NOT NULL)")
 	execute(t, direct, "CREATE INDEX ON ledger (key)")
-	b := &backend{rows: rows != nil, variant: variant, effects: newElsewhere()}
+	b := &backend{effectsAreRows: rows != nil, isVariant: variant, effectLedger: newEffectCounter()}
 	if rows != nil {
-		rows.direct, b.effects = direct, rows
+		rows.directPool, b.effectLedger = direct, rows
 	}
-	b.open = func(pool *pgxpool.Pool) idempotency.Store { return poolStore{pgxstore.New(pool, opts), pool} }
-	b.direct = b.open(direct)
-	b.behind = func(t testing.TB) (*servertest.Proxy, func(testing.TB) idempotency.Store) {
+	b.openStore = func(pool *pgxpool.Pool) idempotency.Store { return poolStore{pgxstore.New(pool, opts), pool} }
+	b.directStore = b.openStore(direct)
+	b.startProxy = func(t testing.TB) (*servertest.Proxy, func(testing.TB) idempotency.Store) {
 		p := servertest.NewProxy(t, db.Addr())
-		return p, func(t testing.TB) idempotency.Store { return b.open(newPool(t, db.URLAt(p.Addr()))) }
+		return p, func(t testing.TB) idempotency.Store { return b.openStore(newPool(t, db.URLAt(p.Addr()))) }
 	}
 	b.requireEmpty = func(t testing.TB) {
 		requireZero(t, direct, "SELECT count(*) FROM idempotency_records WHERE status IS NULL AND lease_until > now()")
@@ -240,7 +242,7 @@ func execute(t testing.TB, pool *pgxpool.Pool, sql string) {
 	require.NoError(t, err)
 }
 
-// requireZero waits for a count to be zero: a server may not have noticed yet that a session is over.
+// requireZero waits until a count is zero, because a server may notice the end of a session late.
 func requireZero(t testing.TB, pool *pgxpool.Pool, sql string) {
 	require.Eventually(t, func() bool {
 		rows, err := pool.Query(context.Background(), sql)

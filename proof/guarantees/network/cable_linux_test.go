@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cable connects two network namespaces. This process carries the packets from one to the other, or drops them: then
-// nobody is told that they are lost, and connections stay open on both sides.
+// cable connects two network namespaces. This process carries packets between the namespaces while the cable is whole, and drops
+// packets while the cable is cut. Neither side learns of a loss, so connections stay open on both sides.
 type cable struct {
-	near, far *namespace
-	isCut     atomic.Bool
+	nearEnd, farEnd *namespace
+	isCut           atomic.Bool
 }
 
 const nearAddr, farAddr = "10.0.0.1", "10.0.0.2"
@@ -29,9 +29,9 @@ func newCable(t *testing.T) *cable {
 	requireNamespaces(t, err)
 	far, err := newNamespace(farAddr)
 	requireNamespaces(t, err)
-	c := &cable{near: near, far: far}
-	go c.carry(near, far)
-	go c.carry(far, near)
+	c := &cable{nearEnd: near, farEnd: far}
+	go c.carryPackets(near, far)
+	go c.carryPackets(far, near)
 	t.Cleanup(func() {
 		near.close()
 		far.close()
@@ -39,15 +39,15 @@ func newCable(t *testing.T) *cable {
 	return c
 }
 
-func (c *cable) carry(from, to *namespace) {
+func (c *cable) carryPackets(from, to *namespace) {
 	packet := make([]byte, 64<<10)
 	for {
-		n, err := from.tun.Read(packet)
+		n, err := from.tunDevice.Read(packet)
 		if err != nil {
 			return
 		}
 		if !c.isCut.Load() {
-			_, _ = to.tun.Write(packet[:n])
+			_, _ = to.tunDevice.Write(packet[:n])
 		}
 	}
 }
@@ -55,9 +55,9 @@ func (c *cable) carry(from, to *namespace) {
 func (c *cable) cut()  { c.isCut.Store(true) }
 func (c *cable) heal() { c.isCut.Store(false) }
 
-// dial connects from the near end.
-func (c *cable) dial(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-	inErr := c.near.do(func() {
+// dialFromNear connects to an address from the near end.
+func (c *cable) dialFromNear(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+	inErr := c.nearEnd.runInside(func() {
 		var dialer net.Dialer
 		conn, err = dialer.DialContext(ctx, network, addr)
 	})
@@ -67,11 +67,12 @@ func (c *cable) dial(ctx context.Context, network, addr string) (conn net.Conn, 
 	return conn, err
 }
 
-// serve has a server, which listens elsewhere, answer at the far end. It returns its address there.
-func (c *cable) serve(t *testing.T, target string) string {
+// serveAtFar opens a listener at the far end whose connections lead to the server at target, and returns the address of the
+// listener.
+func (c *cable) serveAtFar(t *testing.T, target string) string {
 	var listener net.Listener
 	var err error
-	requireNamespaces(t, c.far.do(func() { listener, err = net.Listen("tcp4", farAddr+":0") }))
+	requireNamespaces(t, c.farEnd.runInside(func() { listener, err = net.Listen("tcp4", farAddr+":0") }))
 	requireNamespaces(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
@@ -82,14 +83,14 @@ func (c *cable) serve(t *testing.T, target string) string {
 			if err != nil {
 				return
 			}
-			go relay(ctx, client, target)
+			go relayConnection(ctx, client, target)
 		}
 	}()
 	return listener.Addr().String()
 }
 
-// relay passes on everything between a client and a server, until one of them closes its connection.
-func relay(ctx context.Context, client net.Conn, target string) {
+// relayConnection copies the data between a client and the server at target until either side closes its connection.
+func relayConnection(ctx context.Context, client net.Conn, target string) {
 	defer client.Close()
 	server, err := net.Dial("tcp", target)
 	if err != nil {
@@ -106,21 +107,21 @@ func relay(ctx context.Context, client net.Conn, target string) {
 	<-ctx.Done()
 }
 
-// namespace is a network of its own, with one interface: this process reads and writes its packets.
+// namespace is a network namespace with a single interface. This process reads and writes the packets of the interface.
 type namespace struct {
-	tun  *os.File
-	name *os.File // as /proc shows it
+	tunDevice     *os.File
+	namespaceFile *os.File // in /proc; used to enter the namespace
 }
 
 func newNamespace(addr string) (n *namespace, err error) {
-	inThread(func() {
+	runOnNewThread(func() {
 		n, err = enterNamespace(addr)
 	})
 	return n, err
 }
 
-// inThread runs do on a thread that is not used again: it may be in another namespace then.
-func inThread(do func()) {
+// runOnNewThread runs do on a thread that is not used again, because do may move the thread to another namespace.
+func runOnNewThread(do func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -130,7 +131,7 @@ func inThread(do func()) {
 	<-done
 }
 
-// enterNamespace moves this thread to a new namespace.
+// enterNamespace moves the current thread to a new namespace.
 func enterNamespace(addr string) (*namespace, error) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return nil, fmt.Errorf("unshare: %w", err)
@@ -147,18 +148,19 @@ func enterNamespace(addr string) (*namespace, error) {
 	return &namespace{tun, name}, nil
 }
 
-// do runs f on a thread in the namespace. It fails once the namespace is closed: a pool dials on after its Close.
-func (n *namespace) do(f func()) (err error) {
-	inThread(func() {
-		if err = n.enter(); err == nil {
+// runInside runs f on a thread in the namespace. runInside returns an error after close, because a pool may dial even after its
+// Close.
+func (n *namespace) runInside(f func()) (err error) {
+	runOnNewThread(func() {
+		if err = n.enterThread(); err == nil {
 			f()
 		}
 	})
 	return err
 }
 
-func (n *namespace) enter() error {
-	name, err := n.name.SyscallConn()
+func (n *namespace) enterThread() error {
+	name, err := n.namespaceFile.SyscallConn()
 	if err != nil {
 		return err
 	}
@@ -168,11 +170,11 @@ func (n *namespace) enter() error {
 }
 
 func (n *namespace) close() {
-	_ = n.tun.Close()
-	_ = n.name.Close()
+	_ = n.tunDevice.Close()
+	_ = n.namespaceFile.Close()
 }
 
-// openTun makes an interface with an address in the namespace of this thread.
+// openTun creates an interface with the address addr in the namespace of the current thread.
 func openTun(addr string) (*os.File, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

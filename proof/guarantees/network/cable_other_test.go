@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// cable cannot be made.
+// cable stands for the cable of Linux, because other systems have no network namespaces.
 type cable struct{}
 
 func newCable(t *testing.T) *cable {
@@ -17,10 +17,10 @@ func newCable(t *testing.T) *cable {
 	return nil
 }
 
-func (*cable) cut()                            {}
-func (*cable) heal()                           {}
-func (*cable) serve(*testing.T, string) string { return "" }
+func (*cable) cut()                                 {}
+func (*cable) heal()                                {}
+func (*cable) serveAtFar(*testing.T, string) string { return "" }
 
-func (*cable) dial(context.Context, string, string) (net.Conn, error) {
+func (*cable) dialFromNear(context.Context, string, string) (net.Conn, error) {
 	return nil, errors.ErrUnsupported
 }

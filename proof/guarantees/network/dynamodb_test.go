@@ -12,10 +12,10 @@ import (
 	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 
-// The messages are the requests of the SDK over HTTP.
+// The messages are the HTTP requests of the SDK.
 func TestDynamoDBMessages(t *testing.T) {
 	t.Parallel()
-	everyMessage(t, newDynamoDBBackend(t))
+	strikeEveryMessage(t, newDynamoDBBackend(t))
 }
 
 func newDynamoDBBackend(t *testing.T) *backend {
@@ -23,9 +23,9 @@ func newDynamoDBBackend(t *testing.T) *backend {
 	addr := emulated.DynamoDB(t)
 	direct := dynamodbstore.New(emulated.DynamoDBClient(addr), opts)
 	return &backend{
-		effects: newElsewhere(),
-		direct:  direct,
-		behind: func(t testing.TB) (*servertest.Proxy, func(testing.TB) idempotency.Store) {
+		effectLedger: newEffectCounter(),
+		directStore:  direct,
+		startProxy: func(t testing.TB) (*servertest.Proxy, func(testing.TB) idempotency.Store) {
 			p := servertest.NewProxy(t, addr)
 			return p, func(testing.TB) idempotency.Store {
 				return dynamodbstore.New(emulated.DynamoDBClient(p.Addr()), opts)

@@ -10,48 +10,48 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// lastEffect remembers until when nobody may repeat an effect that is no row.
-type lastEffect struct {
-	mu      sync.Mutex
-	until   time.Time // the lease runs at least so long; zero: there was no effect
-	repeats int       // by runs that began after the lease had lapsed
+// effectDeadline remembers until when an effect other than a row must not be repeated.
+type effectDeadline struct {
+	mu          sync.Mutex
+	leaseEnd    time.Time // the lease of the last effect runs at least until leaseEnd; zero: no effect yet
+	repeatCount int       // effects of runs that began after leaseEnd
 }
 
-// repeated returns how many effects there were more than one, as after a crash.
-func (e *lastEffect) repeated() int {
+// countRepeats returns the number of effects after the first effect. A takeover after a crash may repeat the effect.
+func (e *effectDeadline) countRepeats() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.repeats
+	return e.repeatCount
 }
 
-// rounding is more than what a store may add to a lease when it tells how long that still runs.
-const rounding = 10 * time.Millisecond
+// leaseRounding is more than a store may add to the rest of a lease by rounding.
+const leaseRounding = 10 * time.Millisecond
 
-// act has the effect of a run of the handler that began then.
-func (tr *trial) act(r *http.Request, began time.Time) error {
-	if tr.rows { // there is no second row, whoever runs
-		return tr.effects.add(r.Context(), tr.key)
+// haveEffect adds the effect of a run of the handler that began at began.
+func (tr *trial) haveEffect(r *http.Request, began time.Time) error {
+	if tr.effectsAreRows { // a second row is never allowed
+		return tr.effectLedger.addEffect(r.Context(), tr.key)
 	}
-	until := tr.leaseEnds()
-	e := &tr.effect
+	until := tr.earliestLeaseEnd()
+	e := &tr.effectDeadline
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.until.IsZero() {
+	if !e.leaseEnd.IsZero() {
 		assert.Equal(tr, idempotency.ReExecute, tr.policy, "a second effect")
-		assert.False(tr, began.Before(e.until), "a second effect, %v before the lease of the first one lapses", e.until.Sub(began))
-		e.repeats++
+		assert.False(tr, began.Before(e.leaseEnd), "a second effect, %v before the lease of the first one lapses", e.leaseEnd.Sub(began))
+		e.repeatCount++
 	}
-	e.until = until
-	return tr.effects.add(r.Context(), tr.key)
+	e.leaseEnd = until
+	return tr.effectLedger.addEffect(r.Context(), tr.key)
 }
 
-// leaseEnds returns an instant that is not after the end of the lease which runs now.
-func (tr *trial) leaseEnds() time.Time {
+// earliestLeaseEnd returns an instant before the end of the current lease.
+func (tr *trial) earliestLeaseEnd() time.Time {
 	now := time.Now()
-	if tr.lease == 0 {
+	if tr.leaseDuration == 0 {
 		return now.Add(longLease / 2) // longer than any trial
 	}
-	record, _, err := tr.processes[0].store.again(tr.direct)
+	record, _, err := tr.processes[0].rememberingStore.repeatBegin(tr.directStore)
 	assert.NoError(tr, err)
-	return now.Add(record.LeaseLeft - rounding)
+	return now.Add(record.LeaseLeft - leaseRounding)
 }

@@ -9,16 +9,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Tests wait most of the time: all stores are tried at once, unless -parallel says otherwise.
+// All stores are tested at once, because tests wait most of the time. The flag -parallel sets another number.
 func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
-	redis.SetLogger(silent{})
+	redis.SetLogger(silentLogger{})
 	os.Exit(m.Run())
 }
 
-// silent keeps the client of Redis from saying what the tests do to it.
-type silent struct{}
+// silentLogger discards the messages of the client of Redis about the faults of the tests.
+type silentLogger struct{}
 
-func (silent) Printf(context.Context, string, ...any) {}
+func (silentLogger) Printf(context.Context, string, ...any) {}

@@ -17,17 +17,17 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// trialsOfAll bounds the trials of all tests together.
-var trialsOfAll = newThrottle()
+// globalThrottle limits the trials of all tests together.
+var globalThrottle = newThrottle()
 
 func TestRedisMessages(t *testing.T) {
 	t.Parallel()
-	everyMessage(t, newRedisBackend(t))
+	strikeEveryMessage(t, newRedisBackend(t))
 }
 
 func TestRedisClusterMessages(t *testing.T) {
 	t.Parallel()
-	everyMessage(t, newClusterBackend(t))
+	strikeEveryMessage(t, newClusterBackend(t))
 }
 
 func TestPostgresMessages(t *testing.T) {
@@ -38,7 +38,7 @@ func TestPostgresMessages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			everyMessage(t, newPostgresBackend(t, nil, opts))
+			strikeEveryMessage(t, newPostgresBackend(t, nil, opts))
 		})
 	}
 }
@@ -52,23 +52,23 @@ func TestPostgresRowMessages(t *testing.T) {
 		"plain":                        {},
 		"partitions":                   {opts: pgxstore.Options{PartitionDays: 1, SpareDays: 1, CountReplays: true}},
 		"serializable":                 {opts: pgxstore.Options{Isolation: pgx.Serializable}},
-		"of the handler":               {rows: rowLedger{joins: true}},
-		"of the handler, serializable": {rows: rowLedger{joins: true, level: pgx.Serializable}},
+		"of the handler":               {rows: rowLedger{handlerOwnsTx: true}},
+		"of the handler, serializable": {rows: rowLedger{handlerOwnsTx: true, isolationLevel: pgx.Serializable}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			everyMessage(t, newPostgresBackend(t, &tt.rows, tt.opts))
+			strikeEveryMessage(t, newPostgresBackend(t, &tt.rows, tt.opts))
 		})
 	}
 }
 
-// injury is what happens to a flight, and perhaps to those that follow.
-type injury struct {
-	fault  servertest.Fault
-	outage bool
+// flightFault is a fault of a flight. startsOutage reports that the flights of the next outageDuration get the fault, too.
+type flightFault struct {
+	fault        servertest.Fault
+	startsOutage bool
 }
 
-var injuries = []injury{
+var flightFaults = []flightFault{
 	{servertest.LoseRequest, false},
 	{servertest.LoseReply, false},
 	{servertest.HoldRequest, false},
@@ -83,50 +83,50 @@ var injuries = []injury{
 	{servertest.LateRequest, true},
 }
 
-func (i injury) String() string {
-	if i.outage {
+func (i flightFault) String() string {
+	if i.startsOutage {
 		return string(i.fault) + " for a while"
 	}
 	return string(i.fault)
 }
 
-// subject is a scenario with one policy.
-type subject struct {
+// policyScenario is a scenario with a policy.
+type policyScenario struct {
 	scenario
 	policy idempotency.Abandoned
 }
 
-func (s subject) String() string {
+func (s policyScenario) String() string {
 	return s.name + [...]string{idempotency.ReExecute: ", ReExecute", idempotency.Refuse: ", Refuse"}[s.policy]
 }
 
-// oneCase is one fault at one flight.
-type oneCase struct {
-	subject
-	injury
-	flight int
+// faultCase is a fault at a flight of a scenario.
+type faultCase struct {
+	policyScenario
+	flightFault
+	flightIndex int
 }
 
-// everyMessage strikes every flight of every scenario by every fault.
-func everyMessage(t *testing.T, b *backend) {
-	cases := casesOf(t, b)
+// strikeEveryMessage runs every scenario once for each fault of each flight.
+func strikeEveryMessage(t *testing.T, b *backend) {
+	cases := listCases(t, b)
 	total := effort.Of(len(cases))
 	if total < len(cases) {
 		rand.Shuffle(len(cases), func(i, j int) { cases[i], cases[j] = cases[j], cases[i] })
 	}
 	var ran, struck, atOnce atomic.Int64
-	inParallel(total, func(i int) {
+	runInParallel(total, func(i int) {
 		c := cases[i%len(cases)]
-		t.Run(fmt.Sprintf("%s/%s/%d", c.subject, c.injury, c.flight), func(t *testing.T) {
-			tr := newTrial(t, b, c.subject)
-			rule := servertest.Rule{Fault: c.fault, Skip: c.flight}
-			if c.outage {
-				rule.Outage = outage
+		t.Run(fmt.Sprintf("%s/%s/%d", c.policyScenario, c.flightFault, c.flightIndex), func(t *testing.T) {
+			tr := newTrial(t, b, c.policyScenario)
+			rule := servertest.Rule{Fault: c.fault, Skip: c.flightIndex}
+			if c.startsOutage {
+				rule.Outage = outageDuration
 			}
-			_, strikes := tr.run(rule)
+			_, strikes := tr.runWithFault(rule)
 			ran.Add(1)
 			struck.Add(int64(min(strikes, 1)))
-			if tr.inVain.Load() == 0 {
+			if tr.repeatedRequests.Load() == 0 {
 				atOnce.Add(1)
 			}
 		})
@@ -138,24 +138,25 @@ func everyMessage(t *testing.T, b *backend) {
 	require.GreaterOrEqual(t, 4*struck.Load(), 3*ran.Load(), "the faults did not strike")
 }
 
-// casesOf runs every scenario without a fault to see how many flights it always has. A run may have more: it loads a script,
-// or its client asks a Cluster once more where the slots are, as on a busy machine. A fault at such a flight would not strike.
-func casesOf(t *testing.T, b *backend) (cases []oneCase) {
+// listCases runs every scenario without a fault, several times, and takes the smallest number of flights. A run may have more
+// flights, for example because the store loads a script, or because the client asks a Cluster again for the slots on a busy
+// machine. A fault at such a flight would not strike.
+func listCases(t *testing.T, b *backend) (cases []faultCase) {
 	var mu sync.Mutex
-	subjects := subjectsOf(b)
-	inParallel(len(subjects), func(i int) {
+	subjects := listScenarios(b)
+	runInParallel(len(subjects), func(i int) {
 		s := subjects[i]
 		flights := math.MaxInt
 		for range 4 {
-			has, _ := newTrial(t, b, s).run(servertest.Rule{})
+			has, _ := newTrial(t, b, s).runWithFault(servertest.Rule{})
 			flights = min(flights, has)
 		}
 		t.Logf("%s: %d flights", s, flights)
 		mu.Lock()
 		defer mu.Unlock()
-		for _, injury := range injuries {
+		for _, injury := range flightFaults {
 			for flight := range flights {
-				cases = append(cases, oneCase{s, injury, flight})
+				cases = append(cases, faultCase{s, injury, flight})
 			}
 		}
 	})
@@ -163,33 +164,33 @@ func casesOf(t *testing.T, b *backend) (cases []oneCase) {
 	return cases
 }
 
-// subjectsOf returns the scenarios that differ with b.
-func subjectsOf(b *backend) (subjects []subject) {
+// listScenarios returns the scenarios whose flights differ with b.
+func listScenarios(b *backend) (subjects []policyScenario) {
 	for _, s := range scenarios {
-		if b.variant && s.basic || b.open != nil && s.staged {
+		if b.isVariant && s.sameForVariants || b.openStore != nil && s.onlyForRedis {
 			continue
 		}
-		subjects = append(subjects, subject{s, idempotency.ReExecute})
-		if !b.variant && s.refusable {
-			subjects = append(subjects, subject{s, idempotency.Refuse})
+		subjects = append(subjects, policyScenario{s, idempotency.ReExecute})
+		if !b.isVariant && s.dependsOnPolicy {
+			subjects = append(subjects, policyScenario{s, idempotency.Refuse})
 		}
 	}
 	return subjects
 }
 
-var trials atomic.Int64
+var trialCount atomic.Int64
 
-func newTrial(t testing.TB, b *backend, s subject) *trial {
-	return &trial{TB: t, backend: b, scenario: s.scenario, policy: s.policy, key: fmt.Sprint("key-", trials.Add(1))}
+func newTrial(t testing.TB, b *backend, s policyScenario) *trial {
+	return &trial{TB: t, backend: b, scenario: s.scenario, policy: s.policy, key: fmt.Sprint("key-", trialCount.Add(1))}
 }
 
-// inParallel calls do for 0 to n-1, as far as there is room among all that is running.
-func inParallel(n int, do func(int)) {
+// runInParallel calls do for 0 to n-1, in goroutines that globalThrottle limits.
+func runInParallel(n int, do func(int)) {
 	var all sync.WaitGroup
 	for i := range n {
-		trialsOfAll.enter()
+		globalThrottle.enter()
 		all.Go(func() {
-			defer trialsOfAll.leave()
+			defer globalThrottle.leave()
 			do(i)
 		})
 	}

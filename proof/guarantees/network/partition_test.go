@@ -17,7 +17,8 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// requireNamespaces ends the test unless err is nil. In CI it may be skipped only if somebody has said so.
+// requireNamespaces ends the test unless err is nil. In CI the test fails, unless IDEMPOTENCY_NO_NETNS accepts that the test is
+// skipped.
 func requireNamespaces(t *testing.T, err error) {
 	t.Helper()
 	if err == nil {
@@ -31,23 +32,23 @@ func requireNamespaces(t *testing.T, err error) {
 	t.Skipf("NOT RUN: no network namespaces on this machine: %v", err)
 }
 
-// partition is an owner that can be cut off from its store, and a process that cannot. They have one key.
+// partition has two processes that use the same key. The cable can cut the owner off from its store, but not the other process.
 type partition struct {
 	*trial
 	*cable
-	owner, other *process
-	answers      chan answer // of the first request to the owner
-	working      chan struct{}
+	ownerProcess, otherProcess *process
+	ownerAnswers               chan answer // the answer to the first request to the owner
+	ownerWorks                 chan struct{}
 }
 
-// split starts an owner whose store is behind a cable, and another process. Either handler answers with the name of its
-// process if its work returns no error. Work is that of the owner. The other one has its effect.
-func split(t *testing.T, b *backend, lease time.Duration, policy idempotency.Abandoned,
+// startPartition starts an owner whose store is behind a cable, and another process. The handler of the owner calls work, and the
+// handler of the other process adds an effect. Each handler answers with the name of its process unless its work returns an error.
+func startPartition(t *testing.T, b *backend, lease time.Duration, policy idempotency.Abandoned,
 	connect func(*testing.T, *cable) idempotency.Store, work func(*partition, *http.Request) error,
 ) *partition {
 	p := &partition{
-		trial: newTrial(t, b, subject{scenario{lease: lease}, policy}), cable: newCable(t),
-		answers: make(chan answer, 1), working: make(chan struct{}),
+		trial: newTrial(t, b, policyScenario{scenario{leaseDuration: lease}, policy}), cable: newCable(t),
+		ownerAnswers: make(chan answer, 1), ownerWorks: make(chan struct{}),
 	}
 	handler := func(name string, work func(*http.Request) error) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
@@ -59,48 +60,50 @@ func split(t *testing.T, b *backend, lease time.Duration, policy idempotency.Aba
 			_, _ = w.Write([]byte(name))
 		}
 	}
-	p.owner = p.begin(connect(t, p.cable), p.options(), handler("owner", func(r *http.Request) error { return work(p, r) }))
-	p.other = p.begin(b.direct, p.options(), handler("other", func(r *http.Request) error {
-		return b.effects.add(r.Context(), p.key)
+	p.ownerProcess = p.startProcess(connect(t, p.cable), p.buildOptions(), handler("owner", func(r *http.Request) error {
+		return work(p, r)
 	}))
-	p.processes = []*process{p.owner, p.other}
+	p.otherProcess = p.startProcess(b.directStore, p.buildOptions(), handler("other", func(r *http.Request) error {
+		return b.effectLedger.addEffect(r.Context(), p.key)
+	}))
+	p.processes = []*process{p.ownerProcess, p.otherProcess}
 	go func() {
-		first := p.owner.ask(p.key)
-		for first.problem() == "store-unavailable" && !p.isWorking() { // on a busy machine
-			first = p.owner.ask(p.key)
+		first := p.ownerProcess.sendOnce(p.key)
+		for first.problemName() == "store-unavailable" && !p.isWorking() { // on a busy machine
+			first = p.ownerProcess.sendOnce(p.key)
 		}
-		p.answers <- first
+		p.ownerAnswers <- first
 	}()
-	<-p.working
+	<-p.ownerWorks
 	return p
 }
 
 func (p *partition) isWorking() bool {
 	select {
-	case <-p.working:
+	case <-p.ownerWorks:
 		return true
 	default:
 		return false
 	}
 }
 
-// An owner that is cut off stops in time, and another process takes over. What the owner answers is not stored, whether
-// it does so before or after the cut heals.
+// An owner that is cut off stops in time, and another process takes over. The answer of the owner is not stored, whether the owner
+// answers before or after the cut heals.
 func TestPartitionedOwner(t *testing.T) {
 	t.Parallel()
 	const lease = 2 * time.Second
-	everyCut(t, stores, bothWays, func(t *testing.T, b *backend, connect connector, healsFirst bool) {
+	runEveryCut(t, storeOpeners, cutBothWays, func(t *testing.T, b *backend, connect storeConnector, healsFirst bool) {
 		stopped, answers := make(chan struct{}), make(chan struct{})
-		p := split(t, b, lease, idempotency.ReExecute, connect, func(p *partition, r *http.Request) error {
-			close(p.working)
-			await(t, r.Context().Done())
+		p := startPartition(t, b, lease, idempotency.ReExecute, connect, func(p *partition, r *http.Request) error {
+			close(p.ownerWorks)
+			awaitDone(t, r.Context().Done())
 			close(stopped)
-			await(t, answers)
+			awaitDone(t, answers)
 			return nil
 		})
 		p.cut()
 		began := time.Now()
-		final := p.other.settle(p.key)
+		final := p.otherProcess.repeatUntilFinal(p.key)
 		require.Less(t, time.Since(began), lease+5*time.Second)
 		require.Equal(t, answer{http.StatusCreated, "other"}, final)
 		select {
@@ -111,34 +114,36 @@ func TestPartitionedOwner(t *testing.T) {
 		if healsFirst {
 			p.heal()
 			require.Eventually(t, func() bool {
-				_, _, err := p.owner.store.again(p.owner.store.Store)
+				_, _, err := p.ownerProcess.rememberingStore.repeatBegin(p.ownerProcess.rememberingStore.Store)
 				return err == nil
 			}, patience, 10*time.Millisecond, "the owner reaches its store")
 		}
 		close(answers)
-		first := <-p.answers
+		first := <-p.ownerAnswers
 		if healsFirst {
-			require.Equal(t, "in-progress", first.problem(), "its claim is lost")
+			require.Equal(t, "in-progress", first.problemName(), "its claim is lost")
 		}
 		p.heal()
 		p.requireSettled(final)
 	})
 }
 
-// With Refuse nobody takes over. When the cut heals, the answer of the owner is stored for all.
+// With Refuse the other process does not take over. When the cut heals, the answer of the owner is stored for all clients.
 func TestPartitionedOwnerThatNobodyReplaces(t *testing.T) {
 	t.Parallel()
-	everyCut(t, stores, oneWay, func(t *testing.T, b *backend, connect connector, _ bool) {
+	runEveryCut(t, storeOpeners, cutOneWay, func(t *testing.T, b *backend, connect storeConnector, _ bool) {
 		answers := make(chan struct{})
-		p := split(t, b, 2*time.Second, idempotency.Refuse, connect, func(p *partition, r *http.Request) error {
-			close(p.working)
-			await(t, answers)
-			return b.effects.add(r.Context(), p.key)
+		p := startPartition(t, b, 2*time.Second, idempotency.Refuse, connect, func(p *partition, r *http.Request) error {
+			close(p.ownerWorks)
+			awaitDone(t, answers)
+			return b.effectLedger.addEffect(r.Context(), p.key)
 		})
 		p.cut()
-		require.Eventually(t, func() bool { return p.other.ask(p.key).problem() == "outcome-unknown" }, patience, pause)
+		require.Eventually(t, func() bool {
+			return p.otherProcess.sendOnce(p.key).problemName() == "outcome-unknown"
+		}, patience, retryPause)
 		close(answers)
-		require.Equal(t, answer{http.StatusCreated, "owner"}, <-p.answers, "the effect exists, so the answer is true")
+		require.Equal(t, answer{http.StatusCreated, "owner"}, <-p.ownerAnswers, "the effect exists, so the answer is true")
 		p.heal()
 		p.requireSettled(answer{http.StatusCreated, "owner"})
 	})
@@ -148,46 +153,46 @@ func TestPartitionedOwnerThatNobodyReplaces(t *testing.T) {
 func TestShortPartition(t *testing.T) {
 	t.Parallel()
 	const lease = 12 * time.Second // long enough for a busy machine
-	everyCut(t, stores, oneWay, func(t *testing.T, b *backend, connect connector, _ bool) {
-		p := split(t, b, lease, idempotency.ReExecute, connect, func(p *partition, r *http.Request) error {
-			close(p.working)
+	runEveryCut(t, storeOpeners, cutOneWay, func(t *testing.T, b *backend, connect storeConnector, _ bool) {
+		p := startPartition(t, b, lease, idempotency.ReExecute, connect, func(p *partition, r *http.Request) error {
+			close(p.ownerWorks)
 			awaitRenewal(p.trial, r)
 			if err := r.Context().Err(); err != nil {
 				return err
 			}
-			return b.effects.add(r.Context(), p.key)
+			return b.effectLedger.addEffect(r.Context(), p.key)
 		})
 		p.cut()
-		record, _, err := p.owner.store.again(b.direct)
+		record, _, err := p.ownerProcess.rememberingStore.repeatBegin(b.directStore)
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { // a renewal was tried in vain
-			record, _, err = p.owner.store.again(b.direct)
-			return err != nil || record.LeaseLeft < lease-lease/3-storeTimeout-pause/2
+		require.Eventually(t, func() bool { // until a renewal was due and failed
+			record, _, err = p.ownerProcess.rememberingStore.repeatBegin(b.directStore)
+			return err != nil || record.LeaseLeft < lease-lease/3-storeTimeout-retryPause/2
 		}, patience, 10*time.Millisecond)
 		p.heal()
-		require.Equal(t, answer{http.StatusCreated, "owner"}, <-p.answers)
+		require.Equal(t, answer{http.StatusCreated, "owner"}, <-p.ownerAnswers)
 		p.requireSettled(answer{http.StatusCreated, "owner"})
 	})
 }
 
-// An owner is cut off in the transaction of a step. Another process writes the rows when the lease has lapsed, or, where the
-// record is locked, when the server has ended the silent session. The owner commits nothing, and does not answer that it has.
+// An owner is cut off in the transaction of a step. Another process writes the rows when the lease has lapsed or, if the owner has
+// locked the record, when the server has ended the silent session. The owner commits nothing, and does not claim to have committed.
 func TestPartitionedStep(t *testing.T) {
 	t.Parallel()
 	const lease = 2 * time.Second
-	everyCut(t, ofSteps, bothWays, func(t *testing.T, b *backend, connect connector, healsFirst bool) {
+	runEveryCut(t, stepStoreOpeners, cutBothWays, func(t *testing.T, b *backend, connect storeConnector, healsFirst bool) {
 		answers, failed := make(chan struct{}), make(chan error, 1)
-		p := split(t, b, lease, idempotency.ReExecute, connect, func(p *partition, r *http.Request) error {
-			err := b.effects.(*rowLedger).addAnd(r.Context(), p.key, patience, func() {
-				close(p.working)
-				await(t, answers)
+		p := startPartition(t, b, lease, idempotency.ReExecute, connect, func(p *partition, r *http.Request) error {
+			err := b.effectLedger.(*rowLedger).addEffectAnd(r.Context(), p.key, patience, func() {
+				close(p.ownerWorks)
+				awaitDone(t, answers)
 			})
 			failed <- err
 			return err
 		})
 		p.cut()
 		began := time.Now()
-		final := p.other.settle(p.key)
+		final := p.otherProcess.repeatUntilFinal(p.key)
 		require.Less(t, time.Since(began), lease+idleTimeout+5*time.Second)
 		require.Equal(t, answer{http.StatusCreated, "other"}, final)
 		if healsFirst {
@@ -195,47 +200,47 @@ func TestPartitionedStep(t *testing.T) {
 		}
 		close(answers)
 		require.Error(t, <-failed)
-		require.NotEqual(t, http.StatusCreated, (<-p.answers).status, "its rows were rolled back")
+		require.NotEqual(t, http.StatusCreated, (<-p.ownerAnswers).status, "its rows were rolled back")
 		p.heal()
 		p.requireSettled(final)
 	})
 }
 
-// await waits for done, or for the end of a test that has failed.
-func await(t *testing.T, done <-chan struct{}) {
+// awaitDone waits for done, or for the end of a failed test.
+func awaitDone(t *testing.T, done <-chan struct{}) {
 	select {
 	case <-done:
 	case <-t.Context().Done():
 	}
 }
 
-// connector opens a store through a cable.
-type connector = func(*testing.T, *cable) idempotency.Store
+// storeConnector opens a store through a cable.
+type storeConnector = func(*testing.T, *cable) idempotency.Store
 
-// The ways in which an owner can answer: after the cut has healed, or before.
+// The ways in which an owner can answer, by name. The value reports whether the cut heals before the owner answers.
 var (
-	bothWays = map[string]bool{"answers after the cut": true, "answers while cut off": false}
-	oneWay   = map[string]bool{"cut": true}
+	cutBothWays = map[string]bool{"answers after the cut": true, "answers while cut off": false}
+	cutOneWay   = map[string]bool{"cut": true}
 )
 
-// opener starts a store, and returns how it is reached through a cable.
-type opener = func(*testing.T) (*backend, connector)
+// backendOpener starts the server of a store, and returns a connector that reaches the server through a cable.
+type backendOpener = func(*testing.T) (*backend, storeConnector)
 
 var (
-	stores  = map[string]opener{"Redis": redisBehindCable, "Postgres": postgres(nil, pgxstore.Options{})}
-	ofSteps = map[string]opener{
-		"read committed": postgres(&rowLedger{}, pgxstore.Options{}),
-		"serializable":   postgres(&rowLedger{}, pgxstore.Options{Isolation: pgx.Serializable}),
-		"of the handler": postgres(&rowLedger{joins: true}, pgxstore.Options{}),
+	storeOpeners     = map[string]backendOpener{"Redis": openRedisBehindCable, "Postgres": newPostgresOpener(nil, pgxstore.Options{})}
+	stepStoreOpeners = map[string]backendOpener{
+		"read committed": newPostgresOpener(&rowLedger{}, pgxstore.Options{}),
+		"serializable":   newPostgresOpener(&rowLedger{}, pgxstore.Options{Isolation: pgx.Serializable}),
+		"of the handler": newPostgresOpener(&rowLedger{handlerOwnsTx: true}, pgxstore.Options{}),
 	}
 )
 
-// everyCut runs a test with every store in every way, several times.
-func everyCut(t *testing.T, stores map[string]opener, ways map[string]bool,
-	test func(t *testing.T, b *backend, connect connector, healsFirst bool),
+// runEveryCut runs a test with every store in every way, several times.
+func runEveryCut(t *testing.T, stores map[string]backendOpener, ways map[string]bool,
+	test func(t *testing.T, b *backend, connect storeConnector, healsFirst bool),
 ) {
 	rounds := effort.Of(2)
-	newCable(t) // the test ends here if there can be none
+	newCable(t) // the test ends here if the machine does not allow namespaces
 	for store, open := range stores {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()
@@ -256,28 +261,28 @@ func everyCut(t *testing.T, stores map[string]opener, ways map[string]bool,
 	effort.Count(t, "cuts", rounds*len(stores)*len(ways))
 }
 
-func redisBehindCable(t *testing.T) (*backend, connector) {
+func openRedisBehindCable(t *testing.T) (*backend, storeConnector) {
 	server := servertest.Redis(t)
 	return newRedisBackendOn(t, server), func(t *testing.T, c *cable) idempotency.Store {
 		client := redis.NewClient(&redis.Options{
-			Addr: c.serve(t, server.Addr()), Password: servertest.RedisPassword(), Dialer: c.dial,
+			Addr: c.serveAtFar(t, server.Addr()), Password: servertest.RedisPassword(), Dialer: c.dialFromNear,
 		})
 		t.Cleanup(func() { _ = client.Close() })
 		return idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 	}
 }
 
-// postgres opens a store whose effects are rows of a ledger, unless that is nil.
-func postgres(rows *rowLedger, opts pgxstore.Options) opener {
-	return func(t *testing.T) (*backend, connector) { return postgresBehindCable(t, rows, opts) }
+// newPostgresOpener returns an opener. The effects are rows of the ledger rows, unless rows is nil.
+func newPostgresOpener(rows *rowLedger, opts pgxstore.Options) backendOpener {
+	return func(t *testing.T) (*backend, storeConnector) { return openPostgresBehindCable(t, rows, opts) }
 }
 
-func postgresBehindCable(t *testing.T, rows *rowLedger, opts pgxstore.Options) (*backend, connector) {
+func openPostgresBehindCable(t *testing.T, rows *rowLedger, opts pgxstore.Options) (*backend, storeConnector) {
 	db := servertest.Postgres(t)
 	b := newPostgresBackendOn(t, db, rows, opts)
 	return b, func(t *testing.T, c *cable) idempotency.Store {
-		return b.open(newPool(t, db.URLAt(c.serve(t, db.Addr())), func(config *pgxpool.Config) {
-			config.ConnConfig.DialFunc = c.dial
+		return b.openStore(newPool(t, db.URLAt(c.serveAtFar(t, db.Addr())), func(config *pgxpool.Config) {
+			config.ConnConfig.DialFunc = c.dialFromNear
 		}))
 	}
 }

@@ -14,135 +14,142 @@ import (
 
 // scenario is a few requests with one key.
 type scenario struct {
-	name    string
-	cold    bool // the server has no connection yet
-	servers int  // zero means one
-	crowded bool // several requests are under way at once
-	crashed bool // an earlier attempt has not ended
-	basic   bool // the same for all variants of a store
-	staged  bool // only Redis knows a difference
+	name                  string
+	startsCold            bool // the server begins without a connection to the store
+	serverCount           int  // number of processes; zero means one
+	hasConcurrentRequests bool // two processes get a request at the same time
+	hasAbandonedAttempt   bool // an earlier attempt was abandoned
+	sameForVariants       bool // variants of a store skip the scenario
+	onlyForRedis          bool // other stores skip the scenario
 
-	refusable bool // differs with Refuse
+	dependsOnPolicy bool // the scenario runs with Refuse, too
 
-	lease   time.Duration
-	wait    time.Duration
-	status  int // of the answer; zero means 201
-	size    int // of the answer
-	fails   int // the first runs of the handler that fail, without effect
-	prepare func(*trial)
-	during  func(*trial, *http.Request) // within the handler
-	play    func(*trial) answer
+	leaseDuration time.Duration
+	maxWait       time.Duration
+	answerStatus  int // zero means 201
+	answerSize    int // of the answer
+	failingRuns   int // so many runs of the handler fail first, without an effect
+	prepareTrial  func(*trial)
+	duringHandler func(*trial, *http.Request) // called within the handler
+	playRequests  func(*trial) answer
 }
 
-// shortLease is renewed after a third of it, and may lapse if the store is out of order for most of it.
+// shortLease is the lease of trials with renewals. The library renews a lease after a third, and the lease may lapse if an outage
+// lasts for most of the lease.
 const shortLease = 4 * time.Second
 
 var scenarios = []scenario{
-	{name: "first from cold", cold: true, basic: true, play: askOne},
-	{name: "first", refusable: true, play: askOne},
-	{name: "first of 4 KiB", size: 4 << 10, staged: true, play: askOne},
-	{name: "first of 200 KiB", basic: true, size: 200 << 10, play: askOne},
-	{name: "replay", prepare: inOtherProcess, play: askOne},
-	{name: "replay of 200 KiB", basic: true, size: 200 << 10, prepare: inOtherProcess, play: askOne},
-	{name: "refusal", status: http.StatusPaymentRequired, play: askOne},
-	{name: "released", refusable: true, fails: 1, lease: shortLease, play: askOne},
-	{name: "crashed", refusable: true, crashed: true, prepare: crash, play: askOne},
-	{name: "in progress", servers: 2, crowded: true, wait: 10 * time.Second, during: awaitGate, play: askBoth},
-	{name: "renewal", refusable: true, lease: shortLease, during: awaitRenewal, play: askOne},
+	{name: "first from cold", startsCold: true, sameForVariants: true, playRequests: settleOne},
+	{name: "first", dependsOnPolicy: true, playRequests: settleOne},
+	{name: "first of 4 KiB", answerSize: 4 << 10, onlyForRedis: true, playRequests: settleOne},
+	{name: "first of 200 KiB", sameForVariants: true, answerSize: 200 << 10, playRequests: settleOne},
+	{name: "replay", prepareTrial: settleInOtherProcess, playRequests: settleOne},
+	{
+		name: "replay of 200 KiB", sameForVariants: true, answerSize: 200 << 10,
+		prepareTrial: settleInOtherProcess, playRequests: settleOne,
+	},
+	{name: "refusal", answerStatus: http.StatusPaymentRequired, playRequests: settleOne},
+	{name: "released", dependsOnPolicy: true, failingRuns: 1, leaseDuration: shortLease, playRequests: settleOne},
+	{name: "crashed", dependsOnPolicy: true, hasAbandonedAttempt: true, prepareTrial: abandonClaim, playRequests: settleOne},
+	{
+		name: "in progress", serverCount: 2, hasConcurrentRequests: true, maxWait: 10 * time.Second,
+		duringHandler: awaitGate, playRequests: settleBoth,
+	},
+	{name: "renewal", dependsOnPolicy: true, leaseDuration: shortLease, duringHandler: awaitRenewal, playRequests: settleOne},
 }
 
-// serve is the handler of all processes.
-func (tr *trial) serve(w http.ResponseWriter, r *http.Request) {
+// serveRequest is the handler of all processes.
+func (tr *trial) serveRequest(w http.ResponseWriter, r *http.Request) {
 	key := r.Header.Get("Idempotency-Key")
 	if key != tr.key {
-		_ = tr.effects.add(r.Context(), key)
+		_ = tr.effectLedger.addEffect(r.Context(), key)
 		return
 	}
-	run, began := tr.runs.Add(1), time.Now()
-	tr.start.Do(func() { close(tr.started) })
-	if tr.during != nil {
-		tr.during(tr, r)
+	run, began := tr.handlerRuns.Add(1), time.Now()
+	tr.closeStarted.Do(func() { close(tr.handlerStarted) })
+	if tr.duringHandler != nil {
+		tr.duringHandler(tr, r)
 	}
 	err := r.Context().Err()
 	switch {
-	case run <= int64(tr.fails):
+	case run <= int64(tr.failingRuns):
 		err = errors.New("one of the first runs")
 	case err == nil:
-		err = tr.act(r, began)
+		err = tr.haveEffect(r, began)
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	w.WriteHeader(max(tr.status, http.StatusCreated))
-	_, _ = fmt.Fprint(w, "run ", run, strings.Repeat("x", tr.size))
+	w.WriteHeader(max(tr.answerStatus, http.StatusCreated))
+	_, _ = fmt.Fprint(w, "run ", run, strings.Repeat("x", tr.answerSize))
 }
 
-func askOne(tr *trial) answer { return tr.processes[0].settle(tr.key) }
+func settleOne(tr *trial) answer { return tr.processes[0].repeatUntilFinal(tr.key) }
 
-// inOtherProcess has the operation carried out by a process without faults.
-func inOtherProcess(tr *trial) {
-	tr.begin(tr.direct, tr.options(), tr.serve).settle(tr.key)
+// settleInOtherProcess executes the operation in a process whose store has no faults.
+func settleInOtherProcess(tr *trial) {
+	tr.startProcess(tr.directStore, tr.buildOptions(), tr.serveRequest).repeatUntilFinal(tr.key)
 }
 
-// crash leaves a claim behind whose lease has lapsed.
-func crash(tr *trial) {
-	opts := tr.options()
+// abandonClaim leaves a claim with a lapsed lease behind.
+func abandonClaim(tr *trial) {
+	opts := tr.buildOptions()
 	opts.Lease, opts.Abandoned = storeTimeout, idempotency.Refuse
-	p := tr.begin(tr.direct, opts, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	p := tr.startProcess(tr.directStore, opts, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	require.Eventually(tr, func() bool {
-		resp, err := p.server.Client().Do(p.request(tr.key))
+		resp, err := p.server.Client().Do(p.newRequest(tr.key))
 		if err == nil {
 			resp.Body.Close()
 		}
-		record, claim, err := p.store.again(tr.direct)
+		record, claim, err := p.rememberingStore.repeatBegin(tr.directStore)
 		require.NoError(tr, err)
 		require.Nil(tr, claim)
 		return record.LeaseLeft <= 0
 	}, patience, 10*time.Millisecond)
 }
 
-// awaitGate goes on when the other process has asked for the key.
+// awaitGate waits until the other process has asked for the key.
 func awaitGate(tr *trial, r *http.Request) {
 	select {
-	case <-tr.gate:
+	case <-tr.handlerGate:
 	case <-r.Context().Done():
 	}
 }
 
-// askBoth has a second process ask while the first one works.
-func askBoth(tr *trial) answer {
-	first := tr.settleBeside(0)
+// settleBoth sends a request to a second process while the handler of the first process runs.
+func settleBoth(tr *trial) answer {
+	first := tr.settleConcurrently(0)
 	select {
-	case <-tr.started:
-	case <-first: // only if it has failed
+	case <-tr.handlerStarted:
+	case <-first: // only after a failure
 		return answer{}
 	}
 	before, began := tr.proxy.Flights(), time.Now()
-	second := tr.settleBeside(1)
+	second := tr.settleConcurrently(1)
 	for tr.proxy.Flights() < before+4 && time.Since(began) < 2*storeTimeout {
 		time.Sleep(time.Millisecond)
 	}
-	close(tr.gate)
+	close(tr.handlerGate)
 	final := <-first
 	require.Equal(tr, final, <-second)
 	return final
 }
 
-// settleBeside settles the key by a process, beside what else is done.
-func (tr *trial) settleBeside(process int) <-chan answer {
+// settleConcurrently repeats the request to a process in a goroutine, until the answer is final.
+func (tr *trial) settleConcurrently(process int) <-chan answer {
 	final := make(chan answer, 1)
 	go func() {
 		defer close(final)
-		final <- tr.processes[process].settle(tr.key)
+		final <- tr.processes[process].repeatUntilFinal(tr.key)
 	}()
 	return final
 }
 
-// awaitRenewal goes on when the lease was renewed.
+// awaitRenewal waits until the lease was renewed.
 func awaitRenewal(tr *trial, r *http.Request) {
-	for least := tr.lease; r.Context().Err() == nil; time.Sleep(20 * time.Millisecond) {
-		record, _, err := tr.processes[0].store.again(tr.direct)
+	for least := tr.leaseDuration; r.Context().Err() == nil; time.Sleep(20 * time.Millisecond) {
+		record, _, err := tr.processes[0].rememberingStore.repeatBegin(tr.directStore)
 		if err != nil || record.LeaseLeft > least {
 			return
 		}

@@ -5,49 +5,49 @@ import (
 	"time"
 )
 
-// throttle bounds how many trials run at a time. Most of them wait for a timeout, so many may. But a store that has no time
-// left to answer in would be another fault than the one that is tried: then there are fewer.
+// throttle limits how many trials run at a time. The limit is high because most trials wait for a timeout. But an overloaded store
+// would add a fault of its own to a trial, so the throttle lowers the limit when requests without a fault are slow.
 type throttle struct {
-	mu             sync.Mutex
-	left           sync.Cond
-	running, limit int
+	mu                        sync.Mutex
+	mayEnter                  sync.Cond
+	runningTrials, maxRunning int
 }
 
 const (
-	fewest, most = 4, 64
-	slow         = storeTimeout / 4 // for requests that no fault strikes
+	minTrials, maxTrials = 4, 64
+	slowRequest          = storeTimeout / 4 // for a request that no fault strikes
 )
 
 func newThrottle() *throttle {
-	th := &throttle{limit: most / 4}
-	th.left.L = &th.mu
+	th := &throttle{maxRunning: maxTrials / 4}
+	th.mayEnter.L = &th.mu
 	return th
 }
 
 func (th *throttle) enter() {
 	th.mu.Lock()
 	defer th.mu.Unlock()
-	for th.running >= th.limit {
-		th.left.Wait()
+	for th.runningTrials >= th.maxRunning {
+		th.mayEnter.Wait()
 	}
-	th.running++
+	th.runningTrials++
 }
 
 func (th *throttle) leave() {
 	th.mu.Lock()
 	defer th.mu.Unlock()
-	th.running--
-	th.left.Broadcast()
+	th.runningTrials--
+	th.mayEnter.Broadcast()
 }
 
-// note tells how long a request took that no fault strikes.
-func (th *throttle) note(took time.Duration) {
+// noteDuration adjusts the limit to the duration of a request that no fault strikes.
+func (th *throttle) noteDuration(took time.Duration) {
 	th.mu.Lock()
 	defer th.mu.Unlock()
-	if took > slow {
-		th.limit = max(fewest, min(th.limit, th.running)-2)
+	if took > slowRequest {
+		th.maxRunning = max(minTrials, min(th.maxRunning, th.runningTrials)-2)
 		return
 	}
-	th.limit = min(most, th.limit+1)
-	th.left.Broadcast()
+	th.maxRunning = min(maxTrials, th.maxRunning+1)
+	th.mayEnter.Broadcast()
 }
