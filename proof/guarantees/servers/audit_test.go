@@ -15,111 +15,122 @@ import (
 	"github.com/idempotency-go/idempotency/proof/guarantees/effort"
 )
 
-// loss says which answers a fault may cost, by when clients asked for them and saw them. The zero value: none.
+// loss says which answers a fault may cost, by the instants at which a client asked for an answer and saw the answer. With the
+// zero value, no answer may be lost.
 //
-//	... kept ... | from ... to | ...... | new ...
-//	 none lost     all lost      some     none lost
+//	affectedAfter ... lostAfter ... lostBefore ... affectedBefore
+//	               some         all           some
+//
+// All answers before affectedAfter and after affectedBefore are kept.
 type loss struct {
-	since    time.Time // nothing is lost that was seen before it
-	from, to time.Time // all is lost that was asked for after from and seen before to; zero: nothing has to be
-	until    time.Time // nothing is lost that was asked for after it
-	copied   bool      // nothing is lost that was known to be on all replicas
+	affectedAfter         time.Time // no answer that was seen before affectedAfter is lost
+	lostAfter, lostBefore time.Time // every answer between is lost; lostBefore is zero: no answer is certain to be lost
+	affectedBefore        time.Time // no answer that was asked for after affectedBefore is lost
+	keepsReplicated       bool      // no answer that was known to be on all replicas is lost
 }
 
-// concerns reports whether a sale was under way in the time of the fault.
-func (l loss) concerns(s *sale) bool { return s.seen.After(l.since) && s.began.Before(l.until) }
-
-// may reports whether the answer of a sale may be lost.
-func (l loss) may(s *sale) bool { return l.concerns(s) && !(l.copied && s.firm()) }
-
-// firm reports whether the answer was stored in time, and seen only then. A replay does not wait for replicas.
-func (s *sale) firm() bool { return !s.unrecorded && !s.replayed }
-
-// must reports whether the answer of a sale is lost for certain.
-func (l loss) must(s *sale) bool { return s.began.After(l.from) && s.seen.Before(l.to) }
-
-// counts is what an audit has found.
-type counts struct {
-	keys    int      // that an answer was seen of
-	twice   int      // keys with more than one effect
-	lost    int      // answers that were seen, and whose key was new again
-	loose   int      // of these, answers that the replicas were not known to have
-	differ  int      // answers that were not lost, and were other ones later
-	certain int      // answers that had to be lost
-	broken  []string // promises
+// concernsSale reports whether the fault happened during the sale.
+func (l loss) concernsSale(s *sale) bool {
+	return s.answerSeen.After(l.affectedAfter) && s.firstAsked.Before(l.affectedBefore)
 }
 
-func (c *counts) add(more counts) {
-	c.keys += more.keys
-	c.twice += more.twice
-	c.lost += more.lost
-	c.loose += more.loose
-	c.differ += more.differ
-	c.certain += more.certain
-	c.broken = append(c.broken, more.broken...)
+// mayLose reports whether the answer of a sale may be lost.
+func (l loss) mayLose(s *sale) bool {
+	return l.concernsSale(s) && !(l.keepsReplicated && s.isDurable())
 }
 
-// report tells the counts, and fails if a promise is broken.
-func (c *counts) report(t *testing.T) {
+// isDurable reports whether the answer was stored in time before the client saw the answer. A replay does not wait for replicas, so
+// a replayed answer may not be durable.
+func (s *sale) isDurable() bool { return !s.wasUnrecorded && !s.wasReplayed }
+
+// mustLose reports whether the answer of a sale is certain to be lost.
+func (l loss) mustLose(s *sale) bool {
+	return s.firstAsked.After(l.lostAfter) && s.answerSeen.Before(l.lostBefore)
+}
+
+// auditCounts is the result of an audit.
+type auditCounts struct {
+	keyCount         int // keys whose answer a client has seen
+	repeatedKeys     int // keys with more than one effect
+	lostAnswers      int // answers that were seen, and whose key was new again
+	lostUndurable    int // lost answers that were not durable
+	differentAnswers int // answers that changed although they were not lost
+	certainlyLost    int // answers that had to be lost
+	brokenPromises   []string
+}
+
+func (c *auditCounts) addCounts(more auditCounts) {
+	c.keyCount += more.keyCount
+	c.repeatedKeys += more.repeatedKeys
+	c.lostAnswers += more.lostAnswers
+	c.lostUndurable += more.lostUndurable
+	c.differentAnswers += more.differentAnswers
+	c.certainlyLost += more.certainlyLost
+	c.brokenPromises = append(c.brokenPromises, more.brokenPromises...)
+}
+
+// reportCounts reports the counts, and fails the test if a promise is broken.
+func (c *auditCounts) reportCounts(t *testing.T) {
 	t.Helper()
-	assert.Empty(t, c.broken)
-	effort.Count(t, "keys", c.keys)
-	effort.Count(t, "keys with two effects", c.twice)
-	effort.Count(t, "answers lost", c.lost)
-	effort.Count(t, "answers lost that were not firm", c.loose)
-	effort.Count(t, "answers that had to be lost", c.certain)
-	effort.Count(t, "answers that differ", c.differ)
+	assert.Empty(t, c.brokenPromises)
+	effort.Count(t, "keys", c.keyCount)
+	effort.Count(t, "keys with two effects", c.repeatedKeys)
+	effort.Count(t, "answers lost", c.lostAnswers)
+	effort.Count(t, "answers lost that were not firm", c.lostUndurable)
+	effort.Count(t, "answers that had to be lost", c.certainlyLost)
+	effort.Count(t, "answers that differ", c.differentAnswers)
 }
 
-// audit has all clients ask each server for their answers, and looks whether more or less is lost than what the fault costs.
-// Where effects are undone together with their records, no key has two. Whatever is lost, each key is charged once.
-func (s *shop) audit(t *testing.T, cost loss, undone bool) (found counts) {
+// auditSales asks each server for every answer again, and checks that neither more nor less is lost than cost says. undone says
+// that a lost record also undoes its effect, so that no key may have two effects. In any case each key must be charged once.
+func (s *shop) auditSales(t *testing.T, cost loss, undone bool) (found auditCounts) {
 	t.Helper()
 	var asking sync.WaitGroup
 	slots := make(chan struct{}, 16)
 	for key, sale := range s.sales {
 		slots <- struct{}{}
 		asking.Go(func() {
-			s.inspect(key, sale)
+			s.inspectSale(key, sale)
 			<-slots
 		})
 	}
 	asking.Wait()
-	effects := s.ledger.effects(t)
-	s.mu.Lock() // a handler that was overtaken may still begin
+	effects := s.ledger.countEffects(t)
+	s.mu.Lock() // because the handler of an overtaken attempt may still begin
 	defer s.mu.Unlock()
 	for key, sale := range s.sales {
-		sale.effects = effects[key]
-		found.add(sale.counts(cost))
-		if problem := sale.problem(cost, undone); problem != "" {
-			found.broken = append(found.broken, fmt.Sprintf("%s: key %s: %s", problem, key, sale))
+		sale.effectCount = effects[key]
+		found.addCounts(sale.countSale(cost))
+		if problem := sale.findProblem(cost, undone); problem != "" {
+			found.brokenPromises = append(found.brokenPromises, fmt.Sprintf("%s: key %s: %s", problem, key, sale))
 		}
 	}
-	if !cost.to.IsZero() && found.certain == 0 {
-		found.broken = append(found.broken, "no answer was given that is certain to be lost: the fault shows nothing")
+	if !cost.lostBefore.IsZero() && found.certainlyLost == 0 {
+		found.brokenPromises = append(found.brokenPromises, "no answer was given that is certain to be lost: the fault shows nothing")
 	}
 	require.NoError(t, s.provider.Explain(slices.Collect(maps.Keys(s.sales))...))
 	s.sales = map[string]*sale{}
 	return found
 }
 
-func (s *shop) inspect(key string, sale *sale) {
+func (s *shop) inspectSale(key string, sale *sale) {
 	receipts := make(map[string]bool)
 	for _, server := range s.servers {
-		receipt, _ := s.pay(key, []*httptest.Server{server})
+		receipt, _ := s.payUntilAnswered(key, []*httptest.Server{server})
 		receipts[receipt] = true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sale.lost = !receipts[sale.receipt] && sale.runs > 1
-	sale.differ = !receipts[sale.receipt] && !sale.lost || len(receipts) > 1
+	sale.wasLost = !receipts[sale.receipt] && sale.handlerRuns > 1
+	sale.hasDiffered = !receipts[sale.receipt] && !sale.wasLost || len(receipts) > 1
 }
 
-func (s *sale) counts(cost loss) (c counts) {
-	c.keys = 1
+func (s *sale) countSale(cost loss) (c auditCounts) {
+	c.keyCount = 1
 	for condition, count := range map[*int]bool{
-		&c.twice: s.effects > 1, &c.lost: s.lost, &c.loose: s.lost && !s.firm(), &c.differ: s.differ,
-		&c.certain: cost.must(s),
+		&c.repeatedKeys: s.effectCount > 1, &c.lostAnswers: s.wasLost, &c.lostUndurable: s.wasLost && !s.isDurable(),
+		&c.differentAnswers: s.hasDiffered,
+		&c.certainlyLost:    cost.mustLose(s),
 	} {
 		if count {
 			*condition = 1
@@ -128,20 +139,20 @@ func (s *sale) counts(cost loss) (c counts) {
 	return c
 }
 
-// problem says which promise is broken.
-func (s *sale) problem(cost loss, undone bool) string {
+// findProblem returns the broken promise, or an empty string.
+func (s *sale) findProblem(cost loss, undone bool) string {
 	switch {
-	case s.differ:
+	case s.hasDiffered:
 		return "its answers differ"
-	case s.effects == 0:
+	case s.effectCount == 0:
 		return "it has an answer, and no effect"
-	case undone && s.effects > 1:
+	case undone && s.effectCount > 1:
 		return "it has two effects, of which the first should have been undone"
-	case !cost.may(s) && s.lost:
+	case !cost.mayLose(s) && s.wasLost:
 		return "its answer is lost"
-	case !cost.concerns(s) && s.effects > 1:
+	case !cost.concernsSale(s) && s.effectCount > 1:
 		return "it has two effects"
-	case cost.must(s) && !s.lost:
+	case cost.mustLose(s) && !s.wasLost:
 		return "its answer is not lost: the fault did not happen"
 	}
 	return ""
@@ -149,5 +160,5 @@ func (s *sale) problem(cost loss, undone bool) string {
 
 func (s *sale) String() string {
 	return fmt.Sprintf("asked %s, seen %s later, executed %d times, %d effects, lost %t",
-		s.began.Format("15:04:05.000"), s.seen.Sub(s.began), s.runs, s.effects, s.lost)
+		s.firstAsked.Format("15:04:05.000"), s.answerSeen.Sub(s.firstAsked), s.handlerRuns, s.effectCount, s.wasLost)
 }

@@ -15,53 +15,55 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// What it costs when a Cluster replaces masters that have one replica each.
+// A Cluster replaces masters that have one replica each. The test counts the lost answers.
 func TestRedisClusterFailsOver(t *testing.T) {
 	t.Parallel()
-	tryFailovers(t, 1, newCluster, []failover{
-		{fault: "killed"}, {fault: "killed", replicas: 1},
-		{fault: "killed while a slot moves"}, {fault: "killed while a slot moves", replicas: 1, always: true},
-		{fault: "cut off"}, {fault: "cut off", replicas: 1, always: true}, {fault: "cut off", replicas: 1, long: true},
+	runFailovers(t, 1, newCluster, []failover{
+		{fault: "killed"}, {fault: "killed", awaitedReplicas: 1},
+		{fault: "killed while a slot moves"}, {fault: "killed while a slot moves", awaitedReplicas: 1, alwaysRuns: true},
+		{fault: "cut off"}, {fault: "cut off", awaitedReplicas: 1, alwaysRuns: true},
+		{fault: "cut off", awaitedReplicas: 1, outlastsTimeout: true},
 	})
 }
 
-// cluster has six nodes: three masters with a replica each.
+// cluster has three masters with one replica each.
 type cluster struct {
 	*servertest.ReplicatedCluster
-	cut    cut
-	prefix string // of records
+	networkCut networkCut
+	keyPrefix  string
 }
 
-// tag has all records be in one slot, which the first master has.
-const tag = "{slot}:"
+// slotTag puts all records into one slot of the first master.
+const slotTag = "{slot}:"
 
-// names are in the slots of the three masters.
-var names = []string{"b", "c", "a"}
+// masterKeys has a key in a slot of each of the three masters.
+var masterKeys = []string{"b", "c", "a"}
 
 func newCluster(t *testing.T, row failover) deployment {
 	t.Helper()
 	c := &cluster{ReplicatedCluster: servertest.RedisClusterWithReplicas(t)}
 	if row.fault == "killed while a slot moves" {
-		c.prefix = tag
+		c.keyPrefix = slotTag
 	}
 	return c
 }
 
-func (c *cluster) stores(t *testing.T, replicas int) (stores []idempotency.Store) {
+func (c *cluster) openStores(t *testing.T, replicas int) (stores []idempotency.Store) {
 	for _, away := range []bool{false, true} {
-		stores = append(stores, idempotency.NewRedisStore(c.client(t, away), idempotency.RedisOptions{
-			Prefix: c.prefix, Replicas: replicas,
+		stores = append(stores, idempotency.NewRedisStore(c.newClusterClient(t, away), idempotency.RedisOptions{
+			Prefix: c.keyPrefix, Replicas: replicas,
 		}))
 	}
 	return stores
 }
 
-// client returns one that looks often which node has what: it does not look again because a node does not answer.
-func (c *cluster) client(t *testing.T, away bool) *redis.ClusterClient {
+// newClusterClient returns a client that reads the slots of the nodes once a second, because a client does not read the slots again
+// when a node fails to answer.
+func (c *cluster) newClusterClient(t *testing.T, away bool) *redis.ClusterClient {
 	t.Helper()
 	opts := &redis.ClusterOptions{
 		Password: servertest.RedisPassword(), ContextTimeoutEnabled: true,
-		Dialer: c.cut.dialer(away), ClusterStateReloadInterval: time.Second,
+		Dialer: c.networkCut.newDialer(away), ClusterStateReloadInterval: time.Second,
 	}
 	for _, node := range c.Nodes() {
 		opts.Addrs = append(opts.Addrs, node.Addr())
@@ -71,46 +73,46 @@ func (c *cluster) client(t *testing.T, away bool) *redis.ClusterClient {
 	return client
 }
 
-func (c *cluster) strike(t *testing.T, fault string, while func()) {
+func (c *cluster) causeFault(t *testing.T, fault string, while func()) {
 	t.Helper()
 	switch fault {
 	case "killed":
-		for n := range names {
-			c.kill(t, n, while)
+		for n := range masterKeys {
+			c.killMaster(t, n, while)
 		}
-	case "killed while a slot moves": // the third one first, and the new owner of the slot when all know it
-		m := c.moving(t)
-		m.begin(t)
-		c.kill(t, 2, func() { m.carry(t) })
-		m.end(t, newClient(t, c.master(t, 2)))
-		c.agree(t, m)
+	case "killed while a slot moves": // first the third master, and the new owner of the slot once all nodes know the owner
+		m := c.planMove(t)
+		m.beginMove(t)
+		c.killMaster(t, 2, func() { m.moveAllKeys(t) })
+		m.endMove(t, newClient(t, c.findMaster(t, 2)))
+		c.awaitAgreement(t, m)
 		effort.Count(t, "slot moves", 1)
-		c.kill(t, 1, while)
+		c.killMaster(t, 1, while)
 	case "cut off":
-		c.cutOff(t, mathrand.IntN(len(names)), while)
+		c.isolateMaster(t, mathrand.IntN(len(masterKeys)), while)
 	}
 }
 
-// cutOff has the nth master be replaced by its replica while nobody hears it but some clients.
-func (c *cluster) cutOff(t *testing.T, n int, while func()) {
+// isolateMaster cuts the nth master off from all nodes and from the clients that are not away, so that its replica replaces it.
+func (c *cluster) isolateMaster(t *testing.T, n int, while func()) {
 	t.Helper()
-	old, promoted := c.pair(t, n)
+	old, promoted := c.awaitPair(t, n)
 	heal, err := c.Isolate(old)
 	require.NoError(t, err)
-	c.cut.off(old)
+	c.networkCut.isolate(old)
 	require.NoError(t, c.AwaitFailover(old, promoted))
 	require.NoError(t, c.AwaitRefusal(old))
 	while()
 	require.NoError(t, heal())
-	c.cut.heal()
+	c.networkCut.heal()
 	require.NoError(t, c.AwaitReplica(old))
 	effort.Count(t, "failovers", 1)
 }
 
-// kill kills the nth master, has its replica replace it, and makes it a replica of that one.
-func (c *cluster) kill(t *testing.T, n int, while func()) {
+// killMaster kills the nth master. Its replica becomes the master, and the killed master becomes the replica of the new master.
+func (c *cluster) killMaster(t *testing.T, n int, while func()) {
 	t.Helper()
-	old, promoted := c.pair(t, n)
+	old, promoted := c.awaitPair(t, n)
 	old.Crash()
 	require.NoError(t, c.AwaitFailover(old, promoted))
 	while()
@@ -119,38 +121,39 @@ func (c *cluster) kill(t *testing.T, n int, while func()) {
 	effort.Count(t, "failovers", 1)
 }
 
-// pair returns the nth master and its replica, which has all that the master has answered so far.
-func (c *cluster) pair(t *testing.T, n int) (master, replica *servertest.Server) {
+// awaitPair returns the nth master and its replica, after the replica has received every write that the master has answered so
+// far.
+func (c *cluster) awaitPair(t *testing.T, n int) (master, replica *servertest.Server) {
 	t.Helper()
 	master, replica, err := c.Pair(n)
 	require.NoError(t, err)
-	replicated(t, master, names[n], 1)
+	awaitReplicated(t, master, masterKeys[n], 1)
 	return master, replica
 }
 
-// moving returns the move of the slot of all records from the first master, whichever that is now, to the second one.
-func (c *cluster) moving(t *testing.T) move {
+// planMove returns the move of the slot of all records from the current first master to the current second master.
+func (c *cluster) planMove(t *testing.T) slotMove {
 	t.Helper()
-	from, to := newClient(t, c.master(t, 0)), newClient(t, c.master(t, 1))
-	return move{int(from.ClusterKeySlot(t.Context(), tag).Val()), from, to}
+	from, to := newClient(t, c.findMaster(t, 0)), newClient(t, c.findMaster(t, 1))
+	return slotMove{int(from.ClusterKeySlot(t.Context(), slotTag).Val()), from, to}
 }
 
-func (c *cluster) master(t *testing.T, n int) *servertest.Server {
+func (c *cluster) findMaster(t *testing.T, n int) *servertest.Server {
 	t.Helper()
 	master, _, err := c.Pair(n)
 	require.NoError(t, err)
 	return master
 }
 
-// agree waits until every node knows where a slot has moved.
-func (c *cluster) agree(t *testing.T, m move) {
+// awaitAgreement waits until every node knows the new owner of a slot.
+func (c *cluster) awaitAgreement(t *testing.T, m slotMove) {
 	t.Helper()
-	moved := fmt.Sprint("MOVED ", m.slot, " ", m.to.Options().Addr)
+	moved := fmt.Sprint("MOVED ", m.slot, " ", m.target.Options().Addr)
 	for _, node := range c.Nodes() {
 		client := newClient(t, node)
 		require.Eventually(t, func() bool {
-			err := client.Get(t.Context(), tag).Err()
-			return errors.Is(err, redis.Nil) && node.Addr() == m.to.Options().Addr || err != nil && err.Error() == moved
+			err := client.Get(t.Context(), slotTag).Err()
+			return errors.Is(err, redis.Nil) && node.Addr() == m.target.Options().Addr || err != nil && err.Error() == moved
 		}, patience, 10*time.Millisecond)
 	}
 }

@@ -9,22 +9,22 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// cut is between a master and all other nodes. Some clients are away with the master and reach nothing else. The others
-// reach everything else. The zero value cuts nothing.
-type cut struct{ master atomic.Pointer[string] }
+// networkCut separates a master from all other nodes. Clients that are away reach only the master. The other clients reach every
+// node except the master. The zero value cuts nothing.
+type networkCut struct{ masterAddr atomic.Pointer[string] }
 
-func (c *cut) off(master *servertest.Server) {
+func (c *networkCut) isolate(master *servertest.Server) {
 	addr := master.Addr()
-	c.master.Store(&addr)
+	c.masterAddr.Store(&addr)
 }
 
-func (c *cut) heal() { c.master.Store(nil) }
+func (c *networkCut) heal() { c.masterAddr.Store(nil) }
 
-// dialer returns how a client connects.
-func (c *cut) dialer(away bool) func(ctx context.Context, network, addr string) (net.Conn, error) {
+// newDialer returns the Dialer of a client. away says that the client is on the side of the master.
+func (c *networkCut) newDialer(away bool) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		reach := func() error {
-			if master := c.master.Load(); master != nil && away != (addr == *master) {
+			if master := c.masterAddr.Load(); master != nil && away != (addr == *master) {
 				return &net.OpError{Op: "dial", Net: network, Err: syscall.EHOSTUNREACH}
 			}
 			return nil
@@ -34,18 +34,18 @@ func (c *cut) dialer(away bool) func(ctx context.Context, network, addr string) 
 		}
 		var dialer net.Dialer
 		conn, err := dialer.DialContext(ctx, network, addr)
-		return &severable{conn, reach}, err
+		return &cutConn{conn, reach}, err
 	}
 }
 
-// severable is a connection on which nothing is sent across a cut.
-type severable struct {
+// cutConn is a connection whose Write fails while the cut is between the client and the server.
+type cutConn struct {
 	net.Conn
-	reach func() error
+	checkReach func() error
 }
 
-func (s *severable) Write(b []byte) (int, error) {
-	if err := s.reach(); err != nil {
+func (s *cutConn) Write(b []byte) (int, error) {
+	if err := s.checkReach(); err != nil {
 		return 0, err
 	}
 	return s.Conn.Write(b)

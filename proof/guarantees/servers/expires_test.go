@@ -14,51 +14,53 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// Answers whose TTL is over are forgotten. Their keys are executed again, and not charged again.
+// Answers are forgotten at the end of their TTL. Their keys are executed again, but not charged again.
 func TestAnswersExpire(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
 	client := newClient(t, server)
-	opts := brief
+	opts := briefOptions
 	opts.TTL = opts.Lease
-	s := newShop(t, opts, &memory{}, twoStores(func() redis.Cmdable { return newClient(t, server) })...)
-	s.open(100, func() {})
-	require.Eventually(t, func() bool { return claims(t, client) == 0 }, patience, 10*time.Millisecond)
-	found := s.audit(t, loss{to: time.Now(), until: time.Now()}, false)
-	found.report(t)
+	s := newShop(t, opts, &memoryLedger{}, twoStores(func() redis.Cmdable { return newClient(t, server) })...)
+	s.payDuring(100, func() {})
+	require.Eventually(t, func() bool { return countRecords(t, client) == 0 }, patience, 10*time.Millisecond)
+	found := s.auditSales(t, loss{lostBefore: time.Now(), affectedBefore: time.Now()}, false)
+	found.reportCounts(t)
 }
 
-// A store in memory whose process starts again has forgotten everything. What is executed again is not charged again.
+// A store in memory forgets every record when its process starts again. Operations that are executed again are not charged again.
 func TestMemoryStoreStartsAgain(t *testing.T) {
 	t.Parallel()
-	var store restarted
+	var store restartingStore
 	store.restart()
-	s := newShop(t, brief, &memory{}, &store, &store)
-	var found counts
+	s := newShop(t, briefOptions, &memoryLedger{}, &store, &store)
+	var found auditCounts
 	faults := effort.Of(10)
 	for range faults {
 		var cost loss
-		s.open(100, func() {
-			cost.to = time.Now()
+		s.payDuring(100, func() {
+			cost.lostBefore = time.Now()
 			store.restart()
-			cost.until = time.Now()
+			cost.affectedBefore = time.Now()
 		})
-		found.add(s.audit(t, cost, false))
+		found.addCounts(s.auditSales(t, cost, false))
 	}
 	effort.Count(t, "faults", faults)
-	found.report(t)
+	found.reportCounts(t)
 }
 
-// restarted is a store in memory, or the one after it.
-type restarted struct {
-	now atomic.Pointer[idempotency.MemoryStore]
+// restartingStore is a store in memory that restart replaces by an empty store.
+type restartingStore struct {
+	current atomic.Pointer[idempotency.MemoryStore]
 }
 
-func (r *restarted) restart() { r.now.Store(idempotency.NewMemoryStore(idempotency.MemoryOptions{})) }
+func (r *restartingStore) restart() {
+	r.current.Store(idempotency.NewMemoryStore(idempotency.MemoryOptions{}))
+}
 
 // Begin implements [idempotency.Store].
-func (r *restarted) Begin(
+func (r *restartingStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	return r.now.Load().Begin(ctx, key, request)
+	return r.current.Load().Begin(ctx, key, request)
 }

@@ -16,29 +16,30 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// gate is a ledger that keeps handlers from going on before they are let through.
-type gate struct {
-	memory
-	arrived chan string
-	open    chan struct{}
+// blockingLedger is a ledger that blocks handlers until proceed is closed.
+type blockingLedger struct {
+	memoryLedger
+	arrivedKeys chan string
+	proceed     chan struct{}
 }
 
-func (g *gate) add(ctx context.Context, key string) error {
-	g.arrived <- key
-	<-g.open
-	return g.memory.add(ctx, key)
+func (g *blockingLedger) addEffect(ctx context.Context, key string) error {
+	g.arrivedKeys <- key
+	<-g.proceed
+	return g.memoryLedger.addEffect(ctx, key)
 }
 
-// A Redis that forgets claims while their handlers run costs no answer. If nobody has asked meanwhile, the owner makes the
-// record again, and says so. If somebody has, both run, and both get the answer of the second, which has the claim.
+// A Redis that forgets claims while their handlers run costs no answer. Without a request meanwhile, the owner creates the record
+// again, and reports OutcomeRestored. With a request meanwhile, both handlers run, and both clients get the answer of the second
+// handler, because the second handler has the claim.
 func TestRedisForgetsClaims(t *testing.T) {
 	t.Parallel()
 	evict := func(t *testing.T, client *redis.Client) {
-		used, err := strconv.Atoi(info(t, client, "memory", "used_memory"))
+		used, err := strconv.Atoi(readInfo(t, client, "memory", "used_memory"))
 		require.NoError(t, err)
 		require.NoError(t, client.ConfigSet(t.Context(), "maxmemory", strconv.Itoa(used+4<<20)).Err())
 		filler := strings.Repeat("x", 64<<10)
-		for n := 0; claims(t, client) > 0; n++ {
+		for n := 0; countRecords(t, client) > 0; n++ {
 			require.Less(t, n, 100_000, "nothing is evicted")
 			require.NoError(t, client.Set(t.Context(), "filler "+strconv.Itoa(n), filler, 48*time.Hour).Err())
 		}
@@ -57,50 +58,50 @@ func TestRedisForgetsClaims(t *testing.T) {
 				t.Parallel()
 				server := servertest.Redis(t, row.args...)
 				client := newClient(t, server)
-				g := &gate{arrived: make(chan string, 1000), open: make(chan struct{})}
-				s := newShop(t, patient, g, twoStores(func() redis.Cmdable { return newClient(t, server) })...)
-				s.client.Timeout = time.Minute // nobody asks again before
+				g := &blockingLedger{arrivedKeys: make(chan string, 1000), proceed: make(chan struct{})}
+				s := newShop(t, patientOptions, g, twoStores(func() redis.Cmdable { return newClient(t, server) })...)
+				s.client.Timeout = time.Minute // keeps clients from repeating their requests
 				keys := effort.Of(50)
 				var buying sync.WaitGroup
 				for n := range keys {
-					buying.Go(func() { s.buy(strconv.Itoa(n)) })
+					buying.Go(func() { s.buyOnce(strconv.Itoa(n)) })
 				}
 				for range keys {
-					<-g.arrived
+					<-g.arrivedKeys
 				}
 				row.forget(t, client)
 				for n := range keys * (runs - 1) {
-					buying.Go(func() { s.pay(strconv.Itoa(n), s.servers) })
+					buying.Go(func() { s.payUntilAnswered(strconv.Itoa(n), s.servers) })
 				}
 				for range keys * (runs - 1) {
-					<-g.arrived
+					<-g.arrivedKeys
 				}
-				close(g.open)
+				close(g.proceed)
 				buying.Wait()
 
-				found := s.audit(t, loss{until: time.Now()}, false)
-				require.Equal(t, keys*(runs-1), found.twice)
-				require.Zero(t, found.lost)
-				restored, overtaken := s.outcome(idempotency.OutcomeRestored), s.outcome(idempotency.OutcomeClaimLost)
+				found := s.auditSales(t, loss{affectedBefore: time.Now()}, false)
+				require.Equal(t, keys*(runs-1), found.repeatedKeys)
+				require.Zero(t, found.lostAnswers)
+				restored, overtaken := s.outcomeCount(idempotency.OutcomeRestored), s.outcomeCount(idempotency.OutcomeClaimLost)
 				require.EqualValues(t, keys*(2-runs), restored)
 				require.EqualValues(t, keys*(runs-1), overtaken)
 				effort.Count(t, "answers restored", restored)
 				effort.Count(t, "owners overtaken", overtaken)
-				found.report(t)
+				found.reportCounts(t)
 			})
 		}
 	}
 }
 
-// claims returns how many records there are.
-func claims(t *testing.T, client *redis.Client) int {
+// countRecords returns the number of records in Redis.
+func countRecords(t *testing.T, client *redis.Client) int {
 	keys, err := client.Keys(t.Context(), "idempotency:*").Result()
 	require.NoError(t, err)
 	return len(keys)
 }
 
-// info returns a value that INFO tells.
-func info(t *testing.T, client *redis.Client, section, name string) string {
+// readInfo returns the value of name in a section of INFO.
+func readInfo(t *testing.T, client *redis.Client, section, name string) string {
 	t.Helper()
 	for line := range strings.Lines(client.Info(t.Context(), section).Val()) {
 		if value, ok := strings.CutPrefix(line, name+":"); ok {

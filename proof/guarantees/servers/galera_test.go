@@ -19,22 +19,23 @@ import (
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
-// galera is a cluster of three nodes, and how its clients reach them.
-type galera struct {
-	nodes  []*servertest.Maria
-	direct []*sql.DB // to each
+// galeraCluster is a cluster of three nodes.
+type galeraCluster struct {
+	nodes       []*servertest.Maria
+	directPools []*sql.DB // one for each node
 }
 
-func newGalera(t *testing.T) *galera {
+func newGalera(t *testing.T) *galeraCluster {
 	t.Helper()
-	g := &galera{nodes: servertest.Galera(t, 3)}
+	g := &galeraCluster{nodes: servertest.Galera(t, 3)}
 	for _, node := range g.nodes {
-		g.direct = append(g.direct, openMySQL(t, g.config(t, node)))
+		g.directPools = append(g.directPools, openMySQL(t, g.parseConfig(t, node)))
 	}
-	require.NoError(t, mysqlstore.Migrate(t.Context(), g.direct[0], mysqlstore.Options{}))
-	_, err := g.direct[0].ExecContext(t.Context(), "CREATE TABLE ledger (id BIGINT AUTO_INCREMENT PRIMARY KEY, `key` VARCHAR(64) NOT NULL)")
+	require.NoError(t, mysqlstore.Migrate(t.Context(), g.directPools[0], mysqlstore.Options{}))
+	_, err := g.directPools[0].ExecContext(t.Context(),
+		"CREATE TABLE ledger (id BIGINT AUTO_INCREMENT PRIMARY KEY, `key` VARCHAR(64) NOT NULL)")
 	require.NoError(t, err)
-	for _, node := range g.direct { // the others have it a little later
+	for _, node := range g.directPools { // because the table reaches the other nodes a little later
 		require.Eventually(t, func() bool {
 			_, err := node.ExecContext(t.Context(), "SELECT 1 FROM ledger")
 			return err == nil
@@ -43,7 +44,7 @@ func newGalera(t *testing.T) *galera {
 	return g
 }
 
-func (g *galera) config(t *testing.T, node *servertest.Maria) *mysql.Config {
+func (g *galeraCluster) parseConfig(t *testing.T, node *servertest.Maria) *mysql.Config {
 	t.Helper()
 	config, err := mysql.ParseDSN(node.DSN())
 	require.NoError(t, err)
@@ -51,10 +52,10 @@ func (g *galera) config(t *testing.T, node *servertest.Maria) *mysql.Config {
 	return config
 }
 
-// anywhere returns a pool whose connections lead to any of the nodes that take them.
-func (g *galera) anywhere(t *testing.T, changes ...func(*mysql.Config)) *sql.DB {
+// openAnyNode returns a pool whose connections lead to random nodes that accept connections.
+func (g *galeraCluster) openAnyNode(t *testing.T, changes ...func(*mysql.Config)) *sql.DB {
 	t.Helper()
-	config := g.config(t, g.nodes[0])
+	config := g.parseConfig(t, g.nodes[0])
 	for _, change := range changes {
 		change(config)
 	}
@@ -70,8 +71,8 @@ func (g *galera) anywhere(t *testing.T, changes ...func(*mysql.Config)) *sql.DB 
 	return openMySQL(t, config)
 }
 
-// causal has each read wait for what other nodes have committed before it.
-func causal(config *mysql.Config) { config.Params = map[string]string{"wsrep_sync_wait": "1"} }
+// awaitCausality makes each read wait for the earlier commits of other nodes.
+func awaitCausality(config *mysql.Config) { config.Params = map[string]string{"wsrep_sync_wait": "1"} }
 
 func openMySQL(t *testing.T, config *mysql.Config) *sql.DB {
 	t.Helper()
@@ -80,19 +81,19 @@ func openMySQL(t *testing.T, config *mysql.Config) *sql.DB {
 	db := sql.OpenDB(connector)
 	db.SetMaxOpenConns(16)
 	db.SetMaxIdleConns(16)
-	t.Cleanup(func() { _ = db.Close() }) // which fails if the pool has a connection to a node that was killed
+	t.Cleanup(func() { _ = db.Close() }) // fails if the pool has a connection to a killed node
 	return db
 }
 
-// isolate has a node hear no other one, until heal is called.
-func (g *galera) isolate(t *testing.T, node int) (heal func()) {
+// isolateNode cuts a node off from the other nodes until heal is called.
+func (g *galeraCluster) isolateNode(t *testing.T, node int) (heal func()) {
 	t.Helper()
 	set := func(option, ready string) {
-		_, err := g.direct[node].ExecContext(t.Context(), "SET GLOBAL wsrep_provider_options = '"+option+"'")
+		_, err := g.directPools[node].ExecContext(t.Context(), "SET GLOBAL wsrep_provider_options = '"+option+"'")
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {
 			var name, value string
-			err := g.direct[node].QueryRowContext(t.Context(), "SHOW STATUS LIKE 'wsrep_ready'").Scan(&name, &value)
+			err := g.directPools[node].QueryRowContext(t.Context(), "SHOW STATUS LIKE 'wsrep_ready'").Scan(&name, &value)
 			return err == nil && value == ready
 		}, patience, 10*time.Millisecond)
 	}
@@ -100,10 +101,10 @@ func (g *galera) isolate(t *testing.T, node int) (heal func()) {
 	return func() { set("gmcast.isolate=0", "ON") }
 }
 
-// payments is a ledger in the cluster. Each effect is a step.
-type payments struct{ db *sql.DB }
+// mysqlLedger is a ledger in the cluster. A step adds each effect.
+type mysqlLedger struct{ db *sql.DB }
 
-func (payments) add(ctx context.Context, key string) error {
+func (mysqlLedger) addEffect(ctx context.Context, key string) error {
 	_, err := mysqlstore.DoTx(ctx, "book", func(tx *sql.Tx) (string, error) { return key, insertPayment(ctx, tx, key) })
 	return err
 }
@@ -113,7 +114,7 @@ func insertPayment(ctx context.Context, tx *sql.Tx, key string) error {
 	return err
 }
 
-func (p payments) effects(t *testing.T) map[string]int {
+func (p mysqlLedger) countEffects(t *testing.T) map[string]int {
 	t.Helper()
 	rows, err := p.db.QueryContext(t.Context(), "SELECT `key`, COUNT(*) FROM ledger GROUP BY `key`")
 	require.NoError(t, err)
@@ -129,64 +130,64 @@ func (p payments) effects(t *testing.T) map[string]int {
 	return all
 }
 
-// The contract holds, whichever node a statement reaches, if each node waits for what the others have committed.
-// Check says what else a cluster is.
+// The contract holds for statements to any node if each node waits for the commits of the other nodes. Check reports a cluster
+// whose nodes do not wait.
 func TestGaleraKeepsTheContract(t *testing.T) {
 	t.Parallel()
 	g := newGalera(t)
-	store := mysqlstore.New(g.anywhere(t, causal), mysqlstore.Options{})
+	store := mysqlstore.New(g.openAnyNode(t, awaitCausality), mysqlstore.Options{})
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
 	err := store.Check(t.Context())
 	require.NotContains(t, fmt.Sprint(err), "wsrep")
-	err = mysqlstore.New(g.anywhere(t), mysqlstore.Options{}).Check(t.Context())
+	err = mysqlstore.New(g.openAnyNode(t), mysqlstore.Options{}).Check(t.Context())
 	require.ErrorContains(t, err, "wsrep_sync_wait")
 }
 
-// A cluster whose nodes fail under load, one after the other, loses nothing and has nothing done twice, although requests
-// of one key reach several nodes at once.
+// A cluster whose nodes fail under load, one after the other, loses no answer and repeats no effect, although requests with the
+// same key reach several nodes at once.
 func TestGaleraNodesFail(t *testing.T) {
 	t.Parallel()
-	for fault, strike := range map[string]func(t *testing.T, g *galera, node int, load func()){
-		"killed": func(t *testing.T, g *galera, node int, load func()) {
+	for fault, strike := range map[string]func(t *testing.T, g *galeraCluster, node int, load func()){
+		"killed": func(t *testing.T, g *galeraCluster, node int, load func()) {
 			g.nodes[node].Crash()
 			load()
 			require.NoError(t, g.nodes[node].Restart())
 		},
-		"isolated": func(t *testing.T, g *galera, node int, load func()) {
-			heal := g.isolate(t, node)
+		"isolated": func(t *testing.T, g *galeraCluster, node int, load func()) {
+			heal := g.isolateNode(t, node)
 			load()
 			heal()
 		},
 	} {
-		for _, kind := range kinds {
+		for _, kind := range effectKinds {
 			t.Run(fault+", "+kind, func(t *testing.T) {
 				t.Parallel()
 				g := newGalera(t)
-				book := map[string]ledger{outside: &memory{}, asRows: payments{g.direct[0]}}[kind]
-				s := newShop(t, patient, book,
-					mysqlstore.New(g.anywhere(t), mysqlstore.Options{}), mysqlstore.New(g.anywhere(t), mysqlstore.Options{}))
+				book := map[string]ledger{outsideEffects: &memoryLedger{}, rowEffects: mysqlLedger{g.directPools[0]}}[kind]
+				s := newShop(t, patientOptions, book,
+					mysqlstore.New(g.openAnyNode(t), mysqlstore.Options{}), mysqlstore.New(g.openAnyNode(t), mysqlstore.Options{}))
 				faults := effort.Of(3)
 				for n := range faults {
-					s.open(100, func() { strike(t, g, n%len(g.nodes), func() { s.await(50) }) })
+					s.payDuring(100, func() { strike(t, g, n%len(g.nodes), func() { s.awaitAnswers(50) }) })
 				}
-				found := s.audit(t, loss{}, kind == asRows)
+				found := s.auditSales(t, loss{}, kind == rowEffects)
 				effort.Count(t, "nodes "+fault, faults)
-				found.report(t)
+				found.reportCounts(t)
 			})
 		}
 	}
 }
 
-// A step whose key is claimed on another node meanwhile commits nothing, and the successor on that node writes the rows once.
-// The step fails at its commit, or at the statement before it if the other commit has arrived.
+// A step commits nothing if another node grants its key meanwhile, and the successor on that node writes the rows once. The step
+// fails at its commit, or at the statement before the commit if the commit of the other node has arrived.
 func TestGaleraStepIsOvertaken(t *testing.T) {
 	t.Parallel()
 	g := newGalera(t)
-	key, book := idempotency.Key{ID: "on two nodes"}, payments{g.direct[2]}
+	key, book := idempotency.Key{ID: "on two nodes"}, mysqlLedger{g.directPools[2]}
 	request := idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Second, TTL: time.Hour, TakeOver: true}
 	begin := func(node int) (claim idempotency.Claim) {
-		store := mysqlstore.New(g.direct[node], mysqlstore.Options{})
-		require.Eventually(t, func() bool { // the lease has to lapse
+		store := mysqlstore.New(g.directPools[node], mysqlstore.Options{})
+		require.Eventually(t, func() bool { // until the lease has lapsed
 			var err error
 			_, claim, err = store.Begin(t.Context(), key, request)
 			return err == nil && claim != nil
@@ -209,5 +210,5 @@ func TestGaleraStepIsOvertaken(t *testing.T) {
 	require.Error(t, write(begin(0), func() { successor = begin(1) }))
 	require.NoError(t, write(successor, func() {}))
 	require.NoError(t, successor.Complete(t.Context(), idempotency.Response{Status: 201}, time.Hour))
-	require.Eventually(t, func() bool { return book.effects(t)[key.ID] == 1 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return book.countEffects(t)[key.ID] == 1 }, patience, 10*time.Millisecond)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 )
 
-// Most of the time servers and clients wait, so that more tests go on at a time than there are processors, unless -parallel
-// says otherwise. What go-redis says of servers that are down is of no interest.
+// More tests than processors run at a time, unless -parallel sets another number, because servers and clients wait most of the
+// time. The log of go-redis is disabled, because its messages are about servers that the tests have stopped.
 func TestMain(m *testing.M) {
 	parallel := "4"
 	flag.Parse()

@@ -14,46 +14,46 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// patroni is a cluster, and a PgBouncer in front of it that leads to the primary.
-type patroni struct {
+// patroniCluster is a cluster with a PgBouncer that leads to the primary.
+type patroniCluster struct {
 	*servertest.PatroniCluster
-	bouncer *servertest.Pooler
+	pgBouncer *servertest.Pooler
 }
 
-func newPatroni(t *testing.T, synchronous bool) patroni {
+func newPatroni(t *testing.T, synchronous bool) patroniCluster {
 	t.Helper()
 	c := servertest.Patroni(t, synchronous)
-	return patroni{c, c.PgBouncer(t, "server_login_retry=1")}
+	return patroniCluster{c, c.PgBouncer(t, "server_login_retry=1")}
 }
 
-// direct returns a pool that finds the primary by itself.
-func (p patroni) direct(t *testing.T) *pgxpool.Pool {
+// openDirect returns a pool that finds the primary without PgBouncer.
+func (p patroniCluster) openDirect(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	nodes := p.Nodes()
 	return newPool(t, nodes[0].URLAt(nodes[0].Addr()+","+nodes[1].Addr())+"&target_session_attrs=read-write")
 }
 
-// pooled returns a pool whose connections lead to the PgBouncer. There are few: a client that gives up while PgBouncer has it
-// wait stays in its queue, and costs it a connection to the server, of which it makes one after the other.
-func (p patroni) pooled(t *testing.T, changes ...func(*pgxpool.Config)) *pgxpool.Pool {
+// openPooled returns a pool whose connections lead to PgBouncer. The pool has few connections, because a waiting client that gives
+// up stays in the queue of PgBouncer and costs a connection to the server. PgBouncer opens these connections one after the other.
+func (p patroniCluster) openPooled(t *testing.T, changes ...func(*pgxpool.Config)) *pgxpool.Pool {
 	t.Helper()
-	return newPool(t, p.bouncer.URL(), append(changes, func(c *pgxpool.Config) {
+	return newPool(t, p.pgBouncer.URL(), append(changes, func(c *pgxpool.Config) {
 		c.MaxConns = 4
-		c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // which every PgBouncer takes in transaction mode
+		c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // works with every PgBouncer in transaction mode
 	})...)
 }
 
-// failOver has the standby take over. It returns when there is another primary. In one of twelve times,
-// Patroni finds out when the key of the primary in etcd has lapsed.
-func (p patroni) failOver(t *testing.T, n int) {
+// failOver makes the standby take over, and returns when the cluster has another primary. In one of twelve calls the machine of the
+// primary is lost, and Patroni only notices when the key of the primary in etcd lapses.
+func (p patroniCluster) failOver(t *testing.T, n int) {
 	t.Helper()
 	old := p.Primary()
 	require.NotNil(t, old)
-	isLost := n%12 == 11 // its machine
+	isLost := n%12 == 11 // the machine of the primary
 	switch {
 	case isLost:
 		p.Crash(old)
-	case n%2 == 0: // its PostgreSQL crashes
+	case n%2 == 0: // PostgreSQL of the primary crashes
 		require.NoError(t, p.CrashPostgres(old))
 	default:
 		require.NoError(t, p.Switchover(old))
@@ -64,46 +64,47 @@ func (p patroni) failOver(t *testing.T, n int) {
 	}
 }
 
-// caughtUp waits until the standby has all that the primary has acknowledged so far.
-func (p patroni) caughtUp(t *testing.T) {
+// awaitCaughtUp waits until the standby has replayed every commit that the primary has acknowledged so far.
+func (p patroniCluster) awaitCaughtUp(t *testing.T) {
 	t.Helper()
 	primary, standby := p.Nodes()[0], p.Nodes()[1]
 	if p.Primary() == standby {
 		primary, standby = standby, primary
 	}
-	replayed(t, newPool(t, primary.URL()), newPool(t, standby.URL()))
+	awaitReplayed(t, newPool(t, primary.URL()), newPool(t, standby.URL()))
 }
 
-// A primary that Patroni replaces loses nothing with synchronous_mode. Without, the standby may lack the last records:
-// these operations run again, and their rows are lost as well. PgBouncer, in transaction mode, is sent to each new primary.
+// Patroni replaces primaries. With synchronous_mode no record is lost. Without synchronous_mode the standby may lack the last
+// records: their operations run again, and their rows are lost as well. PgBouncer, in transaction mode, is pointed at each new
+// primary.
 func TestPatroniFailsOver(t *testing.T) {
 	t.Parallel()
 	for mode, opts := range map[string]idempotency.Options{
 		"synchronous":  {Lease: time.Minute, StoreTimeout: 5 * time.Second},
 		"asynchronous": {Lease: 5 * time.Second, StoreTimeout: 5 * time.Second},
 	} {
-		for _, kind := range kinds {
+		for _, kind := range effectKinds {
 			t.Run(fmt.Sprint(mode, ", ", kind), func(t *testing.T) {
 				t.Parallel()
 				p := newPatroni(t, mode == "synchronous")
-				s := newDatabaseShop(t, kind, opts, p.direct(t), p.pooled(t), p.pooled(t))
-				var found counts
+				s := newDatabaseShop(t, kind, opts, p.openDirect(t), p.openPooled(t), p.openPooled(t))
+				var found auditCounts
 				failovers := effort.Of(25)
 				for n := range failovers {
 					var cost loss
-					s.open(50, func() {
+					s.payDuring(50, func() {
 						since := time.Now()
-						p.caughtUp(t)
+						p.awaitCaughtUp(t)
 						p.failOver(t, n)
 						if mode == "asynchronous" {
-							cost = loss{since: since, until: time.Now()}
+							cost = loss{affectedAfter: since, affectedBefore: time.Now()}
 						}
 					})
-					found.add(s.settle(t, cost))
+					found.addCounts(s.auditAfterFault(t, cost))
 					require.NoError(t, p.AwaitStandby())
 				}
 				effort.Count(t, "failovers by Patroni", failovers)
-				found.report(t)
+				found.reportCounts(t)
 			})
 		}
 	}

@@ -16,13 +16,13 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// The kinds of effects: in a system outside of the database, or rows, which a step writes in a transaction.
+// The kinds of effects: in a system outside of the database, or rows that a step writes in a transaction.
 const (
-	outside = "effects outside"
-	asRows  = "rows"
+	outsideEffects = "effects outside"
+	rowEffects     = "rows"
 )
 
-var kinds = []string{outside, asRows}
+var effectKinds = []string{outsideEffects, rowEffects}
 
 func newPool(t *testing.T, url string, changes ...func(*pgxpool.Config)) *pgxpool.Pool {
 	t.Helper()
@@ -44,16 +44,16 @@ func execute(t *testing.T, pool *pgxpool.Pool, sql string) {
 	require.NoError(t, err)
 }
 
-// rows is a ledger in the database of the store. Each effect is a step.
-type rows struct{ pool *pgxpool.Pool }
+// rowLedger is a ledger in the database of the store. A step adds each effect.
+type rowLedger struct{ pool *pgxpool.Pool }
 
-func newRows(t *testing.T, pool *pgxpool.Pool) rows {
+func newRowLedger(t *testing.T, pool *pgxpool.Pool) rowLedger {
 	t.Helper()
 	execute(t, pool, "CREATE TABLE ledger (key text NOT NULL)")
-	return rows{pool}
+	return rowLedger{pool}
 }
 
-func (rows) add(ctx context.Context, key string) error {
+func (rowLedger) addEffect(ctx context.Context, key string) error {
 	_, err := pgxstore.DoTx(ctx, "book", func(tx pgx.Tx) (string, error) {
 		_, err := tx.Exec(ctx, "INSERT INTO ledger (key) VALUES ($1)", key)
 		return key, err
@@ -61,7 +61,7 @@ func (rows) add(ctx context.Context, key string) error {
 	return err
 }
 
-func (r rows) effects(t *testing.T) map[string]int {
+func (r rowLedger) countEffects(t *testing.T) map[string]int {
 	t.Helper()
 	found, err := r.pool.Query(t.Context(), "SELECT key, count(*)::int FROM ledger GROUP BY key")
 	require.NoError(t, err)
@@ -79,78 +79,80 @@ func (r rows) effects(t *testing.T) map[string]int {
 // databaseShop is a shop whose records are in PostgreSQL.
 type databaseShop struct {
 	*shop
-	rows *rows // the ledger; nil: effects are outside
+	rowLedger *rowLedger // nil: effects are outside of the database
 }
 
-// newDatabaseShop returns a shop whose servers have these pools. The first one makes the tables, unless direct does.
-func newDatabaseShop(t *testing.T, kind string, opts idempotency.Options, direct *pgxpool.Pool, pools ...*pgxpool.Pool) databaseShop {
+// newDatabaseShop returns a shop with one server for each of pools. The pool direct creates the tables.
+func newDatabaseShop(
+	t *testing.T, kind string, opts idempotency.Options, direct *pgxpool.Pool, pools ...*pgxpool.Pool,
+) databaseShop {
 	t.Helper()
 	require.NoError(t, pgxstore.Migrate(t.Context(), direct, pgxstore.Options{}))
 	var stores []idempotency.Store
 	for _, pool := range pools {
 		stores = append(stores, pgxstore.New(pool, pgxstore.Options{}))
 	}
-	if kind == outside {
-		return databaseShop{newShop(t, opts, &memory{}, stores...), nil}
+	if kind == outsideEffects {
+		return databaseShop{newShop(t, opts, &memoryLedger{}, stores...), nil}
 	}
-	ledger := newRows(t, direct)
+	ledger := newRowLedger(t, direct)
 	return databaseShop{newShop(t, opts, ledger, stores...), &ledger}
 }
 
-// settle audits the shop after a fault.
-func (s databaseShop) settle(t *testing.T, cost loss) counts {
+// auditAfterFault audits the shop after a fault with the loss cost.
+func (s databaseShop) auditAfterFault(t *testing.T, cost loss) auditCounts {
 	t.Helper()
-	if s.rows != nil {
-		s.rows.pool.Reset() // its connections may be those of a server that is gone
+	if s.rowLedger != nil {
+		s.rowLedger.pool.Reset() // because its connections may lead to a server that is gone
 	}
-	return s.audit(t, cost, s.rows != nil)
+	return s.auditSales(t, cost, s.rowLedger != nil)
 }
 
-// A server that is stopped at once and started again, again and again, forgets nothing and has nothing done twice.
+// A server that is repeatedly stopped at once and started again forgets no answer, and no effect is repeated.
 func TestPostgresIsStopped(t *testing.T) {
 	t.Parallel()
-	for _, kind := range kinds {
+	for _, kind := range effectKinds {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			db := servertest.Postgres(t)
-			s := newDatabaseShop(t, kind, patient, newPool(t, db.URL()), newPool(t, db.URL()), newPool(t, db.URL()))
+			s := newDatabaseShop(t, kind, patientOptions, newPool(t, db.URL()), newPool(t, db.URL()), newPool(t, db.URL()))
 			stops := effort.Of(10)
 			for range stops {
-				s.open(50, func() { require.NoError(t, db.Restart()) })
+				s.payDuring(50, func() { require.NoError(t, db.Restart()) })
 			}
-			found := s.settle(t, loss{})
+			found := s.auditAfterFault(t, loss{})
 			effort.Count(t, "stops", stops)
-			found.report(t)
+			found.reportCounts(t)
 		})
 	}
 }
 
-// hasty gives up commits that wait for a standby, which makes them visible.
-var hasty = idempotency.Options{Lease: time.Minute, StoreTimeout: 500 * time.Millisecond}
+// hastyOptions gives up commits that wait for a standby. Such a commit becomes visible when the wait ends.
+var hastyOptions = idempotency.Options{Lease: time.Minute, StoreTimeout: 500 * time.Millisecond}
 
-// A standby that takes over has what it was sent. Without synchronous replication the rest is lost, all of it and nothing
-// else; with it, nothing was acknowledged that the standby does not have.
+// A promoted standby has the commits that the primary sent. Without synchronous replication, exactly the other commits are lost.
+// With synchronous replication, the standby has every acknowledged commit.
 func TestPostgresStandbyIsPromoted(t *testing.T) {
 	t.Parallel()
-	for _, kind := range kinds {
+	for _, kind := range effectKinds {
 		t.Run("asynchronous, "+kind, func(t *testing.T) {
 			t.Parallel()
-			promote(t, kind, brief, func(s *shop, crash func()) loss {
+			promoteStandbys(t, kind, briefOptions, func(s *shop, crash func()) loss {
 				from := time.Now()
-				s.await(50)
-				cost := loss{from: from, to: time.Now()}
+				s.awaitAnswers(50)
+				cost := loss{lostAfter: from, lostBefore: time.Now()}
 				crash()
 				return cost
 			})
 		})
 		t.Run("synchronous, "+kind, func(t *testing.T) {
 			t.Parallel()
-			promote(t, kind, hasty, func(s *shop, crash func()) loss {
+			promoteStandbys(t, kind, hastyOptions, func(s *shop, crash func()) loss {
 				unanswered := func() (count int64) {
 					for _, o := range []idempotency.Outcome{
 						idempotency.OutcomeUnavailable, idempotency.OutcomeUnrecorded, idempotency.OutcomeInProgress,
 					} {
-						count += s.outcome(o)
+						count += s.outcomeCount(o)
 					}
 					return count
 				}
@@ -163,11 +165,12 @@ func TestPostgresStandbyIsPromoted(t *testing.T) {
 	}
 }
 
-// promote has standbys take over under load. Each is cut off before the primary crashes, which work decides on.
-func promote(
+// promoteStandbys promotes standbys under load. Each standby is cut off before the primary crashes. The primary crashes when work
+// calls crash.
+func promoteStandbys(
 	t *testing.T, kind string, opts idempotency.Options, work func(s *shop, crash func()) loss, settings ...string,
 ) {
-	var found counts
+	var found auditCounts
 	promotions := effort.Of(3)
 	for range promotions {
 		primary := servertest.Postgres(t, settings...)
@@ -176,24 +179,24 @@ func promote(
 		url := primary.URLAt(primary.Addr()+","+standby.Addr()) + "&target_session_attrs=read-write"
 		s := newDatabaseShop(t, kind, opts, newPool(t, url), newPool(t, url), newPool(t, url))
 		var cost loss
-		s.open(100, func() {
+		s.payDuring(100, func() {
 			since := time.Now()
-			replayed(t, newPool(t, primary.URL()), newPool(t, standby.URL()))
+			awaitReplayed(t, newPool(t, primary.URL()), newPool(t, standby.URL()))
 			link.Close()
 			cost = work(s.shop, primary.Crash)
 			require.NoError(t, standby.Promote())
 			if cost != (loss{}) {
-				cost.since, cost.until = since, time.Now()
+				cost.affectedAfter, cost.affectedBefore = since, time.Now()
 			}
 		})
-		found.add(s.settle(t, cost))
+		found.addCounts(s.auditAfterFault(t, cost))
 	}
 	effort.Count(t, "promotions", promotions)
-	found.report(t)
+	found.reportCounts(t)
 }
 
-// replayed waits until the standby has all that the primary has acknowledged so far.
-func replayed(t *testing.T, primary, standby *pgxpool.Pool) {
+// awaitReplayed waits until the standby has replayed every commit that the primary has acknowledged so far.
+func awaitReplayed(t *testing.T, primary, standby *pgxpool.Pool) {
 	t.Helper()
 	var end string
 	require.NoError(t, primary.QueryRow(t.Context(), "SELECT pg_current_wal_lsn()").Scan(&end))
@@ -204,29 +207,29 @@ func replayed(t *testing.T, primary, standby *pgxpool.Pool) {
 	}, patience, time.Millisecond)
 }
 
-// A PgBouncer that is killed and started again costs nothing.
+// A PgBouncer that is killed and started again costs no answer, and repeats no effect.
 func TestPgBouncerIsKilled(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"transaction", "session"} {
-		for _, kind := range kinds {
+		for _, kind := range effectKinds {
 			t.Run(strings.Join([]string{mode, kind}, ", "), func(t *testing.T) {
 				t.Parallel()
 				db := servertest.Postgres(t)
 				bouncer := servertest.PgBouncer(t, db, "pool_mode="+mode)
 				unprepared := func(c *pgxpool.Config) {
-					if mode == "transaction" { // where every statement of a program would have to be prepared, before 1.21
+					if mode == "transaction" { // where PgBouncer before 1.21 does not keep prepared statements
 						c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 					}
 				}
-				s := newDatabaseShop(t, kind, patient, newPool(t, db.URL()),
+				s := newDatabaseShop(t, kind, patientOptions, newPool(t, db.URL()),
 					newPool(t, bouncer.URL(), unprepared), newPool(t, bouncer.URL(), unprepared))
 				deaths := effort.Of(6)
 				for range deaths {
-					s.open(50, func() { require.NoError(t, bouncer.Restart()) })
+					s.payDuring(50, func() { require.NoError(t, bouncer.Restart()) })
 				}
-				found := s.settle(t, loss{})
+				found := s.auditAfterFault(t, loss{})
 				effort.Count(t, "deaths of PgBouncer", deaths)
-				found.report(t)
+				found.reportCounts(t)
 			})
 		}
 	}

@@ -23,7 +23,7 @@ func newClient(t *testing.T, server *servertest.Server) *redis.Client {
 	return client
 }
 
-// twoStores returns what each server of a shop has.
+// twoStores returns a store for each of two servers of a shop. Each store has a client of its own.
 func twoStores(open func() redis.Cmdable) []idempotency.Store {
 	return []idempotency.Store{
 		idempotency.NewRedisStore(open(), idempotency.RedisOptions{}),
@@ -31,16 +31,16 @@ func twoStores(open func() redis.Cmdable) []idempotency.Store {
 	}
 }
 
-// till waits until INFO tells something.
-func till(t *testing.T, client *redis.Client, section, told string) {
+// awaitInfo waits until a section of INFO contains told.
+func awaitInfo(t *testing.T, client *redis.Client, section, told string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		return strings.Contains(client.Info(t.Context(), section).Val(), told)
 	}, patience, time.Millisecond)
 }
 
-// What a Redis that is killed and started again forgets is what its settings say, no more and no less. The same holds
-// for FLUSHALL.
+// A Redis that is killed and started again forgets the answers that its settings allow, no more and no fewer. The same holds for
+// FLUSHALL.
 func TestRedisIsKilled(t *testing.T) {
 	t.Parallel()
 	type fault func(t *testing.T, s *shop, server *servertest.Server, client *redis.Client) loss
@@ -48,13 +48,13 @@ func TestRedisIsKilled(t *testing.T) {
 		require.NoError(t, server.Restart())
 		return time.Now()
 	}
-	// Redis writes to its log before it answers, but with everysec not while it waits for the disk: what was answered may
-	// be in its buffer only.
+	// Redis writes to its log before the answer, except with everysec while Redis waits for the disk. Then an answered write may only
+	// be in the buffer of Redis, so the fault waits for an empty buffer.
 	written := func(t *testing.T, s *shop, server *servertest.Server, client *redis.Client) loss {
 		since := time.Now()
-		till(t, client, "persistence", "aof_buffer_length:0\r\n")
-		s.await(20)
-		return loss{since: since, until: restart(t, server)}
+		awaitInfo(t, client, "persistence", "aof_buffer_length:0\r\n")
+		s.awaitAnswers(20)
+		return loss{affectedAfter: since, affectedBefore: restart(t, server)}
 	}
 	for name, row := range map[string]struct {
 		args   []string
@@ -62,50 +62,50 @@ func TestRedisIsKilled(t *testing.T) {
 		fault  fault
 		faults int // zero: 10
 	}{
-		"always": {args: []string{"--appendonly", "yes", "--appendfsync", "always"}, opts: patient,
+		"always": {args: []string{"--appendonly", "yes", "--appendfsync", "always"}, opts: patientOptions,
 			fault: func(t *testing.T, _ *shop, server *servertest.Server, _ *redis.Client) loss {
 				restart(t, server)
 				return loss{}
 			}},
-		"everysec": {args: []string{"--appendonly", "yes", "--appendfsync", "everysec"}, opts: brief, fault: written},
-		"no fsync": {args: []string{"--appendonly", "yes", "--appendfsync", "no"}, opts: patient,
+		"everysec": {args: []string{"--appendonly", "yes", "--appendfsync", "everysec"}, opts: briefOptions, fault: written},
+		"no fsync": {args: []string{"--appendonly", "yes", "--appendfsync", "no"}, opts: patientOptions,
 			fault: func(t *testing.T, _ *shop, server *servertest.Server, _ *redis.Client) loss {
 				restart(t, server)
 				return loss{}
 			}},
-		"snapshots": {opts: brief, fault: func(t *testing.T, s *shop, server *servertest.Server, client *redis.Client) loss {
+		"snapshots": {opts: briefOptions, fault: func(t *testing.T, s *shop, server *servertest.Server, client *redis.Client) loss {
 			since := time.Now()
 			require.NoError(t, client.BgSave(t.Context()).Err())
-			till(t, client, "persistence", "rdb_bgsave_in_progress:0\r\n")
+			awaitInfo(t, client, "persistence", "rdb_bgsave_in_progress:0\r\n")
 			from := time.Now()
-			s.await(50)
-			return loss{since: since, from: from, to: time.Now(), until: restart(t, server)}
+			s.awaitAnswers(50)
+			return loss{affectedAfter: since, lostAfter: from, lostBefore: time.Now(), affectedBefore: restart(t, server)}
 		}, faults: 3},
-		"nothing on disk": {opts: brief, fault: func(t *testing.T, _ *shop, server *servertest.Server, _ *redis.Client) loss {
-			return loss{to: time.Now(), until: restart(t, server)}
+		"nothing on disk": {opts: briefOptions, fault: func(t *testing.T, _ *shop, server *servertest.Server, _ *redis.Client) loss {
+			return loss{lostBefore: time.Now(), affectedBefore: restart(t, server)}
 		}},
-		"FLUSHALL": {args: []string{"--appendonly", "yes", "--appendfsync", "always"}, opts: brief,
+		"FLUSHALL": {args: []string{"--appendonly", "yes", "--appendfsync", "always"}, opts: briefOptions,
 			fault: func(t *testing.T, _ *shop, _ *servertest.Server, client *redis.Client) loss {
 				to := time.Now()
 				require.NoError(t, client.FlushAll(t.Context()).Err())
-				return loss{to: to, until: time.Now()}
+				return loss{lostBefore: to, affectedBefore: time.Now()}
 			}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := servertest.Redis(t, row.args...)
 			client := newClient(t, server)
-			s := newShop(t, row.opts, &memory{}, twoStores(func() redis.Cmdable { return newClient(t, server) })...)
-			var found counts
+			s := newShop(t, row.opts, &memoryLedger{}, twoStores(func() redis.Cmdable { return newClient(t, server) })...)
+			var found auditCounts
 			faults := effort.Of(cmp.Or(row.faults, 10))
 			for range faults {
 				var cost loss
-				s.open(100, func() { cost = row.fault(t, s, server, client) })
-				found.add(s.audit(t, cost, false))
+				s.payDuring(100, func() { cost = row.fault(t, s, server, client) })
+				found.addCounts(s.auditSales(t, cost, false))
 			}
 			effort.Count(t, "faults", faults)
-			effort.Count(t, "answers restored", s.outcome(idempotency.OutcomeRestored))
-			found.report(t)
+			effort.Count(t, "answers restored", s.outcomeCount(idempotency.OutcomeRestored))
+			found.reportCounts(t)
 		})
 	}
 }

@@ -15,36 +15,36 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// What Sentinel costs when it replaces the master of two replicas.
+// Sentinel replaces the master of two replicas. The test counts the lost answers.
 func TestRedisFailsOver(t *testing.T) {
 	t.Parallel()
-	tryFailovers(t, 2, newSentinels, []failover{
-		{fault: "killed"}, {fault: "killed", replicas: 1}, {fault: "killed", replicas: 2},
-		{fault: "killed", needed: 2},
-		{fault: "replaced"}, {fault: "replaced", replicas: 1}, {fault: "replaced", replicas: 2, always: true},
-		{fault: "replaced", needed: 1}, {fault: "replaced", needed: 2},
+	runFailovers(t, 2, newSentinels, []failover{
+		{fault: "killed"}, {fault: "killed", awaitedReplicas: 1}, {fault: "killed", awaitedReplicas: 2},
+		{fault: "killed", minReplicas: 2},
+		{fault: "replaced"}, {fault: "replaced", awaitedReplicas: 1}, {fault: "replaced", awaitedReplicas: 2, alwaysRuns: true},
+		{fault: "replaced", minReplicas: 1}, {fault: "replaced", minReplicas: 2},
 		{fault: "paused and replaced"},
-		{fault: "cut off"}, {fault: "cut off", replicas: 1}, {fault: "cut off", replicas: 2},
-		{fault: "cut off", replicas: 2, long: true},
-		{fault: "cut off with a replica", replicas: 1},
+		{fault: "cut off"}, {fault: "cut off", awaitedReplicas: 1}, {fault: "cut off", awaitedReplicas: 2},
+		{fault: "cut off", awaitedReplicas: 2, outlastsTimeout: true},
+		{fault: "cut off with a replica", awaitedReplicas: 1},
 	})
 }
 
-// sentinels are those of a master with two replicas, and the clients that ask them.
+// sentinels is a master with two replicas, its sentinels, and the clients that ask the sentinels for the master.
 type sentinels struct {
 	*servertest.Sentinel
-	cut     cut
-	clients []*redis.Client
+	networkCut networkCut
+	clients    []*redis.Client
 }
 
 func newSentinels(t *testing.T, row failover) deployment {
 	t.Helper()
-	s := &sentinels{Sentinel: servertest.RedisSentinel(t, 2, "--min-replicas-to-write", strconv.Itoa(row.needed))}
+	s := &sentinels{Sentinel: servertest.RedisSentinel(t, 2, "--min-replicas-to-write", strconv.Itoa(row.minReplicas))}
 	for _, away := range []bool{false, true} {
 		client := redis.NewFailoverClient(&redis.FailoverOptions{
 			MasterName: servertest.SentinelMaster, SentinelAddrs: s.Addrs(),
 			Password: servertest.RedisPassword(), SentinelPassword: servertest.RedisPassword(),
-			ContextTimeoutEnabled: true, Dialer: s.cut.dialer(away),
+			ContextTimeoutEnabled: true, Dialer: s.networkCut.newDialer(away),
 		})
 		t.Cleanup(func() { _ = client.Close() })
 		s.clients = append(s.clients, client)
@@ -52,32 +52,32 @@ func newSentinels(t *testing.T, row failover) deployment {
 	return s
 }
 
-func (s *sentinels) stores(_ *testing.T, replicas int) (stores []idempotency.Store) {
+func (s *sentinels) openStores(_ *testing.T, replicas int) (stores []idempotency.Store) {
 	for _, client := range s.clients {
 		stores = append(stores, idempotency.NewRedisStore(client, idempotency.RedisOptions{Replicas: replicas}))
 	}
 	return stores
 }
 
-func (s *sentinels) strike(t *testing.T, fault string, while func()) {
+func (s *sentinels) causeFault(t *testing.T, fault string, while func()) {
 	t.Helper()
 	old, err := s.Master()
 	require.NoError(t, err)
 	s.awaitReplicas(t, old)
-	replicated(t, old, "barrier", 2)
+	awaitReplicated(t, old, "barrier", 2)
 	end := func() error { return nil }
 	var with []*servertest.Server
 	switch fault {
 	case "killed":
 		old.Crash()
-		end = old.Restart // as a supervisor would
+		end = old.Restart // as a supervisor does
 	case "cut off with a replica":
 		with = s.Nodes()[2:]
 		fallthrough
 	case "cut off":
 		end, err = s.Isolate(old, with...)
 		require.NoError(t, err)
-		s.cut.off(old)
+		s.networkCut.isolate(old)
 	case "paused and replaced":
 		pauseWrites(t, newClient(t, old))
 		fallthrough
@@ -87,13 +87,13 @@ func (s *sentinels) strike(t *testing.T, fault string, while func()) {
 	require.NoError(t, s.AwaitFailover(old))
 	while()
 	require.NoError(t, end())
-	s.cut.heal()
-	s.settle(t, append(with, old)...)
+	s.networkCut.heal()
+	s.restoreReplicas(t, append(with, old)...)
 	effort.Count(t, "failovers", 1)
 }
 
-// awaitReplicas waits until each sentinel knows the replicas of a master as such. It asks them every ten seconds, and cannot
-// promote one that it takes for a master still.
+// awaitReplicas waits until each sentinel knows the two replicas of master as replicas. A sentinel asks the nodes every ten
+// seconds, and cannot promote a replica that the sentinel still regards as a master.
 func (s *sentinels) awaitReplicas(t *testing.T, master *servertest.Server) {
 	t.Helper()
 	_, port, err := net.SplitHostPort(master.Addr())
@@ -113,14 +113,14 @@ func (s *sentinels) awaitReplicas(t *testing.T, master *servertest.Server) {
 	}
 }
 
-// settle makes nodes replicas of the new master, and waits until clients ask that one.
-func (s *sentinels) settle(t *testing.T, nodes ...*servertest.Server) {
+// restoreReplicas makes nodes replicas of the new master, and waits until the clients ask the new master.
+func (s *sentinels) restoreReplicas(t *testing.T, nodes ...*servertest.Server) {
 	t.Helper()
 	master, err := s.Master()
 	require.NoError(t, err)
 	host, port, err := net.SplitHostPort(master.Addr())
 	require.NoError(t, err)
-	for _, node := range nodes { // a sentinel says the same when it has seen two masters for eight seconds
+	for _, node := range nodes { // a sentinel would do the same after it has seen two masters for eight seconds
 		require.NoError(t, newClient(t, node).Do(t.Context(), "REPLICAOF", host, port).Err())
 	}
 	for _, client := range s.clients {
@@ -128,18 +128,18 @@ func (s *sentinels) settle(t *testing.T, nodes ...*servertest.Server) {
 			return client.ConfigGet(t.Context(), "port").Val()["port"] == port
 		}, patience, 10*time.Millisecond)
 	}
-	till(t, newClient(t, master), "replication", "connected_slaves:2\r\n")
+	awaitInfo(t, newClient(t, master), "replication", "connected_slaves:2\r\n")
 }
 
-var offset = regexp.MustCompile(`(?:master_repl_|,)offset[:=](\d+)`)
+var offsetPattern = regexp.MustCompile(`(?:master_repl_|,)offset[:=](\d+)`)
 
-// pauseWrites has a master accept no writes, and waits until the replicas have all that it did accept.
+// pauseWrites stops writes to a master, and waits until the replicas have every write that the master has accepted.
 func pauseWrites(t *testing.T, master *redis.Client) {
 	t.Helper()
 	require.NoError(t, master.Do(t.Context(), "CLIENT", "PAUSE", 10_000, "WRITE").Err())
 	require.Eventually(t, func() bool {
 		offsets := map[string]bool{}
-		for _, found := range offset.FindAllStringSubmatch(master.Info(t.Context(), "replication").Val(), -1) {
+		for _, found := range offsetPattern.FindAllStringSubmatch(master.Info(t.Context(), "replication").Val(), -1) {
 			offsets[found[1]] = true
 		}
 		return len(offsets) == 1

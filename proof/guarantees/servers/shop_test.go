@@ -22,87 +22,88 @@ import (
 	"github.com/idempotency-go/idempotency/proof/killtest"
 )
 
-// shop is a service of two HTTP servers, each with a client of the store of its own. Its clients pay until they have an
-// answer, at one server and the other, and give up a request that takes long.
+// shop is a service of two HTTP servers. Each server has its own client of the store. The clients of the shop repeat a payment at
+// alternating servers until they have an answer, and give up a request that takes long.
 type shop struct {
-	t        *testing.T
-	servers  []*httptest.Server
-	client   http.Client
-	patience time.Duration // of every other request, if it is longer than that of the client
-	provider *killtest.Provider
-	ledger   ledger
-	outcomes sync.Map // how many there were of each
+	test          *testing.T
+	servers       []*httptest.Server
+	client        http.Client
+	longTimeout   time.Duration // timeout of half of the requests, if longer than the timeout of client
+	provider      *killtest.Provider
+	ledger        ledger
+	outcomeCounts sync.Map // of *atomic.Int64, by idempotency.Outcome
 
-	mu     sync.Mutex
-	sales  map[string]*sale // since the last audit
-	seen   atomic.Int64     // answers
-	visits int
+	mu          sync.Mutex
+	sales       map[string]*sale // by key, since the last audit
+	seenAnswers atomic.Int64
+	openCount   int
 }
 
-// sale is what became of one key.
+// sale is the history of a key.
 type sale struct {
-	began   time.Time // when the client asked first
-	seen    time.Time // when the client had an answer; zero: not yet
-	receipt string    // that answer
-	runs    int       // of the handler
-	effects int       // as the ledger has it
-	lost    bool      // asked again, another execution has answered
-	differ  bool      // asked again, there was another answer without another execution
+	firstAsked  time.Time // when the client sent the first request
+	answerSeen  time.Time // when the client received an answer; zero: not yet
+	receipt     string    // the answer
+	handlerRuns int
+	effectCount int  // in the ledger
+	wasLost     bool // the answer to a later request came from another execution
+	hasDiffered bool // a later request had another answer without another execution
 
-	unrecorded bool // an answer was given that was not stored in time
-	replayed   bool // the answer was seen as one that the store had
+	wasUnrecorded bool // an answer was sent although it was not stored in time
+	wasReplayed   bool // the client saw the answer as a replay
 }
 
-// ledger is where a handler takes effect.
+// ledger records the effects of handlers.
 type ledger interface {
-	add(ctx context.Context, key string) error
-	effects(t *testing.T) map[string]int
+	addEffect(ctx context.Context, key string) error
+	countEffects(t *testing.T) map[string]int
 }
 
-// memory is a ledger outside of every store. Nothing in it is ever undone.
-type memory struct{ keys sync.Map }
+// memoryLedger is a ledger outside of every store. No effect is ever undone.
+type memoryLedger struct{ countsByKey sync.Map }
 
-func (m *memory) add(_ context.Context, key string) error {
-	count, _ := m.keys.LoadOrStore(key, new(atomic.Int64))
+func (m *memoryLedger) addEffect(_ context.Context, key string) error {
+	count, _ := m.countsByKey.LoadOrStore(key, new(atomic.Int64))
 	count.(*atomic.Int64).Add(1)
 	return nil
 }
 
-func (m *memory) effects(*testing.T) map[string]int {
+func (m *memoryLedger) countEffects(*testing.T) map[string]int {
 	all := map[string]int{}
-	m.keys.Range(func(key, count any) bool {
+	m.countsByKey.Range(func(key, count any) bool {
 		all[key.(string)] = int(count.(*atomic.Int64).Load())
 		return true
 	})
 	return all
 }
 
-// patient is for faults after which nothing is forgotten: no lease lapses, and every answer is stored before it is sent.
-var patient = idempotency.Options{Lease: time.Minute, StoreTimeout: 30 * time.Second}
+// patientOptions is for faults after which no record is forgotten, because no lease lapses, and every answer is stored before the
+// answer is sent.
+var patientOptions = idempotency.Options{Lease: time.Minute, StoreTimeout: 30 * time.Second}
 
-// brief is for the others. A key whose claim the store has, but not the answer, is free again soon.
-var brief = idempotency.Options{Lease: 3 * time.Second, StoreTimeout: 3 * time.Second}
+// briefOptions is for other faults. A key whose claim survives without an answer is soon free again.
+var briefOptions = idempotency.Options{Lease: 3 * time.Second, StoreTimeout: 3 * time.Second}
 
-// patience bounds what is waited for. Nothing takes that long unless it is broken, or the machine is very slow.
+// patience limits every wait. A wait takes this long only if the code is broken or the machine is very slow.
 const patience = 2 * time.Minute
 
 // newShop returns a service with one server for each store.
 func newShop(t *testing.T, opts idempotency.Options, ledger ledger, stores ...idempotency.Store) *shop {
 	t.Helper()
-	s := &shop{t: t, provider: killtest.NewProvider(t), ledger: ledger, sales: map[string]*sale{}}
+	s := &shop{test: t, provider: killtest.NewProvider(t), ledger: ledger, sales: map[string]*sale{}}
 	s.client.Timeout = 500 * time.Millisecond
 	t.Cleanup(func() { effort.Charges(t, s.provider) })
 	opts.Logger = slog.New(slog.DiscardHandler)
 	opts.Observer = func(_ context.Context, e idempotency.Event) {
-		s.count(e.Outcome).Add(1)
+		s.outcomeCounter(e.Outcome).Add(1)
 		if e.Outcome == idempotency.OutcomeUnrecorded {
-			s.about(e.Key.ID, func(sale *sale) { sale.unrecorded = true })
+			s.updateSale(e.Key.ID, func(sale *sale) { sale.wasUnrecorded = true })
 		}
 	}
 	for _, store := range stores {
 		guard, err := idempotency.New(store, idempotency.SingleUser, opts)
 		require.NoError(t, err)
-		server := httptest.NewServer(guard.Handler(http.HandlerFunc(s.sell)))
+		server := httptest.NewServer(guard.Handler(http.HandlerFunc(s.handlePayment)))
 		t.Cleanup(func() {
 			server.Close()
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -115,21 +116,21 @@ func newShop(t *testing.T, opts idempotency.Options, ledger ledger, stores ...id
 	return s
 }
 
-func (s *shop) outcome(o idempotency.Outcome) int64 { return s.count(o).Load() }
+func (s *shop) outcomeCount(o idempotency.Outcome) int64 { return s.outcomeCounter(o).Load() }
 
-func (s *shop) count(o idempotency.Outcome) *atomic.Int64 {
-	count, _ := s.outcomes.LoadOrStore(o, new(atomic.Int64))
+func (s *shop) outcomeCounter(o idempotency.Outcome) *atomic.Int64 {
+	count, _ := s.outcomeCounts.LoadOrStore(o, new(atomic.Int64))
 	return count.(*atomic.Int64)
 }
 
-// sell charges, and then takes effect. It takes its time now and then, so that faults find handlers that run.
-func (s *shop) sell(w http.ResponseWriter, r *http.Request) {
+// handlePayment charges, and then adds the effect. A random sleep between makes sure that faults hit running handlers.
+func (s *shop) handlePayment(w http.ResponseWriter, r *http.Request) {
 	key := r.Header.Get("Idempotency-Key")
-	s.about(key, func(sale *sale) { sale.runs++ })
+	s.updateSale(key, func(sale *sale) { sale.handlerRuns++ })
 	err := s.provider.Charge(r.Context())
 	time.Sleep(mathrand.N(20 * time.Millisecond))
 	if err == nil {
-		err = s.ledger.add(r.Context(), key)
+		err = s.ledger.addEffect(r.Context(), key)
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
@@ -137,13 +138,13 @@ func (s *shop) sell(w http.ResponseWriter, r *http.Request) {
 	}
 	w.WriteHeader(http.StatusCreated)
 	_, _ = io.WriteString(w, rand.Text()) // no two executions give the same answer
-	if strings.HasSuffix(key, "0") {      // which is stored in another way
+	if strings.HasSuffix(key, "0") {      // long answers, because the store stores them in another way
 		_, _ = io.WriteString(w, strings.Repeat(".", 4<<10))
 	}
 }
 
-// about notes something of a key that was not audited yet.
-func (s *shop) about(key string, note func(*sale)) {
+// updateSale calls note with the sale of key, unless the sale is already audited.
+func (s *shop) updateSale(key string, note func(*sale)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sale := s.sales[key]; sale != nil {
@@ -151,65 +152,66 @@ func (s *shop) about(key string, note func(*sale)) {
 	}
 }
 
-// open lets clients pay, until some have, while the fault happens, and then until some more have.
-func (s *shop) open(more int64, fault func()) {
+// payDuring lets clients pay until they have seen more answers, then during the fault, and then until they have again seen more
+// answers.
+func (s *shop) payDuring(more int64, fault func()) {
 	const clients = 8
 	var paying sync.WaitGroup
 	var closed atomic.Bool
 	defer paying.Wait()
 	defer closed.Store(true)
-	s.visits++
+	s.openCount++
 	for n := range clients {
 		paying.Go(func() {
 			for i := 0; !closed.Load(); i++ {
-				key := fmt.Sprint(s.visits, "-", n, "-", i)
-				s.buy(key)
+				key := fmt.Sprint(s.openCount, "-", n, "-", i)
+				s.buyOnce(key)
 				time.Sleep(mathrand.N(10 * time.Millisecond))
 			}
 		})
 	}
-	s.await(more)
+	s.awaitAnswers(more)
 	fault()
-	s.await(more)
+	s.awaitAnswers(more)
 }
 
-// await waits until clients have seen so many more answers.
-func (s *shop) await(more int64) {
-	s.t.Helper()
-	before := s.seen.Load()
-	enough := func() bool { return s.seen.Load() >= before+more }
-	require.Eventually(s.t, enough, patience, time.Millisecond)
+// awaitAnswers waits until clients have seen more further answers.
+func (s *shop) awaitAnswers(more int64) {
+	s.test.Helper()
+	before := s.seenAnswers.Load()
+	enough := func() bool { return s.seenAnswers.Load() >= before+more }
+	require.Eventually(s.test, enough, patience, time.Millisecond)
 }
 
-func (s *shop) buy(key string) {
-	sale := &sale{began: time.Now()}
+func (s *shop) buyOnce(key string) {
+	sale := &sale{firstAsked: time.Now()}
 	s.mu.Lock()
 	s.sales[key] = sale
 	s.mu.Unlock()
-	receipt, replayed := s.pay(key, s.servers)
+	receipt, replayed := s.payUntilAnswered(key, s.servers)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sale.receipt, sale.replayed, sale.seen = receipt, replayed, time.Now()
-	s.seen.Add(1)
+	sale.receipt, sale.wasReplayed, sale.answerSeen = receipt, replayed, time.Now()
+	s.seenAnswers.Add(1)
 }
 
-// pay asks one of these servers after the other until there is an answer.
-func (s *shop) pay(key string, servers []*httptest.Server) (receipt string, replayed bool) {
+// payUntilAnswered asks servers in turn until the key has an answer.
+func (s *shop) payUntilAnswered(key string, servers []*httptest.Server) (receipt string, replayed bool) {
 	n := mathrand.IntN(len(servers))
 	refusal := map[string]int{}
 	for until := time.Now().Add(patience); time.Now().Before(until); n++ {
-		receipt, replayed, err := s.ask(servers[n%len(servers)], key)
+		receipt, replayed, err := s.sendPayment(servers[n%len(servers)], key)
 		if err == nil {
 			return receipt, replayed
 		}
 		refusal[err.Error()]++
 		time.Sleep(10 * time.Millisecond)
 	}
-	s.t.Errorf("key %s is stuck: %v", key, refusal)
+	s.test.Errorf("key %s is stuck: %v", key, refusal)
 	return "", false
 }
 
-func (s *shop) ask(server *httptest.Server, key string) (receipt string, replayed bool, err error) {
+func (s *shop) sendPayment(server *httptest.Server, key string) (receipt string, replayed bool, err error) {
 	r, err := http.NewRequest(http.MethodPost, server.URL, strings.NewReader("pay"))
 	if err != nil {
 		return "", false, err
@@ -217,7 +219,7 @@ func (s *shop) ask(server *httptest.Server, key string) (receipt string, replaye
 	r.Header.Set("Idempotency-Key", key)
 	client := s.client
 	if mathrand.IntN(2) == 0 {
-		client.Timeout = max(client.Timeout, s.patience)
+		client.Timeout = max(client.Timeout, s.longTimeout)
 	}
 	resp, err := client.Do(r)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// While the slot of all keys moves to another server, nothing is lost, and nothing runs twice.
+// While the slot of all keys moves to another server, no answer is lost and no operation runs twice.
 func TestRedisSlotsMove(t *testing.T) {
 	t.Parallel()
 	masters := servertest.RedisCluster(t)
@@ -30,57 +30,58 @@ func TestRedisSlotsMove(t *testing.T) {
 		return client
 	}
 	clients := []*redis.ClusterClient{clusterClient(), clusterClient()}
-	var found counts
+	var found auditCounts
 	moves := effort.Of(30)
 	for n := range moves {
-		tag := fmt.Sprintf("{slot %d}:", n) // a slot that moves back would serve a request that was redirected before
+		// Each move has a slot of its own, because a slot that moves back would serve a request that was redirected before.
+		tag := fmt.Sprintf("{slot %d}:", n)
 		var stores []idempotency.Store
 		for _, client := range clients {
 			stores = append(stores, idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: tag}))
 		}
-		s := newShop(t, patient, &memory{}, stores...)
-		s.open(30, func() { moveSlot(t, nodes, int(clients[0].ClusterKeySlot(t.Context(), tag).Val())) })
-		found.add(s.audit(t, loss{}, false))
+		s := newShop(t, patientOptions, &memoryLedger{}, stores...)
+		s.payDuring(30, func() { moveSlot(t, nodes, int(clients[0].ClusterKeySlot(t.Context(), tag).Val())) })
+		found.addCounts(s.auditSales(t, loss{}, false))
 	}
 	effort.Count(t, "slot moves", moves)
-	found.report(t)
+	found.reportCounts(t)
 }
 
-// moveSlot moves a slot, with its keys, to the next server.
+// moveSlot moves a slot with its keys to the next server.
 func moveSlot(t *testing.T, nodes []*redis.Client, slot int) {
 	t.Helper()
 	owner := slot * len(nodes) / 16384
-	m := move{slot, nodes[owner], nodes[(owner+1)%len(nodes)]}
-	m.begin(t)
-	m.carry(t)
-	m.end(t, nodes[(owner+2)%len(nodes)])
+	m := slotMove{slot, nodes[owner], nodes[(owner+1)%len(nodes)]}
+	m.beginMove(t)
+	m.moveAllKeys(t)
+	m.endMove(t, nodes[(owner+2)%len(nodes)])
 }
 
-// move is that of a slot from one server to another, in the steps that an operator takes.
-type move struct {
-	slot     int
-	from, to *redis.Client
+// slotMove moves a slot from one server to another. Its methods are the steps of an operator.
+type slotMove struct {
+	slot           int
+	source, target *redis.Client
 }
 
-func (m move) begin(t *testing.T) {
+func (m slotMove) beginMove(t *testing.T) {
 	t.Helper()
-	m.set(t, m.to, "IMPORTING", m.from)
-	m.set(t, m.from, "MIGRATING", m.to)
+	m.setSlot(t, m.target, "IMPORTING", m.source)
+	m.setSlot(t, m.source, "MIGRATING", m.target)
 }
 
-// carry moves all keys.
-func (m move) carry(t *testing.T) {
+// moveAllKeys moves all keys of the slot.
+func (m slotMove) moveAllKeys(t *testing.T) {
 	t.Helper()
-	for m.some(t, 5) > 0 {
+	for m.moveKeys(t, 5) > 0 {
 	}
 }
 
-// some moves so many keys at most, and returns how many they were.
-func (m move) some(t *testing.T, most int) int {
+// moveKeys moves at most limit keys, and returns the number of moved keys.
+func (m slotMove) moveKeys(t *testing.T, limit int) int {
 	t.Helper()
-	host, port, err := net.SplitHostPort(m.to.Options().Addr)
+	host, port, err := net.SplitHostPort(m.target.Options().Addr)
 	require.NoError(t, err)
-	keys, err := m.from.ClusterGetKeysInSlot(t.Context(), m.slot, most).Result()
+	keys, err := m.source.ClusterGetKeysInSlot(t.Context(), m.slot, limit).Result()
 	require.NoError(t, err)
 	if len(keys) == 0 {
 		return 0
@@ -89,22 +90,22 @@ func (m move) some(t *testing.T, most int) int {
 	for _, key := range keys {
 		command = append(command, key)
 	}
-	require.Eventually(t, func() bool { // a node may refuse that while another one is replaced
-		return m.from.Do(t.Context(), command...).Err() == nil
+	require.Eventually(t, func() bool { // because a node may refuse MIGRATE while another node is replaced
+		return m.source.Do(t.Context(), command...).Err() == nil
 	}, patience, 100*time.Millisecond)
 	return len(keys)
 }
 
-// end tells the new owner first.
-func (m move) end(t *testing.T, others ...*redis.Client) {
+// endMove tells the new owner first, then the old owner, then others.
+func (m slotMove) endMove(t *testing.T, others ...*redis.Client) {
 	t.Helper()
-	for _, node := range append([]*redis.Client{m.to, m.from}, others...) {
-		m.set(t, node, "NODE", m.to)
+	for _, node := range append([]*redis.Client{m.target, m.source}, others...) {
+		m.setSlot(t, node, "NODE", m.target)
 	}
 }
 
-// set tells a node something of the slot.
-func (m move) set(t *testing.T, node *redis.Client, state string, other *redis.Client) {
+// setSlot sets the state of the slot at node. other is the node that the state names.
+func (m slotMove) setSlot(t *testing.T, node *redis.Client, state string, other *redis.Client) {
 	t.Helper()
 	id := other.ClusterMyID(t.Context()).Val()
 	require.NoError(t, node.Do(t.Context(), "CLUSTER", "SETSLOT", m.slot, state, id).Err())
