@@ -205,8 +205,8 @@ func newPostgresBackendOn(t *testing.T, db *servertest.Database, rows *rowLedger
 	opts.IdleTimeout = idleTimeout
 	direct := newPool(t, db.URL())
 	require.NoError(t, pgxstore.Migrate(t.Context(), direct, opts))
-	execute(t, direct, "CREATE TABLE ledger (key text NOT NULL)")
-	execute(t, direct, "CREATE INDEX ON ledger (key)")
+	executeSQL(t, direct, "CREATE TABLE ledger (key text NOT NULL)")
+	executeSQL(t, direct, "CREATE INDEX ON ledger (key)")
 	b := &backend{effectsAreRows: rows != nil, isVariant: variant, effectLedger: newEffectCounter()}
 	if rows != nil {
 		rows.directPool, b.effectLedger = direct, rows
@@ -237,7 +237,7 @@ func newPool(t testing.TB, url string, changes ...func(*pgxpool.Config)) *pgxpoo
 	return pool
 }
 
-func execute(t testing.TB, pool *pgxpool.Pool, sql string) {
+func executeSQL(t testing.TB, pool *pgxpool.Pool, sql string) {
 	_, err := pool.Exec(t.Context(), sql)
 	require.NoError(t, err)
 }

@@ -46,18 +46,18 @@ func TestPostgresMessages(t *testing.T) {
 func TestPostgresRowMessages(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		opts pgxstore.Options
-		rows rowLedger
+		storeOptions pgxstore.Options
+		effectLedger rowLedger
 	}{
 		"plain":                        {},
-		"partitions":                   {opts: pgxstore.Options{PartitionDays: 1, SpareDays: 1, CountReplays: true}},
-		"serializable":                 {opts: pgxstore.Options{Isolation: pgx.Serializable}},
-		"of the handler":               {rows: rowLedger{handlerOwnsTx: true}},
-		"of the handler, serializable": {rows: rowLedger{handlerOwnsTx: true, isolationLevel: pgx.Serializable}},
+		"partitions":                   {storeOptions: pgxstore.Options{PartitionDays: 1, SpareDays: 1, CountReplays: true}},
+		"serializable":                 {storeOptions: pgxstore.Options{Isolation: pgx.Serializable}},
+		"of the handler":               {effectLedger: rowLedger{handlerOwnsTx: true}},
+		"of the handler, serializable": {effectLedger: rowLedger{handlerOwnsTx: true, isolationLevel: pgx.Serializable}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			strikeEveryMessage(t, newPostgresBackend(t, &tt.rows, tt.opts))
+			strikeEveryMessage(t, newPostgresBackend(t, &tt.effectLedger, tt.storeOptions))
 		})
 	}
 }
@@ -83,11 +83,11 @@ var flightFaults = []flightFault{
 	{servertest.LateRequest, true},
 }
 
-func (i flightFault) String() string {
-	if i.startsOutage {
-		return string(i.fault) + " for a while"
+func (f flightFault) String() string {
+	if f.startsOutage {
+		return string(f.fault) + " for a while"
 	}
-	return string(i.fault)
+	return string(f.fault)
 }
 
 // policyScenario is a scenario with a policy.
@@ -143,9 +143,9 @@ func strikeEveryMessage(t *testing.T, b *backend) {
 // machine. A fault at such a flight would not strike.
 func listCases(t *testing.T, b *backend) (cases []faultCase) {
 	var mu sync.Mutex
-	subjects := listScenarios(b)
-	runInParallel(len(subjects), func(i int) {
-		s := subjects[i]
+	list := listScenarios(b)
+	runInParallel(len(list), func(i int) {
+		s := list[i]
 		flights := math.MaxInt
 		for range 4 {
 			has, _ := newTrial(t, b, s).runWithFault(servertest.Rule{})
@@ -154,9 +154,9 @@ func listCases(t *testing.T, b *backend) (cases []faultCase) {
 		t.Logf("%s: %d flights", s, flights)
 		mu.Lock()
 		defer mu.Unlock()
-		for _, injury := range flightFaults {
+		for _, fault := range flightFaults {
 			for flight := range flights {
-				cases = append(cases, faultCase{s, injury, flight})
+				cases = append(cases, faultCase{s, fault, flight})
 			}
 		}
 	})
@@ -165,17 +165,17 @@ func listCases(t *testing.T, b *backend) (cases []faultCase) {
 }
 
 // listScenarios returns the scenarios whose flights differ with b.
-func listScenarios(b *backend) (subjects []policyScenario) {
+func listScenarios(b *backend) (list []policyScenario) {
 	for _, s := range scenarios {
 		if b.isVariant && s.sameForVariants || b.openStore != nil && s.onlyForRedis {
 			continue
 		}
-		subjects = append(subjects, policyScenario{s, idempotency.ReExecute})
+		list = append(list, policyScenario{s, idempotency.ReExecute})
 		if !b.isVariant && s.dependsOnPolicy {
-			subjects = append(subjects, policyScenario{s, idempotency.Refuse})
+			list = append(list, policyScenario{s, idempotency.Refuse})
 		}
 	}
-	return subjects
+	return list
 }
 
 var trialCount atomic.Int64

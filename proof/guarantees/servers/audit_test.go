@@ -52,7 +52,7 @@ func (l loss) mustLose(s *sale) bool {
 type auditCounts struct {
 	keyCount         int // keys whose answer a client has seen
 	repeatedKeys     int // keys with more than one effect
-	lostAnswers      int // answers that were seen, and whose key was new again
+	lostAnswers      int // seen answers whose key was new again
 	lostUndurable    int // lost answers that were not durable
 	differentAnswers int // answers that changed although they were not lost
 	certainlyLost    int // answers that had to be lost

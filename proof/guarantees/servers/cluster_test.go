@@ -93,7 +93,7 @@ func (c *cluster) causeFault(t *testing.T, fault string, while func()) {
 	}
 }
 
-// isolateMaster cuts the nth master off from all nodes and from the clients that are not away, so that its replica replaces it.
+// isolateMaster cuts the nth master off from all nodes and from the clients that are not away. The replica replaces the master.
 func (c *cluster) isolateMaster(t *testing.T, n int, while func()) {
 	t.Helper()
 	old, promoted := c.awaitPair(t, n)

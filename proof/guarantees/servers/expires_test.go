@@ -28,7 +28,7 @@ func TestAnswersExpire(t *testing.T) {
 	found.reportCounts(t)
 }
 
-// A store in memory forgets every record when its process starts again. Operations that are executed again are not charged again.
+// A store in memory forgets every record when its process starts again. Repeated operations are not charged again.
 func TestMemoryStoreStartsAgain(t *testing.T) {
 	t.Parallel()
 	var store restartingStore

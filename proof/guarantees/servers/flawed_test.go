@@ -22,35 +22,35 @@ func TestAuditFindsBrokenPromises(t *testing.T) {
 	none := func(time.Time) loss { return loss{} }
 	all := func(crash time.Time) loss { return loss{lostBefore: crash, affectedBefore: crash} }
 	for name, row := range map[string]struct {
-		args     []string
-		opts     idempotency.Options
-		expected func(crash time.Time) loss
-		problem  string
+		serverArgs      []string
+		options         idempotency.Options
+		expectedLoss    func(crash time.Time) loss
+		expectedProblem string
 	}{
-		"nothing":                 {durable, patientOptions, none, ""},
-		"what is forgotten":       {nil, patientOptions, none, "its answer is lost"},
-		"what is not forgotten":   {durable, patientOptions, all, "its answer is not lost"},
-		"what runs without claim": {durable, failOpen, none, "its answer is lost"},
+		"durable server":              {durable, patientOptions, none, ""},
+		"server forgets answers":      {nil, patientOptions, none, "its answer is lost"},
+		"server forgets too little":   {durable, patientOptions, all, "its answer is not lost"},
+		"handlers run without claims": {durable, failOpen, none, "its answer is lost"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := servertest.Redis(t, row.args...)
-			s := newShop(t, row.opts, &memoryLedger{}, twoStores(func() redis.Cmdable { return newClient(t, server) })...)
+			server := servertest.Redis(t, row.serverArgs...)
+			s := newShop(t, row.options, &memoryLedger{}, twoStores(func() redis.Cmdable { return newClient(t, server) })...)
 			var crash time.Time
 			s.payDuring(50, func() {
 				crash = time.Now()
 				server.Crash()
-				if row.opts.FailOpen {
+				if row.options.FailOpen {
 					s.awaitAnswers(10)
 				}
 				require.NoError(t, server.Restart())
 			})
-			found := s.auditSales(t, row.expected(crash), false)
-			if row.problem == "" {
+			found := s.auditSales(t, row.expectedLoss(crash), false)
+			if row.expectedProblem == "" {
 				require.Empty(t, found.brokenPromises)
 				return
 			}
-			require.Contains(t, strings.Join(found.brokenPromises, "\n"), row.problem)
+			require.Contains(t, strings.Join(found.brokenPromises, "\n"), row.expectedProblem)
 		})
 	}
 }

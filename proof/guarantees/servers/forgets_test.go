@@ -46,8 +46,8 @@ func TestRedisForgetsClaims(t *testing.T) {
 		require.NoError(t, client.ConfigSet(t.Context(), "maxmemory", "0").Err())
 	}
 	for name, row := range map[string]struct {
-		args   []string
-		forget func(t *testing.T, client *redis.Client)
+		serverArgs   []string
+		forgetClaims func(t *testing.T, client *redis.Client)
 	}{
 		"FLUSHALL":     {nil, func(t *testing.T, client *redis.Client) { require.NoError(t, client.FlushAll(t.Context()).Err()) }},
 		"allkeys-lru":  {[]string{"--maxmemory-policy", "allkeys-lru"}, evict},
@@ -56,7 +56,7 @@ func TestRedisForgetsClaims(t *testing.T) {
 		for asked, runs := range map[string]int{"by nobody": 1, "meanwhile": 2} {
 			t.Run(name+", asked "+asked, func(t *testing.T) {
 				t.Parallel()
-				server := servertest.Redis(t, row.args...)
+				server := servertest.Redis(t, row.serverArgs...)
 				client := newClient(t, server)
 				g := &blockingLedger{arrivedKeys: make(chan string, 1000), proceed: make(chan struct{})}
 				s := newShop(t, patientOptions, g, twoStores(func() redis.Cmdable { return newClient(t, server) })...)
@@ -69,7 +69,7 @@ func TestRedisForgetsClaims(t *testing.T) {
 				for range keys {
 					<-g.arrivedKeys
 				}
-				row.forget(t, client)
+				row.forgetClaims(t, client)
 				for n := range keys * (runs - 1) {
 					buying.Go(func() { s.payUntilAnswered(strconv.Itoa(n), s.servers) })
 				}

@@ -9,7 +9,7 @@ import (
 )
 
 // More tests than processors run at a time, unless -parallel sets another number, because servers and clients wait most of the
-// time. The log of go-redis is disabled, because its messages are about servers that the tests have stopped.
+// time. The log of go-redis is disabled, because the messages are about stopped servers.
 func TestMain(m *testing.M) {
 	parallel := "4"
 	flag.Parse()

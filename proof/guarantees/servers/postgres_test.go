@@ -38,7 +38,7 @@ func newPool(t *testing.T, url string, changes ...func(*pgxpool.Config)) *pgxpoo
 	return pool
 }
 
-func execute(t *testing.T, pool *pgxpool.Pool, sql string) {
+func executeSQL(t *testing.T, pool *pgxpool.Pool, sql string) {
 	t.Helper()
 	_, err := pool.Exec(t.Context(), sql)
 	require.NoError(t, err)
@@ -49,7 +49,7 @@ type rowLedger struct{ pool *pgxpool.Pool }
 
 func newRowLedger(t *testing.T, pool *pgxpool.Pool) rowLedger {
 	t.Helper()
-	execute(t, pool, "CREATE TABLE ledger (key text NOT NULL)")
+	executeSQL(t, pool, "CREATE TABLE ledger (key text NOT NULL)")
 	return rowLedger{pool}
 }
 
@@ -103,7 +103,7 @@ func newDatabaseShop(
 func (s databaseShop) auditAfterFault(t *testing.T, cost loss) auditCounts {
 	t.Helper()
 	if s.rowLedger != nil {
-		s.rowLedger.pool.Reset() // because its connections may lead to a server that is gone
+		s.rowLedger.pool.Reset() // because connections may lead to a lost server
 	}
 	return s.auditSales(t, cost, s.rowLedger != nil)
 }

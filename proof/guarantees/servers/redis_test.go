@@ -57,35 +57,42 @@ func TestRedisIsKilled(t *testing.T) {
 		return loss{affectedAfter: since, affectedBefore: restart(t, server)}
 	}
 	for name, row := range map[string]struct {
-		args   []string
-		opts   idempotency.Options
-		fault  fault
-		faults int // zero: 10
+		serverArgs []string
+		options    idempotency.Options
+		causeFault fault
+		faultCount int // zero: 10
 	}{
-		"always": {args: []string{"--appendonly", "yes", "--appendfsync", "always"}, opts: patientOptions,
-			fault: func(t *testing.T, _ *shop, server *servertest.Server, _ *redis.Client) loss {
+		"always": {serverArgs: []string{"--appendonly", "yes", "--appendfsync", "always"}, options: patientOptions,
+			causeFault: func(t *testing.T, _ *shop, server *servertest.Server, _ *redis.Client) loss {
 				restart(t, server)
 				return loss{}
 			}},
-		"everysec": {args: []string{"--appendonly", "yes", "--appendfsync", "everysec"}, opts: briefOptions, fault: written},
-		"no fsync": {args: []string{"--appendonly", "yes", "--appendfsync", "no"}, opts: patientOptions,
-			fault: func(t *testing.T, _ *shop, server *servertest.Server, _ *redis.Client) loss {
+		"everysec": {
+			serverArgs: []string{"--appendonly", "yes", "--appendfsync", "everysec"},
+			options:    briefOptions, causeFault: written,
+		},
+		"no fsync": {serverArgs: []string{"--appendonly", "yes", "--appendfsync", "no"}, options: patientOptions,
+			causeFault: func(t *testing.T, _ *shop, server *servertest.Server, _ *redis.Client) loss {
 				restart(t, server)
 				return loss{}
 			}},
-		"snapshots": {opts: briefOptions, fault: func(t *testing.T, s *shop, server *servertest.Server, client *redis.Client) loss {
+		"snapshots": {options: briefOptions, faultCount: 3, causeFault: func(
+			t *testing.T, s *shop, server *servertest.Server, client *redis.Client,
+		) loss {
 			since := time.Now()
 			require.NoError(t, client.BgSave(t.Context()).Err())
 			awaitInfo(t, client, "persistence", "rdb_bgsave_in_progress:0\r\n")
 			from := time.Now()
 			s.awaitAnswers(50)
 			return loss{affectedAfter: since, lostAfter: from, lostBefore: time.Now(), affectedBefore: restart(t, server)}
-		}, faults: 3},
-		"nothing on disk": {opts: briefOptions, fault: func(t *testing.T, _ *shop, server *servertest.Server, _ *redis.Client) loss {
+		}},
+		"nothing on disk": {options: briefOptions, causeFault: func(
+			t *testing.T, _ *shop, server *servertest.Server, _ *redis.Client,
+		) loss {
 			return loss{lostBefore: time.Now(), affectedBefore: restart(t, server)}
 		}},
-		"FLUSHALL": {args: []string{"--appendonly", "yes", "--appendfsync", "always"}, opts: briefOptions,
-			fault: func(t *testing.T, _ *shop, _ *servertest.Server, client *redis.Client) loss {
+		"FLUSHALL": {serverArgs: []string{"--appendonly", "yes", "--appendfsync", "always"}, options: briefOptions,
+			causeFault: func(t *testing.T, _ *shop, _ *servertest.Server, client *redis.Client) loss {
 				to := time.Now()
 				require.NoError(t, client.FlushAll(t.Context()).Err())
 				return loss{lostBefore: to, affectedBefore: time.Now()}
@@ -93,14 +100,14 @@ func TestRedisIsKilled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := servertest.Redis(t, row.args...)
+			server := servertest.Redis(t, row.serverArgs...)
 			client := newClient(t, server)
-			s := newShop(t, row.opts, &memoryLedger{}, twoStores(func() redis.Cmdable { return newClient(t, server) })...)
+			s := newShop(t, row.options, &memoryLedger{}, twoStores(func() redis.Cmdable { return newClient(t, server) })...)
 			var found auditCounts
-			faults := effort.Of(cmp.Or(row.faults, 10))
+			faults := effort.Of(cmp.Or(row.faultCount, 10))
 			for range faults {
 				var cost loss
-				s.payDuring(100, func() { cost = row.fault(t, s, server, client) })
+				s.payDuring(100, func() { cost = row.causeFault(t, s, server, client) })
 				found.addCounts(s.auditSales(t, cost, false))
 			}
 			effort.Count(t, "faults", faults)

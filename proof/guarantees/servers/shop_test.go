@@ -47,7 +47,7 @@ type sale struct {
 	handlerRuns int
 	effectCount int  // in the ledger
 	wasLost     bool // the answer to a later request came from another execution
-	hasDiffered bool // a later request had another answer without another execution
+	hasDiffered bool // the answer to a later request differed without another execution
 
 	wasUnrecorded bool // an answer was sent although it was not stored in time
 	wasReplayed   bool // the client saw the answer as a replay

@@ -81,7 +81,7 @@ func TestPatroniVersions(t *testing.T) {
 	p := newPatroni(t, true)
 	direct := p.openDirect(t)
 	require.NoError(t, pgxstore.Migrate(t.Context(), direct, pgxstore.Options{}))
-	execute(t, direct, "ALTER TABLE idempotency_records ADD COLUMN version text DEFAULT current_setting('application_name')")
+	executeSQL(t, direct, "ALTER TABLE idempotency_records ADD COLUMN version text DEFAULT current_setting('application_name')")
 	pool := func(version string) *pgxpool.Pool {
 		return p.openPooled(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = version })
 	}
