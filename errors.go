@@ -62,6 +62,11 @@ type Error struct {
 	// [Middleware] sets Type before calling Options.ErrorHandler.
 	Type string
 
+	// Instance identifies the operation of the refused request, a URI (RFC 9457, section 3.1.5). If Instance is empty, a
+	// [Middleware] sets Instance to urn:uuid: followed by the ID of the operation before calling Options.ErrorHandler. A
+	// request that is refused before its key is known has no instance.
+	Instance string
+
 	// Title is the same for all problems with one Code. Empty means the text of the status.
 	Title string
 
@@ -227,9 +232,10 @@ func (e *Error) problemBody() []byte {
 		Title          string `json:"title"`
 		Status         int    `json:"status"`
 		Detail         string `json:"detail,omitempty"`
+		Instance       string `json:"instance,omitempty"`
 		Retry          Retry  `json:"retry,omitempty"`
 		OriginalStatus int    `json:"originalStatus,omitempty"`
-	}{uri, e.Title, e.Status, e.Detail, e.Retry, e.OriginalStatus})
+	}{uri, e.Title, e.Status, e.Detail, e.Instance, e.Retry, e.OriginalStatus})
 	return body
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -166,11 +167,32 @@ func TestOverloadAndConsumedBodyAreShown(t *testing.T) {
 	} {
 		refusal := idempotency.RefusalFor(row.err)
 		require.ErrorIs(t, refusal, row.err)
+		refusal.Instance = uuid.New().URN() // as a Middleware does
 		w := httptest.NewRecorder()
 		idempotency.WriteProblem(w, nil, refusal)
 		got := testservice.Answer{Status: w.Code, Header: w.Header(), Body: w.Body.String()}
 		testservice.RequireProblem(t, got, row.wantStatus, row.wantCode)
 	}
+}
+
+// What a customer shows to support leads to the record.
+func TestInstanceNamesTheOperation(t *testing.T) {
+	t.Parallel()
+	svc := testservice.Setup{}.Guard(t, testservice.Echo)
+	svc.Call("k", "b")
+	key := svc.Journal.All()[0].Key
+	for range 2 {
+		got := testservice.RequireProblem(t, svc.Call("k", "c"), http.StatusConflict, "key-reused")
+		require.Equal(t, "urn:uuid:"+key.OperationID().String(), got.Instance)
+	}
+
+	own := func(w http.ResponseWriter, r *http.Request, e *idempotency.Error) {
+		e.Instance = "https://shop.example/operations/" + strings.TrimPrefix(e.Instance, "urn:uuid:")
+		idempotency.WriteProblem(w, r, e)
+	}
+	svc = testservice.Setup{Opts: idempotency.Options{ErrorHandler: own}}.Guard(t, testservice.Echo)
+	svc.Call("k", "b")
+	require.Contains(t, svc.Call("k", "c").Body, `"instance":"https://shop.example/operations/`+key.OperationID().String()+`"`)
 }
 
 // The detail of a refusal must be true in each situation, and must not claim more than the Middleware knows, because a client

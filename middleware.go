@@ -93,38 +93,38 @@ func (m *Middleware) Handler(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		if err := m.serveGuarded(next, w, r); err != nil {
-			m.writeRefusal(w, r, err)
+		if key, err := m.serveGuarded(next, w, r); err != nil {
+			m.writeRefusal(w, r, key, err)
 		}
 	})
 }
 
-// serveGuarded answers a guarded request, or returns an error for the caller to answer. serveGuarded does the cheapest
-// checks first: the header, next the body, and at last the record in the store.
-func (m *Middleware) serveGuarded(next http.Handler, w http.ResponseWriter, r *http.Request) error {
+// serveGuarded answers a guarded request, or returns the key, if it is known, and an error for the caller to answer.
+// serveGuarded does the cheapest checks first: the header, next the body, and at last the record in the store.
+func (m *Middleware) serveGuarded(next http.Handler, w http.ResponseWriter, r *http.Request) (key Key, refusal error) {
 	key, err := m.readKey(r)
 	if err != nil {
-		return m.rejectRequest(r, key, err)
+		return key, m.rejectRequest(r, key, err)
 	}
 	if isWithinOperation(r.Context(), m.runner.store, key) { // an outer Middleware guards the request already
 		next.ServeHTTP(w, r)
-		return nil
+		return key, nil
 	}
 	e := exchangePool.Get().(*exchange)
 	e.middleware, e.next, e.w, e.r = m, next, w, r
 	e.runner, e.key, e.ctx = m.runner, key, r.Context()
 	defer e.close()
 	if err := e.readFingerprint(); err != nil {
-		return m.rejectRequest(r, key, err)
+		return key, m.rejectRequest(r, key, err)
 	}
 	replay, err := e.admitRequest()
 	switch {
 	case err != nil:
-		return err
+		return key, err
 	case replay != nil:
-		return e.sendReplay(replay)
+		return key, e.sendReplay(replay)
 	default:
-		return e.executeHandler()
+		return key, e.executeHandler()
 	}
 }
 
@@ -134,11 +134,14 @@ func (m *Middleware) rejectRequest(r *http.Request, key Key, err error) error {
 	return refusalFor(err)
 }
 
-// writeRefusal sets the problem type, and the status of a reused key, in a copy of the refusal, and passes the copy to
-// ErrorHandler.
-func (m *Middleware) writeRefusal(w http.ResponseWriter, r *http.Request, err error) {
+// writeRefusal sets the problem type, the instance, and the status of a reused key, in a copy of the refusal, and passes
+// the copy to ErrorHandler.
+func (m *Middleware) writeRefusal(w http.ResponseWriter, r *http.Request, key Key, err error) {
 	refusal := *refusalFor(err) // a copy, because the service may share one Error among requests
 	refusal.Type = cmp.Or(refusal.Type, problemType(m.opts.ProblemBase, refusal.Code))
+	if key != (Key{}) {
+		refusal.Instance = cmp.Or(refusal.Instance, "urn:uuid:"+key.OperationID().String())
+	}
 	if errors.Is(err, ErrKeyReused) {
 		refusal.Status = m.opts.ReuseStatus
 	}

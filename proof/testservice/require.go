@@ -8,6 +8,7 @@ import (
 	"testing"
 	"unicode"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -16,6 +17,7 @@ import (
 // Problem is the body of a refusal.
 type Problem struct {
 	Type, Title, Detail    string
+	Instance               string
 	Status, OriginalStatus int
 	Retry                  idempotency.Retry
 }
@@ -57,6 +59,14 @@ func RequireProblem(t *testing.T, a Answer, status int, code string) Problem {
 	require.NotEmpty(t, p.Detail)
 	require.Contains(t, retries, code)
 	require.Equal(t, retries[code], p.Retry)
+	switch code {
+	case "key-missing", "key-invalid", "user-unknown":
+		require.Empty(t, p.Instance, "the request was refused before its key was known")
+	default:
+		id, err := uuid.Parse(strings.TrimPrefix(p.Instance, "urn:uuid:"))
+		require.NoError(t, err)
+		require.Equal(t, id.URN(), p.Instance)
+	}
 	switch code {
 	case "in-progress", "store-unavailable", "overloaded":
 		require.Equal(t, "1", a.Header.Get("Retry-After"))
