@@ -21,13 +21,14 @@ import (
 	"github.com/idempotency-go/idempotency/adapters/grpcidempotency"
 )
 
-// setMetadata sets all that a handler can set beside its answer.
+// setMetadata sets every kind of metadata that a handler can set: header, trailer, and values in binary.
 func setMetadata(ctx context.Context) {
 	_ = grpc.SetHeader(ctx, metadata.Pairs("Charge-Number", "1", "charge-number", "2"))
 	_ = grpc.SetHeader(ctx, metadata.Pairs("charge-bin", "\x00\x01\xff\n", "idempotent-replayed", "by the handler"))
 	_ = grpc.SetTrailer(ctx, metadata.Pairs("charge-sum", "1234", "sum-bin", "\\x41"))
 }
 
+// failWith returns a method that fails with code and a detail.
 func failWith(code codes.Code) method {
 	return func(ctx context.Context, _ int64) (any, error) {
 		failure, err := status.New(code, "no: \t%ü").WithDetails(durationpb.New(42))
@@ -38,7 +39,7 @@ func failWith(code codes.Code) method {
 	}
 }
 
-// withMetadata lets a method set metadata before it answers.
+// withMetadata returns a method that sets metadata, and then calls m.
 func withMetadata(m method) method {
 	return func(ctx context.Context, cents int64) (any, error) {
 		setMetadata(ctx)
@@ -46,12 +47,14 @@ func withMetadata(m method) method {
 	}
 }
 
+// answerTest is a method with one kind of answer.
 type answerTest struct {
-	name   string
-	method method
-	final  bool
+	name    string
+	method  method
+	isFinal bool // the answer is stored, and replayed
 }
 
+// answerTests returns a test for every kind of answer and every code.
 func answerTests() (tests []answerTest) {
 	succeed := func(context.Context, int64) (any, error) { return &receipt{Value: "ü"}, nil }
 	fail := func(err error) method { return func(context.Context, int64) (any, error) { return &receipt{}, err } }
@@ -97,34 +100,37 @@ func answerTests() (tests []answerTest) {
 	return tests
 }
 
-// To the client, the first answer is that of the unguarded method, and so is a replay but for its marker.
+// The client receives the same answer from the unguarded method, from the first guarded call, and, apart from the marker,
+// from a replay.
 func TestAnswersAreEqual(t *testing.T) {
 	t.Parallel()
 	for _, tt := range answerTests() {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			unguarded := serve(t, setup{method: tt.method, bare: true}).call(withKey("1"), 1)
-			s := serve(t, setup{method: tt.method})
+			unguarded := startService(t, setup{method: tt.method, isUnguarded: true}).call(withKey("1"), 1)
+			s := startService(t, setup{method: tt.method})
 			first, again := s.call(withKey("1"), 1), s.call(withKey("1"), 1)
-			require.Equal(t, unguarded.same(), first.same())
-			require.Equal(t, unguarded.same(), again.same())
+			require.Equal(t, unguarded.withoutMarker(), first.withoutMarker())
+			require.Equal(t, unguarded.withoutMarker(), again.withoutMarker())
 			require.False(t, first.Replayed)
-			require.Equal(t, tt.final, again.Replayed)
-			require.Equal(t, map[bool]int64{true: 1, false: 2}[tt.final], s.runs.Load())
+			require.Equal(t, tt.isFinal, again.Replayed)
+			require.Equal(t, map[bool]int64{true: 1, false: 2}[tt.isFinal], s.runs.Load())
 		})
 	}
 }
 
-// An answer without a header is in the trailers only, so that the client may retry it as if it was not guarded.
+// The guard adds no header to a failure without a header. The answer stays trailers-only, so the client may retry as
+// without the guard.
 func TestFailureWithoutHeader(t *testing.T) {
 	t.Parallel()
-	s := serve(t, setup{method: failWith(codes.Unavailable)})
+	s := startService(t, setup{method: failWith(codes.Unavailable)})
 	var header metadata.MD
 	err := s.conn.Invoke(withKey("1"), charge, &amount{}, &receipt{}, grpc.Header(&header))
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.Empty(t, header)
 }
 
+// DefaultStorable decides about a code as the middleware decides about that code in a gRPC answer over HTTP.
 func TestCodesAreThoseOfTheMiddleware(t *testing.T) {
 	t.Parallel()
 	for code := codes.OK; code <= codes.Unauthenticated+1; code++ {
@@ -135,37 +141,40 @@ func TestCodesAreThoseOfTheMiddleware(t *testing.T) {
 	}
 }
 
-// A verdict of the handler outranks Storable.
+// The verdict of the handler outranks Storable.
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		verdict idempotency.Verdict
-		code    codes.Code
-		policy  idempotency.Abandoned
-		again   codes.Code
-		runs    int64
+		verdict   idempotency.Verdict
+		firstCode codes.Code
+		policy    idempotency.Abandoned
+		retryCode codes.Code
+		wantRuns  int64
 	}{
-		"keep a failure":         {idempotency.Keep, codes.NotFound, 0, codes.NotFound, 1},
-		"keep nothing of it":     {idempotency.Tombstone, codes.OK, 0, codes.FailedPrecondition, 1},
-		"keep not the failure":   {idempotency.Tombstone, codes.NotFound, 0, codes.FailedPrecondition, 1},
-		"release a message":      {idempotency.Free, codes.OK, 0, codes.OK, 2},
-		"release a failure":      {idempotency.Free, codes.NotFound, 0, codes.NotFound, 2},
+		"failure, kept":          {idempotency.Keep, codes.NotFound, 0, codes.NotFound, 1},
+		"message, tombstone":     {idempotency.Tombstone, codes.OK, 0, codes.FailedPrecondition, 1},
+		"failure, tombstone":     {idempotency.Tombstone, codes.NotFound, 0, codes.FailedPrecondition, 1},
+		"message, released":      {idempotency.Free, codes.OK, 0, codes.OK, 2},
+		"failure, released":      {idempotency.Free, codes.NotFound, 0, codes.NotFound, 2},
 		"unknown, executed":      {idempotency.Unknown, codes.OK, idempotency.ReExecute, codes.OK, 2},
 		"unknown, refused":       {idempotency.Unknown, codes.OK, idempotency.Refuse, codes.Aborted, 1},
 		"unavailable, unknown":   {idempotency.Unknown, codes.Unavailable, idempotency.Refuse, codes.Aborted, 1},
 		"unavailable, kept":      {idempotency.Keep, codes.Unavailable, 0, codes.Unavailable, 1},
-		"unavailable, not kept":  {idempotency.Tombstone, codes.Unavailable, 0, codes.FailedPrecondition, 1},
+		"unavailable, tombstone": {idempotency.Tombstone, codes.Unavailable, 0, codes.FailedPrecondition, 1},
 		"unavailable, undecided": {0, codes.Unavailable, idempotency.Refuse, codes.Unavailable, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := serve(t, setup{runner: idempotency.RunnerOptions{Abandoned: tt.policy}, method: func(ctx context.Context, _ int64) (any, error) {
-				idempotency.Decide(ctx, tt.verdict)
-				return &receipt{}, status.Error(tt.code, "")
-			}})
-			require.Equal(t, tt.code, s.call(withKey("1"), 1).Code)
-			require.Equal(t, tt.again, s.call(withKey("1"), 1).Code)
-			require.Equal(t, tt.runs, s.runs.Load())
+			s := startService(t, setup{
+				runnerOptions: idempotency.RunnerOptions{Abandoned: tt.policy},
+				method: func(ctx context.Context, _ int64) (any, error) {
+					idempotency.Decide(ctx, tt.verdict)
+					return &receipt{}, status.Error(tt.firstCode, "")
+				},
+			})
+			require.Equal(t, tt.firstCode, s.call(withKey("1"), 1).Code)
+			require.Equal(t, tt.retryCode, s.call(withKey("1"), 1).Code)
+			require.Equal(t, tt.wantRuns, s.runs.Load())
 		})
 	}
 }
@@ -173,25 +182,25 @@ func TestDecide(t *testing.T) {
 func TestStorable(t *testing.T) {
 	t.Parallel()
 	aborted := func(s *status.Status) bool { return s.Code() == codes.Aborted }
-	s := serve(t, setup{method: failWith(codes.Aborted), options: grpcidempotency.Options{Storable: aborted}})
+	s := startService(t, setup{method: failWith(codes.Aborted), guardOptions: grpcidempotency.Options{Storable: aborted}})
 	s.call(withKey("1"), 1)
 	require.True(t, s.call(withKey("1"), 1).Replayed)
 }
 
-// A message that cannot be encoded is a failure, and is stored as what it is.
+// A message that cannot be encoded becomes an Internal failure. If Storable accepts the failure, the failure is stored.
 func TestStorableFailureOfEncoding(t *testing.T) {
 	t.Parallel()
-	s := serve(t, setup{
-		method:  func(context.Context, int64) (any, error) { return &receipt{Value: "\xff"}, nil },
-		options: grpcidempotency.Options{Storable: func(*status.Status) bool { return true }},
+	s := startService(t, setup{
+		method:       func(context.Context, int64) (any, error) { return &receipt{Value: "\xff"}, nil },
+		guardOptions: grpcidempotency.Options{Storable: func(*status.Status) bool { return true }},
 	})
 	first, again := s.call(withKey("1"), 1), s.call(withKey("1"), 1)
 	require.Equal(t, codes.Internal, first.Code)
-	require.Equal(t, first.same(), again.same())
+	require.Equal(t, first.withoutMarker(), again.withoutMarker())
 	require.True(t, again.Replayed)
 }
 
-// What cannot be stored is sent, and never run again.
+// An answer that is too large to be stored reaches the client, and the handler never runs again.
 func TestNotReplayable(t *testing.T) {
 	t.Parallel()
 	large := strings.Repeat("x", 1<<10)
@@ -204,12 +213,12 @@ func TestNotReplayable(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			unguarded := serve(t, setup{method: m, bare: true}).call(withKey("1"), 1)
-			s := serve(t, setup{method: m, options: grpcidempotency.Options{MaxResponse: 1 << 10}})
-			require.Equal(t, unguarded.same(), s.call(withKey("1"), 1).same())
+			unguarded := startService(t, setup{method: m, isUnguarded: true}).call(withKey("1"), 1)
+			s := startService(t, setup{method: m, guardOptions: grpcidempotency.Options{MaxResponse: 1 << 10}})
+			require.Equal(t, unguarded.withoutMarker(), s.call(withKey("1"), 1).withoutMarker())
 			again := s.call(withKey("1"), 1)
 			require.Equal(t, codes.FailedPrecondition, again.Code)
-			require.Equal(t, "NOT_REPLAYABLE", reason(t, again.err))
+			require.Equal(t, "NOT_REPLAYABLE", refusalReason(t, again.err))
 			require.Equal(t, int64(1), s.runs.Load())
 		})
 	}

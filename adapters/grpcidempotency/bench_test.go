@@ -13,7 +13,7 @@ import (
 	"github.com/idempotency-go/idempotency/adapters/grpcidempotency"
 )
 
-// What the interceptor costs, without gRPC itself.
+// BenchmarkUnary measures the interceptor without gRPC.
 func BenchmarkUnary(b *testing.B) {
 	runner, err := idempotency.NewRunner(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.RunnerOptions{})
 	require.NoError(b, err)

@@ -25,8 +25,9 @@ import (
 	"github.com/idempotency-go/idempotency/adapters/grpcidempotency"
 )
 
-// schema describes messages with fields of all kinds. The old build does not know every third of them.
-func schema(t testing.TB, syntax string, old bool) protoreflect.FileDescriptor {
+// buildSchema returns a file with messages that have fields of all kinds. The schema of an old build lacks every third
+// field.
+func buildSchema(t testing.TB, syntax string, old bool) protoreflect.FileDescriptor {
 	t.Helper()
 	text := fmt.Sprintf(`name: "all.proto" package: "test" syntax: %q
 		enum_type { name: "Color" value { name: "NONE" number: 0 } value { name: "RED" number: 1 } }
@@ -53,7 +54,9 @@ func schema(t testing.TB, syntax string, old bool) protoreflect.FileDescriptor {
 		}
 		add("label: LABEL_OPTIONAL type: %s %s", kind, extra)
 		add("label: LABEL_REPEATED type: %s %s", kind, extra)
-		if number%2 == 0 && extra == "" && kind != descriptorpb.FieldDescriptorProto_TYPE_STRING && kind != descriptorpb.FieldDescriptorProto_TYPE_BYTES {
+		canBePacked := extra == "" && kind != descriptorpb.FieldDescriptorProto_TYPE_STRING &&
+			kind != descriptorpb.FieldDescriptorProto_TYPE_BYTES
+		if number%2 == 0 && canBePacked {
 			add("label: LABEL_REPEATED type: %s options { packed: false }", kind)
 			add("label: LABEL_REPEATED type: %s options { packed: true }", kind)
 		}
@@ -107,24 +110,26 @@ func schema(t testing.TB, syntax string, old bool) protoreflect.FileDescriptor {
 	return described
 }
 
-// random sets fields of m at random. Flat messages have no map of several entries, which no encoder sorts.
-func random(r *rand.Rand, m protoreflect.Message, depth int, flat bool) {
+// setRandomFields sets about a third of the fields of m at random. In flat messages, a map has at most one entry,
+// because encoders do not sort the entries of a map.
+func setRandomFields(r *rand.Rand, m protoreflect.Message, depth int, flat bool) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		if r.IntN(3) == 0 {
-			randomField(r, m, fields.Get(i), depth, flat)
+			setRandomField(r, m, fields.Get(i), depth, flat)
 		}
 	}
 }
 
-func randomField(r *rand.Rand, m protoreflect.Message, fd protoreflect.FieldDescriptor, depth int, flat bool) {
+// setRandomField sets the field fd of m to a random value.
+func setRandomField(r *rand.Rand, m protoreflect.Message, fd protoreflect.FieldDescriptor, depth int, flat bool) {
 	value := func(fd protoreflect.FieldDescriptor, empty func() protoreflect.Value) protoreflect.Value {
 		if fd.Message() == nil {
 			return randomScalar(r, fd.Kind())
 		}
 		v := empty()
 		if depth > 0 {
-			random(r, v.Message(), depth-1, flat)
+			setRandomFields(r, v.Message(), depth-1, flat)
 		}
 		return v
 	}
@@ -148,6 +153,7 @@ func randomField(r *rand.Rand, m protoreflect.Message, fd protoreflect.FieldDesc
 	}
 }
 
+// randomScalar returns a random value, often an edge of the range of kind.
 func randomScalar(r *rand.Rand, kind protoreflect.Kind) protoreflect.Value {
 	edges := []uint64{0, 1, 2, 127, 128, math.MaxInt32, 1 << 31, math.MaxUint32, 1 << 63, math.MaxUint64, r.Uint64()}
 	n := edges[r.IntN(len(edges))]
@@ -156,7 +162,7 @@ func randomScalar(r *rand.Rand, kind protoreflect.Kind) protoreflect.Value {
 	case protoreflect.BoolKind:
 		return protoreflect.ValueOfBool(n%2 == 0)
 	case protoreflect.EnumKind:
-		return protoreflect.ValueOfEnum(protoreflect.EnumNumber(n % 2)) // others are unknown in a closed enum
+		return protoreflect.ValueOfEnum(protoreflect.EnumNumber(n % 2)) // other numbers are unknown in a closed enum
 	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
 		return protoreflect.ValueOfInt32(int32(n))
 	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
@@ -176,63 +182,64 @@ func randomScalar(r *rand.Rand, kind protoreflect.Kind) protoreflect.Value {
 	}
 }
 
-// decode decodes what a client has sent, as a build with this schema does.
-func decode(t testing.TB, file protoreflect.FileDescriptor, sent []byte) proto.Message {
+// decodeMessage decodes sent as a build with the schema of file does.
+func decodeMessage(t testing.TB, file protoreflect.FileDescriptor, sent []byte) proto.Message {
 	t.Helper()
 	m := dynamicpb.NewMessage(file.Messages().ByName("All"))
-	types := dynamicpb.NewTypes(registry(t, file))
+	types := dynamicpb.NewTypes(registerFile(t, file))
 	require.NoError(t, proto.UnmarshalOptions{Resolver: types}.Unmarshal(sent, m))
 	return m
 }
 
-// The canonical form is an encoding of the message itself, so no two messages that differ have the same. All encodings
-// that a client may send have the same one.
+// The canonical form is an encoding of the message, so different messages have different forms. All encodings of a message
+// have the same form.
 func TestCanonicalIsOneToOne(t *testing.T) {
 	t.Parallel()
 	for _, syntax := range []string{"proto2", "proto3"} {
-		file := schema(t, syntax, false)
+		file := buildSchema(t, syntax, false)
 		r := rand.New(rand.NewPCG(1, 2))
 		for range 150 {
 			m := dynamicpb.NewMessage(file.Messages().ByName("All"))
-			random(r, m, 2, false)
+			setRandomFields(r, m, 2, false)
 			setExtensions(r, m, file)
 			form := grpcidempotency.Canonical(m)
-			require.True(t, proto.Equal(m, decode(t, file, form)))
+			require.True(t, proto.Equal(m, decodeMessage(t, file, form)))
 			for range 3 {
 				sent, err := proto.Marshal(m)
 				require.NoError(t, err)
-				require.Equal(t, form, grpcidempotency.Canonical(decode(t, file, sent)))
+				require.Equal(t, form, grpcidempotency.Canonical(decodeMessage(t, file, sent)))
 			}
 		}
 	}
 }
 
-// An old build has the same canonical form of a message, though it does not know all of its fields.
+// An old build, which does not know all fields of a message, computes the same canonical form as a recent build.
 func TestCanonicalSurvivesNewFields(t *testing.T) {
 	t.Parallel()
 	for _, syntax := range []string{"proto2", "proto3"} {
-		recent, old := schema(t, syntax, false), schema(t, syntax, true)
+		recent, old := buildSchema(t, syntax, false), buildSchema(t, syntax, true)
 		require.Less(t, old.Messages().ByName("All").Fields().Len(), recent.Messages().ByName("All").Fields().Len())
 		r := rand.New(rand.NewPCG(3, 4))
 		for range 150 {
 			m := dynamicpb.NewMessage(recent.Messages().ByName("All"))
-			random(r, m, 2, true)
+			setRandomFields(r, m, 2, true)
 			setExtensions(r, m, recent)
-			// In the order of the numbers, as encoders of generated code send fields.
+			// Encoders of generated code send fields in the order of their numbers, as Deterministic does.
 			sent, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 			require.NoError(t, err)
-			known := grpcidempotency.Canonical(decode(t, recent, sent))
-			require.Equal(t, known, grpcidempotency.Canonical(decode(t, old, sent)))
-			empty := decodeEmpty(t, sent) // a build that knows nothing
+			known := grpcidempotency.Canonical(decodeMessage(t, recent, sent))
+			require.Equal(t, known, grpcidempotency.Canonical(decodeMessage(t, old, sent)))
+			empty := decodeEmpty(t, sent) // a build that knows none of the fields
 			require.Equal(t, known, grpcidempotency.Canonical(empty))
 		}
 	}
 }
 
-// Fields in any order, in several pieces, packed or not, and maps in any order are the same message.
+// The canonical form does not depend on the order of fields and map entries, nor on whether a list is packed or sent in
+// several pieces.
 func TestCanonicalOfEncodings(t *testing.T) {
 	t.Parallel()
-	file := schema(t, "proto3", false)
+	file := buildSchema(t, "proto3", false)
 	fields := file.Messages().ByName("All").Fields()
 	var packed protoreflect.FieldDescriptor
 	for i := range fields.Len() {
@@ -255,7 +262,7 @@ func TestCanonicalOfEncodings(t *testing.T) {
 		for _, part := range parts {
 			sent = append(sent, part...)
 		}
-		return grpcidempotency.Canonical(decode(t, file, sent))
+		return grpcidempotency.Canonical(decodeMessage(t, file, sent))
 	}
 	want := form(unknown, word, other, inOne)
 	require.Equal(t, want, form(other, inOne, word, unknown))
@@ -264,7 +271,7 @@ func TestCanonicalOfEncodings(t *testing.T) {
 	require.NotEqual(t, want, form(word, other, inOne))
 }
 
-// An Any is compared by what is in it, as long as its type is known.
+// The canonical form of an Any with a known type depends on the content, and not on the encoding of the content.
 func TestCanonicalOfAny(t *testing.T) {
 	t.Parallel()
 	packed := func(content proto.Message) *anypb.Any {
@@ -282,7 +289,7 @@ func TestCanonicalOfAny(t *testing.T) {
 		return deep
 	}
 	want := grpcidempotency.Canonical(nested())
-	for range 20 { // the order of a map is another each time
+	for range 20 { // each encoding of a map has another order
 		require.Equal(t, want, grpcidempotency.Canonical(nested()))
 	}
 	delete(content.Fields, "a")
@@ -306,7 +313,7 @@ func TestCanonicalOfAny(t *testing.T) {
 	require.NotEmpty(t, grpcidempotency.Canonical(deep))
 }
 
-// A presence that is explicit counts, and so do the sign of zero and the bits of a NaN.
+// Explicit presence, the sign of zero, and NaN change the canonical form.
 func TestCanonicalTellsApart(t *testing.T) {
 	t.Parallel()
 	double := func(v float64) []byte { return grpcidempotency.Canonical(wrapperspb.Double(v)) }
@@ -314,7 +321,7 @@ func TestCanonicalTellsApart(t *testing.T) {
 	require.Equal(t, double(math.NaN()), double(math.NaN()))
 	require.NotEqual(t, double(math.NaN()), double(math.Inf(1)))
 
-	file := schema(t, "proto3", false)
+	file := buildSchema(t, "proto3", false)
 	fields := file.Messages().ByName("All").Fields()
 	for i := range fields.Len() {
 		fd := fields.Get(i)
@@ -328,15 +335,18 @@ func TestCanonicalTellsApart(t *testing.T) {
 	require.Empty(t, grpcidempotency.Canonical((*amount)(nil)))
 }
 
-// Fingerprints are compared with those that an earlier build has stored: changing one breaks the repetition of calls that
-// are under way while a service is updated.
+// The canonical form must not change between builds, because fingerprints are compared with fingerprints that an earlier
+// build has stored. A change breaks repetitions of calls that are under way during the update of a service.
 func TestCanonicalIsStable(t *testing.T) {
 	t.Parallel()
-	content, err := structpb.NewStruct(map[string]any{"amount": 4200, "currency": "EUR", "tags": []any{"a", nil, true}, "z": map[string]any{}})
+	content, err := structpb.NewStruct(map[string]any{
+		"amount": 4200, "currency": "EUR", "tags": []any{"a", nil, true}, "z": map[string]any{},
+	})
 	require.NoError(t, err)
 	packed, err := anypb.New(content)
 	require.NoError(t, err)
-	require.Equal(t, "07bc5545e8ed7ba2cb44d214151e79d9bae54f4a74b77fbb283085d756a6c7ed", fmt.Sprintf("%x", sha256.Sum256(grpcidempotency.Canonical(packed))))
+	require.Equal(t, "07bc5545e8ed7ba2cb44d214151e79d9bae54f4a74b77fbb283085d756a6c7ed",
+		fmt.Sprintf("%x", sha256.Sum256(grpcidempotency.Canonical(packed))))
 }
 
 func FuzzCanonical(f *testing.F) {
@@ -361,7 +371,7 @@ func FuzzCanonical(f *testing.F) {
 			form := grpcidempotency.Canonical(m)
 			require.NoError(t, partial.Unmarshal(form, again))
 			require.Equal(t, form, grpcidempotency.Canonical(again))
-			if _, ok := m.(*anypb.Any); !ok { // whose content may be in another order than it was sent in
+			if _, ok := m.(*anypb.Any); !ok { // the content of an Any may change its order
 				require.True(t, proto.Equal(m, again))
 			}
 		}
@@ -377,24 +387,25 @@ func BenchmarkCanonical(b *testing.B) {
 	}
 }
 
-func registry(t testing.TB, file protoreflect.FileDescriptor) *protoregistry.Files {
+// registerFile returns a registry with file.
+func registerFile(t testing.TB, file protoreflect.FileDescriptor) *protoregistry.Files {
 	t.Helper()
 	files := new(protoregistry.Files)
 	require.NoError(t, files.RegisterFile(file))
 	return files
 }
 
-// setExtensions sets the extensions of a schema in proto2.
+// setExtensions sets about half of the extensions of a schema in proto2.
 func setExtensions(r *rand.Rand, m protoreflect.Message, file protoreflect.FileDescriptor) {
 	for i := range file.Extensions().Len() {
 		if r.IntN(2) == 0 {
 			xt := dynamicpb.NewExtensionType(file.Extensions().Get(i))
-			randomField(r, m, xt.TypeDescriptor(), 0, true)
+			setRandomField(r, m, xt.TypeDescriptor(), 0, true)
 		}
 	}
 }
 
-// decodeEmpty decodes a message of which all is unknown.
+// decodeEmpty decodes sent as a message without fields, so all fields of sent are unknown.
 func decodeEmpty(t *testing.T, sent []byte) proto.Message {
 	t.Helper()
 	m := new(emptypb.Empty)

@@ -25,7 +25,7 @@ import (
 	"github.com/idempotency-go/idempotency/adapters/grpcidempotency"
 )
 
-// retryPolicy is that of the README.
+// retryPolicy is the service config in the README.
 const retryPolicy = `{
 	"methodConfig": [{
 		"name": [{"service": "payments.v1.PaymentService"}],
@@ -39,27 +39,31 @@ const retryPolicy = `{
 	}]
 }`
 
-// withKeys lets a client send keys.
-func withKeys(opts grpcidempotency.ClientOptions) []grpc.DialOption {
+// dialWithKeys returns the options of a client that sends keys.
+func dialWithKeys(opts grpcidempotency.ClientOptions) []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(grpcidempotency.UnaryClientInterceptor(opts))}
 }
 
-// keysOf tells of the keys of each call.
-func keysOf(keys chan<- []string) grpc.UnaryServerInterceptor {
+// observeKeys returns an interceptor that sends the keys of each call to keys.
+func observeKeys(keys chan<- []string) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		keys <- metadata.ValueFromIncomingContext(ctx, "idempotency-key")
 		return handler(ctx, req)
 	}
 }
 
+// The client makes a key for each call, unless the call has a key or the method is excluded.
 func TestClientSendsKeys(t *testing.T) {
 	t.Parallel()
 	keys := make(chan []string, 100)
 	notRefunds := func(method string) bool { return method != refund }
-	s := serve(t, setup{outer: []grpc.UnaryServerInterceptor{keysOf(keys)}, dial: withKeys(grpcidempotency.ClientOptions{Methods: notRefunds})})
+	s := startService(t, setup{
+		outerInterceptors: []grpc.UnaryServerInterceptor{observeKeys(keys)},
+		dialOptions:       dialWithKeys(grpcidempotency.ClientOptions{Methods: notRefunds}),
+	})
 	sent := func(ctx context.Context, method string) []string {
-		invoke(ctx, s.conn, method, 1)
-		return await(t, keys)
+		invokeMethod(ctx, s.conn, method, 1)
+		return awaitValue(t, keys)
 	}
 	one, two := sent(t.Context(), charge), sent(t.Context(), charge)
 	require.Len(t, one, 1)
@@ -72,13 +76,14 @@ func TestClientSendsKeys(t *testing.T) {
 	require.Equal(t, []string{"own"}, sent(withKey("own"), refund))
 }
 
-// All attempts of a retry policy have the same key.
+// All attempts that a retry policy makes for a call have the same key.
 func TestRetryPolicyKeepsTheKey(t *testing.T) {
 	t.Parallel()
 	keys := make(chan []string, 100)
 	var s *service
-	s = serve(t, setup{
-		config: retryPolicy, dial: withKeys(grpcidempotency.ClientOptions{}), outer: []grpc.UnaryServerInterceptor{keysOf(keys)},
+	s = startService(t, setup{
+		serviceConfig: retryPolicy, dialOptions: dialWithKeys(grpcidempotency.ClientOptions{}),
+		outerInterceptors: []grpc.UnaryServerInterceptor{observeKeys(keys)},
 		method: func(context.Context, int64) (any, error) {
 			if s.runs.Load() < 3 {
 				return nil, status.Error(codes.Unavailable, "not now")
@@ -87,39 +92,42 @@ func TestRetryPolicyKeepsTheKey(t *testing.T) {
 		},
 	})
 	require.Equal(t, codes.OK, s.call(t.Context(), 1).Code)
-	first := await(t, keys)
+	first := awaitValue(t, keys)
 	require.Len(t, first, 1)
-	require.Equal(t, first, await(t, keys))
-	require.Equal(t, first, await(t, keys))
+	require.Equal(t, first, awaitValue(t, keys))
+	require.Equal(t, first, awaitValue(t, keys))
 	require.Empty(t, keys)
 }
 
-// A retry policy waits while another attempt is in progress, and gets its answer.
+// A retry policy repeats the call while another attempt is in progress, and then gets the answer of that attempt.
 func TestRetryPolicyWaits(t *testing.T) {
 	t.Parallel()
-	h, calls := newHeld(t), make(chan context.Context, 100)
-	s := serve(t, setup{method: h.method, config: retryPolicy, outer: []grpc.UnaryServerInterceptor{observe(calls)}})
+	h, calls := newPausedHandler(t), make(chan context.Context, 100)
+	s := startService(t, setup{
+		method: h.run, serviceConfig: retryPolicy, outerInterceptors: []grpc.UnaryServerInterceptor{observeContexts(calls)},
+	})
 	answers := make(chan answer, 2)
 	for range 2 {
 		go func() { answers <- s.call(withKey("1"), 1) }()
 	}
-	for range 3 { // the third is the second attempt of one of them
-		await(t, calls)
+	for range 3 { // two calls, and one repetition
+		awaitValue(t, calls)
 	}
-	close(h.end)
-	one, two := await(t, answers), await(t, answers)
-	require.Equal(t, one.same(), two.same())
+	close(h.finish)
+	one, two := awaitValue(t, answers), awaitValue(t, answers)
+	require.Equal(t, one.withoutMarker(), two.withoutMarker())
 	require.True(t, one.Replayed != two.Replayed)
 	require.Equal(t, int64(1), s.runs.Load())
 }
 
-// A retry policy does not repeat what is final, even if its code is among those to be retried.
+// A retry policy stops at a replay, even if the policy lists the code of the replayed failure.
 func TestRetryPolicyAndReplays(t *testing.T) {
 	t.Parallel()
 	calls := make(chan context.Context, 100)
-	s := serve(t, setup{
-		method: failWith(codes.Aborted), config: retryPolicy, outer: []grpc.UnaryServerInterceptor{observe(calls)},
-		options: grpcidempotency.Options{Storable: func(*status.Status) bool { return true }},
+	s := startService(t, setup{
+		method: failWith(codes.Aborted), serviceConfig: retryPolicy,
+		outerInterceptors: []grpc.UnaryServerInterceptor{observeContexts(calls)},
+		guardOptions:      grpcidempotency.Options{Storable: func(*status.Status) bool { return true }},
 	})
 	got := s.call(withKey("1"), 1)
 	require.Equal(t, codes.Aborted, got.Code)
@@ -128,22 +136,25 @@ func TestRetryPolicyAndReplays(t *testing.T) {
 	require.Equal(t, int64(1), s.runs.Load())
 }
 
-// A retry policy does not repeat a call whose handler has sent the header, as it does not without the interceptor.
+// sendHeaderAndFail is a method that sends the header, and then fails with Unavailable.
+func sendHeaderAndFail(ctx context.Context, _ int64) (any, error) {
+	if err := grpc.SendHeader(ctx, nil); err != nil {
+		return nil, err
+	}
+	return nil, status.Error(codes.Unavailable, "not now")
+}
+
+// A retry policy does not repeat a call whose handler has sent the header. The interceptor changes nothing about that.
 func TestRetryPolicyAndSentHeaders(t *testing.T) {
 	t.Parallel()
-	for _, bare := range []bool{true, false} {
-		s := serve(t, setup{bare: bare, config: retryPolicy, method: func(ctx context.Context, _ int64) (any, error) {
-			if err := grpc.SendHeader(ctx, nil); err != nil {
-				return nil, err
-			}
-			return nil, status.Error(codes.Unavailable, "not now")
-		}})
+	for _, isUnguarded := range []bool{true, false} {
+		s := startService(t, setup{isUnguarded: isUnguarded, serviceConfig: retryPolicy, method: sendHeaderAndFail})
 		require.Equal(t, codes.Unavailable, s.call(withKey("1"), 1).Code)
 		require.Equal(t, int64(1), s.runs.Load())
 	}
 }
 
-// What gRPC sends again by itself, because the server has refused the stream unseen, has the same key.
+// gRPC repeats a call by itself if the server refuses the stream before any processing. The repetition has the same key.
 func TestTransparentRetryKeepsTheKey(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -151,14 +162,14 @@ func TestTransparentRetryKeepsTheKey(t *testing.T) {
 	t.Cleanup(func() { _ = listener.Close() })
 	keys := make(chan []string, 10)
 	go refuseFirstStream(listener, keys)
-	conn := dial(t, listener.Addr().String(), "", withKeys(grpcidempotency.ClientOptions{})...)
-	require.Equal(t, codes.NotFound, invoke(t.Context(), conn, charge, 1).Code)
-	first := await(t, keys)
+	conn := dialServer(t, listener.Addr().String(), "", dialWithKeys(grpcidempotency.ClientOptions{})...)
+	require.Equal(t, codes.NotFound, invokeMethod(t.Context(), conn, charge, 1).Code)
+	first := awaitValue(t, keys)
 	require.Len(t, first, 1)
-	require.Equal(t, first, await(t, keys))
+	require.Equal(t, first, awaitValue(t, keys))
 }
 
-// refuseFirstStream is a server on one connection that refuses the first call unseen, and answers the second.
+// refuseFirstStream serves one connection: the first call gets RST_STREAM with REFUSED_STREAM, the second an answer.
 func refuseFirstStream(listener net.Listener, keys chan<- []string) {
 	conn, err := listener.Accept()
 	if err != nil {
@@ -180,19 +191,20 @@ func refuseFirstStream(listener net.Listener, keys chan<- []string) {
 				_ = framer.WriteSettingsAck()
 			}
 		case *http2.MetaHeadersFrame:
-			keys <- valuesOf(f, "idempotency-key")
+			keys <- headerValues(f, "idempotency-key")
 			if calls++; calls == 1 {
 				_ = framer.WriteRSTStream(f.StreamID, http2.ErrCodeRefusedStream)
 				continue
 			}
 			_ = framer.WriteHeaders(http2.HeadersFrameParam{
-				StreamID: f.StreamID, BlockFragment: notFound(), EndStream: true, EndHeaders: true,
+				StreamID: f.StreamID, BlockFragment: encodeNotFound(), EndStream: true, EndHeaders: true,
 			})
 		}
 	}
 }
 
-func valuesOf(f *http2.MetaHeadersFrame, name string) (values []string) {
+// headerValues returns the values of the header fields with the given name.
+func headerValues(f *http2.MetaHeadersFrame, name string) (values []string) {
 	for _, field := range f.Fields {
 		if field.Name == name {
 			values = append(values, field.Value)
@@ -201,8 +213,8 @@ func valuesOf(f *http2.MetaHeadersFrame, name string) (values []string) {
 	return values
 }
 
-// notFound is an answer with the status NOT_FOUND.
-func notFound() []byte {
+// encodeNotFound returns the header block of an answer with the status NOT_FOUND.
+func encodeNotFound() []byte {
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
 	for _, field := range []hpack.HeaderField{
@@ -241,25 +253,26 @@ func TestNeedsKey(t *testing.T) {
 	}
 }
 
-// A method that is not guarded is left alone, whatever the key is.
+// Methods without a guard accept every key and no key, and run each time.
 func TestMethodsThatAreNotGuarded(t *testing.T) {
 	t.Parallel()
-	s := serve(t, setup{options: grpcidempotency.Options{Required: true, Methods: func(method string) bool { return method == charge }}})
+	onlyCharge := func(method string) bool { return method == charge }
+	s := startService(t, setup{guardOptions: grpcidempotency.Options{Required: true, Methods: onlyCharge}})
 	for _, ctx := range []context.Context{t.Context(), withKey("1"), withKey("1"), withKey("not a key")} {
-		got := invoke(ctx, s.conn, refund, 1)
+		got := invokeMethod(ctx, s.conn, refund, 1)
 		require.Equal(t, codes.OK, got.Code)
 		require.False(t, got.Replayed)
 	}
 	require.Equal(t, int64(4), s.runs.Load())
-	require.Equal(t, codes.InvalidArgument, invoke(t.Context(), s.conn, charge, 1).Code)
+	require.Equal(t, codes.InvalidArgument, invokeMethod(t.Context(), s.conn, charge, 1).Code)
 }
 
-// The observer of the Runner is told of each call.
+// The observer of the Runner receives an event for each call.
 func TestObserver(t *testing.T) {
 	t.Parallel()
 	events := make(chan idempotency.Event, 100)
-	s := serve(t, setup{
-		runner: idempotency.RunnerOptions{Observer: func(_ context.Context, e idempotency.Event) { events <- e }},
+	s := startService(t, setup{
+		runnerOptions: idempotency.RunnerOptions{Observer: func(_ context.Context, e idempotency.Event) { events <- e }},
 		method: func(_ context.Context, cents int64) (any, error) {
 			switch cents {
 			case 0:
@@ -272,18 +285,18 @@ func TestObserver(t *testing.T) {
 		},
 	})
 	for _, tt := range []struct {
-		cents   int64
-		key     string
-		outcome idempotency.Outcome
-		status  int
+		cents       int64
+		key         string
+		wantOutcome idempotency.Outcome
+		wantStatus  int
 	}{
 		{1, "1", idempotency.OutcomeExecuted, 404}, {1, "1", idempotency.OutcomeReplayed, 404},
 		{2, "1", idempotency.OutcomeKeyReused, 0}, {0, "2", idempotency.OutcomeReleased, 503},
 		{-1, "3", idempotency.OutcomeReleased, 504},
 	} {
 		s.call(withKey(tt.key), tt.cents)
-		e := await(t, events)
-		require.Equal(t, tt.outcome, e.Outcome)
-		require.Equal(t, tt.status, e.Status)
+		e := awaitValue(t, events)
+		require.Equal(t, tt.wantOutcome, e.Outcome)
+		require.Equal(t, tt.wantStatus, e.Status)
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/idempotency-go/idempotency/adapters/grpcidempotency"
 )
 
-// A server guards its unary methods, and refuses keys on streams. Authentication comes first in the chain.
+// A server guards its unary methods, and refuses keys on streams. Authentication comes before the guard in the chain.
 func ExampleNew() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{})
@@ -33,7 +33,7 @@ func ExampleNew() {
 		return name, nil
 	}
 	authenticate := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-		return next(context.WithValue(ctx, accountKey{}, "alice"), req) // stands for what you have
+		return next(context.WithValue(ctx, accountKey{}, "alice"), req) // stands for your authentication
 	}
 	guard, err := grpcidempotency.New(runner, account, grpcidempotency.Options{})
 	if err != nil {
@@ -47,7 +47,7 @@ func ExampleNew() {
 	// Output:
 }
 
-// A call with the key of an earlier one gets the answer of that one.
+// A call with the key of an earlier call gets the answer of the earlier call.
 func ExampleInterceptor_Unary() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{})
@@ -74,7 +74,8 @@ func ExampleInterceptor_Unary() {
 	// charge 1 <nil>
 }
 
-// A user function returns the account that authentication has found. An error with a status is the answer.
+// A user function returns the account that authentication has found. If the function returns an error with a status, the
+// status is the answer.
 func ExampleUserFunc() {
 	sessions := errors.New("the session store does not answer")
 	user := func(context.Context) (string, error) { return "", status.Error(codes.Unavailable, sessions.Error()) }
@@ -94,7 +95,7 @@ func ExampleUserFunc() {
 	// Output: Unavailable
 }
 
-// All attempts of one call have one key. The interceptor makes it, or takes it from WithKey.
+// All attempts of a call have the same key. The interceptor makes the key, or takes the key from WithKey.
 func ExampleUnaryClientInterceptor() {
 	intercept := grpcidempotency.UnaryClientInterceptor(grpcidempotency.ClientOptions{})
 	_ = grpc.WithChainUnaryInterceptor(intercept) // for grpc.NewClient
@@ -115,7 +116,7 @@ func ExampleUnaryClientInterceptor() {
 	// /grpc.health.v1.Health/Check false
 }
 
-// A client that may be restarted stores the key with the order, and sends it with each call for that order.
+// A client that may be restarted stores the key with the order, and sends the key with each call for the order.
 func ExampleWithKey() {
 	ctx := grpcidempotency.WithKey(context.Background(), "2f1c9d0e-58f4-4d3c-9f0e-7f6f0a3f6a11")
 	md, _ := metadata.FromOutgoingContext(ctx)
@@ -123,11 +124,12 @@ func ExampleWithKey() {
 	// Output: [2f1c9d0e-58f4-4d3c-9f0e-7f6f0a3f6a11]
 }
 
-// A request has the time at which it was sent. The fingerprint leaves it out, so that a repetition has the same one.
+// Each request contains the time of sending. The fingerprint omits the time, so that a repetition has the same
+// fingerprint.
 func ExampleCanonical() {
 	opts := grpcidempotency.Options{
 		Fingerprint: func(_ context.Context, req proto.Message) ([]byte, error) {
-			timeless := proto.CloneOf(req.(*structpb.Struct)) // a service has a type of its own here
+			timeless := proto.CloneOf(req.(*structpb.Struct)) // a service has its own type here
 			delete(timeless.Fields, "sent_at")
 			return grpcidempotency.Canonical(timeless), nil
 		},
@@ -148,7 +150,7 @@ func ExampleCanonical() {
 	// Output: true
 }
 
-// A service lets a client try again after NOT_FOUND, because another service is still to create the account.
+// A service does not store NOT_FOUND, so that a client can try again. Another service may create the account meanwhile.
 func ExampleDefaultStorable() {
 	opts := grpcidempotency.Options{
 		Storable: func(s *status.Status) bool {

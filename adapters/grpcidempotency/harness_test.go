@@ -25,7 +25,8 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// A service would have generated types and names. Well-known types do for one that needs no generator.
+// The messages of the service. A real service has generated types. The tests use well-known types, because these need
+// no generator.
 type (
 	amount  = wrapperspb.Int64Value
 	receipt = wrapperspb.StringValue
@@ -38,11 +39,11 @@ const (
 	watch       = "/" + serviceName + "/Watch"
 )
 
-// method is what both unary methods of the service do.
+// method implements both unary methods of the service.
 type method func(ctx context.Context, cents int64) (any, error)
 
-// description describes the service.
-func description(m method) *grpc.ServiceDesc {
+// describeService returns the description of a service whose unary methods call m.
+func describeService(m method) *grpc.ServiceDesc {
 	unary := func(name string) grpc.MethodDesc {
 		return grpc.MethodDesc{MethodName: name, Handler: func(
 			srv any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor,
@@ -67,20 +68,20 @@ func description(m method) *grpc.ServiceDesc {
 	}
 }
 
-// setup is a service to be served. The zero value of each field is its default.
+// setup configures a service. The comments state the defaults of fields without a value.
 type setup struct {
-	method  method
-	store   idempotency.Store // a MemoryStore
-	runner  idempotency.RunnerOptions
-	options grpcidempotency.Options
-	user    grpcidempotency.UserFunc // from the metadata "user"
-	outer   []grpc.UnaryServerInterceptor
-	bare    bool // not guarded
-	config  string
-	dial    []grpc.DialOption
+	method            method            // returns a receipt with the amount
+	store             idempotency.Store // a MemoryStore
+	runnerOptions     idempotency.RunnerOptions
+	guardOptions      grpcidempotency.Options
+	identifyUser      grpcidempotency.UserFunc      // reads the metadata "user"
+	outerInterceptors []grpc.UnaryServerInterceptor // run before the guard
+	isUnguarded       bool
+	serviceConfig     string // of the client
+	dialOptions       []grpc.DialOption
 }
 
-// service is a server and a client of it.
+// service is a running server with a connected client.
 type service struct {
 	t      *testing.T
 	server *grpc.Server
@@ -90,6 +91,7 @@ type service struct {
 	runs   atomic.Int64
 }
 
+// userFromMetadata returns the user in the metadata, and "alice" by default.
 func userFromMetadata(ctx context.Context) (string, error) {
 	users := metadata.ValueFromIncomingContext(ctx, "user")
 	if len(users) != 1 {
@@ -98,31 +100,32 @@ func userFromMetadata(ctx context.Context) (string, error) {
 	return users[0], nil
 }
 
-func serve(t *testing.T, s setup) *service {
+// startService starts a server with a connected client, and stops both at the end of the test.
+func startService(t *testing.T, s setup) *service {
 	t.Helper()
 	if s.store == nil {
 		s.store = idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	}
-	if s.user == nil {
-		s.user = userFromMetadata
+	if s.identifyUser == nil {
+		s.identifyUser = userFromMetadata
 	}
-	if s.runner.Logger == nil {
-		s.runner.Logger = slog.New(slog.DiscardHandler)
+	if s.runnerOptions.Logger == nil {
+		s.runnerOptions.Logger = slog.New(slog.DiscardHandler)
 	}
 	sv := &service{t: t}
 	var err error
-	sv.runner, err = idempotency.NewRunner(s.store, s.runner)
+	sv.runner, err = idempotency.NewRunner(s.store, s.runnerOptions)
 	require.NoError(t, err)
-	sv.guard, err = grpcidempotency.New(sv.runner, s.user, s.options)
+	sv.guard, err = grpcidempotency.New(sv.runner, s.identifyUser, s.guardOptions)
 	require.NoError(t, err)
-	chain := s.outer
+	chain := s.outerInterceptors
 	options := []grpc.ServerOption{grpc.WaitForHandlers(true)}
-	if !s.bare {
+	if !s.isUnguarded {
 		chain = append(slices.Clone(chain), sv.guard.Unary)
 		options = append(options, grpc.ChainStreamInterceptor(sv.guard.Stream))
 	}
 	sv.server = grpc.NewServer(append(options, grpc.ChainUnaryInterceptor(chain...))...)
-	sv.server.RegisterService(description(func(ctx context.Context, cents int64) (any, error) {
+	sv.server.RegisterService(describeService(func(ctx context.Context, cents int64) (any, error) {
 		sv.runs.Add(1)
 		if s.method == nil {
 			return &receipt{Value: fmt.Sprint("charged ", cents)}, nil
@@ -132,11 +135,12 @@ func serve(t *testing.T, s setup) *service {
 	listener := servertest.Listen(t)
 	go func() { _ = sv.server.Serve(listener) }()
 	t.Cleanup(sv.server.Stop)
-	sv.conn = dial(t, listener.Addr().String(), s.config, s.dial...)
+	sv.conn = dialServer(t, listener.Addr().String(), s.serviceConfig, s.dialOptions...)
 	return sv
 }
 
-func dial(t *testing.T, addr, config string, options ...grpc.DialOption) *grpc.ClientConn {
+// dialServer returns a connection to addr, which is closed at the end of the test.
+func dialServer(t *testing.T, addr, config string, options ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
@@ -151,7 +155,7 @@ func dial(t *testing.T, addr, config string, options ...grpc.DialOption) *grpc.C
 	return conn
 }
 
-// answer is what a client sees of a call.
+// answer holds everything that a client receives for a call. The header and the trailer lack the replay marker.
 type answer struct {
 	Code     codes.Code
 	Message  string
@@ -164,17 +168,19 @@ type answer struct {
 	err error
 }
 
-// withKey returns a context of a client that sends a key.
+// withKey returns the context of a client call that sends key.
 func withKey(key string) context.Context {
 	return metadata.AppendToOutgoingContext(context.Background(), grpcidempotency.MetadataKey, key)
 }
 
+// call calls the method Charge.
 func (s *service) call(ctx context.Context, cents int64) answer {
-	return invoke(ctx, s.conn, charge, cents)
+	return invokeMethod(ctx, s.conn, charge, cents)
 }
 
-func invoke(ctx context.Context, conn *grpc.ClientConn, method string, cents int64) answer {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// invokeMethod calls method, and returns the answer.
+func invokeMethod(ctx context.Context, conn *grpc.ClientConn, method string, cents int64) answer {
+	ctx, cancel := context.WithTimeout(ctx, waitLimit)
 	defer cancel()
 	var got answer
 	var reply receipt
@@ -190,20 +196,21 @@ func invoke(ctx context.Context, conn *grpc.ClientConn, method string, cents int
 	got.Replayed = slices.Equal(got.Header["idempotent-replayed"], []string{"true"})
 	delete(got.Header, "idempotent-replayed")
 	for _, md := range []metadata.MD{got.Header, got.Trailer} {
-		delete(md, "content-type") // is in the trailer if there is no header
+		delete(md, "content-type") // an answer without a header has the content type in the trailer
 	}
-	got.Header, got.Trailer = metadata.Join(got.Header), metadata.Join(got.Trailer) // not nil
+	got.Header, got.Trailer = metadata.Join(got.Header), metadata.Join(got.Trailer) // replaces nil by an empty MD
 	return got
 }
 
-// same returns the answer without what differs between two that are equal.
-func (a answer) same() answer {
+// withoutMarker returns the answer without the replay marker, to be compared with another answer. The error is removed
+// too, because equal errors differ in their pointers.
+func (a answer) withoutMarker() answer {
 	a.err, a.Replayed = nil, false
 	return a
 }
 
-// detail finds a detail of an error.
-func detail[T proto.Message](t *testing.T, err error) (found T) {
+// findDetail returns the detail of type T of a gRPC error, and fails the test if err has no such detail.
+func findDetail[T proto.Message](t *testing.T, err error) (found T) {
 	t.Helper()
 	for _, d := range status.Convert(err).Details() {
 		if m, ok := d.(T); ok {
@@ -214,14 +221,15 @@ func detail[T proto.Message](t *testing.T, err error) (found T) {
 	return found
 }
 
-// patience is how long something may take that is certain to come.
-const patience = 30 * time.Second
+// waitLimit bounds the wait for events that are certain to happen.
+const waitLimit = 30 * time.Second
 
-func await[T any](t *testing.T, c <-chan T) (v T) {
+// awaitValue returns the next value from c, and fails the test after waitLimit.
+func awaitValue[T any](t *testing.T, c <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-c:
-	case <-time.After(patience):
+	case <-time.After(waitLimit):
 		t.Fatal("waited in vain")
 	}
 	return v

@@ -22,70 +22,76 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// childVariable is the environment variable with the configuration of a server in a process that can be killed.
+// childVariable is the environment variable with the configuration of a child process. Each child runs a server, and may
+// be killed.
 const childVariable = "IDEMPOTENCY_TEST_CHILD"
 
+// childConfig is the configuration of a child process.
 type childConfig struct {
 	Redis    string
 	Password string
 	Policy   idempotency.Abandoned
-	Halt     string // where the handler waits to be killed: "before" or "after" its effect
+	HaltAt   string // where the handler waits to be killed: "before" or "after" the effect. Empty: nowhere
 }
 
-// The handler's effect is in Redis. It is made once for each ID of an operation, as by a unique constraint.
+// The keys of the handler's effects in Redis. effectsKey is a set of operation IDs, so an operation has at most one
+// effect, as with a unique constraint.
 const (
 	attemptsKey = "attempts"
 	effectsKey  = "effects"
 )
 
-// runChild serves on the listener that it has inherited, until it is killed.
+// runChild serves on the inherited listener until the process is killed.
 func runChild() {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(1) // who started this process has ended
+		os.Exit(1) // the parent process has ended
 	}()
 	var config childConfig
-	check(json.Unmarshal([]byte(os.Getenv(childVariable)), &config))
+	panicOnError(json.Unmarshal([]byte(os.Getenv(childVariable)), &config))
 	listener, err := net.FileListener(os.NewFile(3, "listener"))
-	check(err)
+	panicOnError(err)
 	client := redis.NewClient(&redis.Options{Addr: config.Redis, Password: config.Password})
 	runner, err := idempotency.NewRunner(idempotency.NewRedisStore(client, idempotency.RedisOptions{}), idempotency.RunnerOptions{
 		Abandoned: config.Policy, Lease: time.Second,
 	})
-	check(err)
+	panicOnError(err)
 	guard, err := grpcidempotency.New(runner, grpcidempotency.SingleUser, grpcidempotency.Options{Required: true})
-	check(err)
+	panicOnError(err)
 	server := grpc.NewServer(grpc.ChainUnaryInterceptor(guard.Unary))
-	server.RegisterService(description(func(ctx context.Context, _ int64) (any, error) {
+	server.RegisterService(describeService(func(ctx context.Context, _ int64) (any, error) {
 		op, _ := idempotency.FromContext(ctx)
-		check(client.Incr(ctx, attemptsKey).Err())
+		panicOnError(client.Incr(ctx, attemptsKey).Err())
 		haltAt("before", config)
-		check(client.SAdd(ctx, effectsKey, op.ID.String()).Err())
+		panicOnError(client.SAdd(ctx, effectsKey, op.ID.String()).Err())
 		haltAt("after", config)
 		return &receipt{Value: op.ID.String()}, nil
 	}), nil)
-	check(server.Serve(listener))
+	panicOnError(server.Serve(listener))
 }
 
-func check(err error) {
+// panicOnError panics if err is not nil.
+func panicOnError(err error) {
 	if err != nil {
 		panic(err)
 	}
 }
 
+// haltAt reports the place on standard output and blocks forever, if config wants the handler to halt at place.
 func haltAt(place string, config childConfig) {
-	if config.Halt == place {
+	if config.HaltAt == place {
 		fmt.Println(place)
 		select {}
 	}
 }
 
-// child is a process with a server.
+// child is a child process.
 type child struct {
 	cmd    *exec.Cmd
 	output *bufio.Reader
 }
 
+// startChild starts a child process that serves on listener.
 func startChild(t *testing.T, listener *os.File, config childConfig) *child {
 	t.Helper()
 	settings, err := json.Marshal(config)
@@ -95,7 +101,7 @@ func startChild(t *testing.T, listener *os.File, config childConfig) *child {
 	cmd := exec.CommandContext(t.Context(), program)
 	cmd.Env = append(os.Environ(), childVariable+"="+string(settings))
 	cmd.ExtraFiles, cmd.Stderr = []*os.File{listener}, os.Stderr
-	_, err = cmd.StdinPipe() // is open as long as this process lives
+	_, err = cmd.StdinPipe() // stays open as long as this process lives, see runChild
 	require.NoError(t, err)
 	output, err := cmd.StdoutPipe()
 	require.NoError(t, err)
@@ -105,7 +111,7 @@ func startChild(t *testing.T, listener *os.File, config childConfig) *child {
 	return c
 }
 
-// awaitHalt waits until the handler waits to be killed.
+// awaitHalt returns when the handler has halted at place.
 func (c *child) awaitHalt(t *testing.T, place string) {
 	t.Helper()
 	line, err := c.output.ReadString('\n')
@@ -113,21 +119,21 @@ func (c *child) awaitHalt(t *testing.T, place string) {
 	require.Equal(t, place+"\n", line)
 }
 
-// kill kills the process by SIGKILL, if it lives.
+// kill kills the process by SIGKILL. A dead process is no error.
 func (c *child) kill() {
 	_ = c.cmd.Process.Kill()
 	_ = c.cmd.Wait()
 }
 
-// A server is killed while it handles a call, and another process takes its address. The retry policy of gRPC alone
-// brings the call to its end, by attempts with the same key.
+// A server is killed during a call, and another process serves at the same address. The retry policy of gRPC finishes
+// the call by attempts with the same key.
 func TestServerKilledInMidCall(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		policy            idempotency.Abandoned
-		halt              string
-		code              codes.Code
-		attempts, effects int64
+		policy                    idempotency.Abandoned
+		haltAt                    string
+		wantCode                  codes.Code
+		wantAttempts, wantEffects int64
 	}{
 		"re-execute, before the effect": {idempotency.ReExecute, "before", codes.OK, 2, 1},
 		"re-execute, after the effect":  {idempotency.ReExecute, "after", codes.OK, 2, 1},
@@ -137,29 +143,29 @@ func TestServerKilledInMidCall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := servertest.Redis(t)
-			config := childConfig{server.Addr(), servertest.RedisPassword(), tt.policy, tt.halt}
-			addr, listener := inheritable(t)
-			conn := dial(t, addr, retryPolicy, grpc.WithChainUnaryInterceptor(
+			config := childConfig{server.Addr(), servertest.RedisPassword(), tt.policy, tt.haltAt}
+			addr, listener := listenInheritable(t)
+			conn := dialServer(t, addr, retryPolicy, grpc.WithChainUnaryInterceptor(
 				grpcidempotency.UnaryClientInterceptor(grpcidempotency.ClientOptions{}),
 			))
 			ctx := grpcidempotency.WithKey(t.Context(), "order-1")
 
 			first := startChild(t, listener, config)
 			answers := make(chan answer, 1)
-			go func() { answers <- invoke(ctx, conn, charge, 4200) }()
-			first.awaitHalt(t, tt.halt)
+			go func() { answers <- invokeMethod(ctx, conn, charge, 4200) }()
+			first.awaitHalt(t, tt.haltAt)
 			first.kill()
-			config.Halt = ""
+			config.HaltAt = ""
 			startChild(t, listener, config)
 
-			got := await(t, answers)
-			require.Equal(t, tt.code, got.Code, got.Message)
-			if tt.code != codes.OK {
-				require.Equal(t, "OUTCOME_UNKNOWN", reason(t, got.err))
+			got := awaitValue(t, answers)
+			require.Equal(t, tt.wantCode, got.Code, got.Message)
+			if tt.wantCode != codes.OK {
+				require.Equal(t, "OUTCOME_UNKNOWN", refusalReason(t, got.err))
 			} else {
-				again := invoke(ctx, conn, charge, 4200)
+				again := invokeMethod(ctx, conn, charge, 4200)
 				require.True(t, again.Replayed)
-				require.Equal(t, got.same(), again.same())
+				require.Equal(t, got.withoutMarker(), again.withoutMarker())
 			}
 			client := redis.NewClient(&redis.Options{Addr: server.Addr(), Password: servertest.RedisPassword()})
 			defer client.Close()
@@ -167,17 +173,18 @@ func TestServerKilledInMidCall(t *testing.T) {
 			require.NoError(t, err)
 			effects, err := client.SCard(t.Context(), effectsKey).Result()
 			require.NoError(t, err)
-			require.Equal(t, [2]int64{tt.attempts, tt.effects}, [2]int64{attempts, effects})
+			require.Equal(t, [2]int64{tt.wantAttempts, tt.wantEffects}, [2]int64{attempts, effects})
 		})
 	}
 }
 
-// inheritable returns a listener for processes that follow each other. What connects while there is none waits for the next.
-func inheritable(t *testing.T) (addr string, file *os.File) {
+// listenInheritable returns a listener that child processes inherit one after the other. Connections that arrive between
+// two children wait for the next child.
+func listenInheritable(t *testing.T) (addr string, file *os.File) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer listener.Close() // not of the file, which is a copy
+	defer listener.Close() // leaves the file open, because the file is a copy
 	file, err = listener.(*net.TCPListener).File()
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = file.Close() })

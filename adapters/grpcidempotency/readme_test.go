@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The code in the README is part of the example, which is run by a test of its own.
+// The code in the README is part of the example, and another test runs the example.
 func TestReadmeShowsTheExample(t *testing.T) {
 	t.Parallel()
 	program, err := os.ReadFile("../../examples/grpc/main.go")
@@ -18,10 +18,11 @@ func TestReadmeShowsTheExample(t *testing.T) {
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```\n").FindAllSubmatch(readme, -1)
 	require.NotEmpty(t, blocks)
 	for _, block := range blocks {
-		require.Contains(t, unindented(program), "\n"+unindented(block[1]))
+		require.Contains(t, removeIndent(program), "\n"+removeIndent(block[1]))
 	}
 }
 
-func unindented(code []byte) string {
+// removeIndent removes the tabs at the start of each line.
+func removeIndent(code []byte) string {
 	return regexp.MustCompile(`(?m)^\t+`).ReplaceAllString(string(code), "")
 }

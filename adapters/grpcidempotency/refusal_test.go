@@ -24,58 +24,58 @@ import (
 	"github.com/idempotency-go/idempotency/adapters/internal/adaptertest"
 )
 
-// reason returns why a call was refused.
-func reason(t *testing.T, err error) string {
+// refusalReason returns the reason in the ErrorInfo of a refusal.
+func refusalReason(t *testing.T, err error) string {
 	t.Helper()
-	info := detail[*errdetails.ErrorInfo](t, err)
+	info := findDetail[*errdetails.ErrorInfo](t, err)
 	require.Equal(t, "github.com/idempotency-go/idempotency", info.GetDomain())
 	return info.GetReason()
 }
 
-// requireRefused checks how a refusal looks. It must not have a header, because a client that has got one does not retry.
-func requireRefused(t *testing.T, got answer, code codes.Code, why string, pause time.Duration) {
+// requireRefused checks a refusal. A refusal must not have a header, because gRPC clients do not retry after a header.
+func requireRefused(t *testing.T, got answer, code codes.Code, why string, retryDelay time.Duration) {
 	t.Helper()
 	require.Equal(t, code, got.Code, got.Message)
-	require.Equal(t, why, reason(t, got.err))
+	require.Equal(t, why, refusalReason(t, got.err))
 	require.NotEmpty(t, got.Message)
 	require.Empty(t, got.Header)
-	if pause == 0 {
+	if retryDelay == 0 {
 		require.Len(t, got.Details, 1)
 		require.Empty(t, got.Trailer["grpc-retry-pushback-ms"])
 		return
 	}
-	require.Equal(t, pause, detail[*errdetails.RetryInfo](t, got.err).GetRetryDelay().AsDuration())
-	require.Equal(t, []string{milliseconds(pause)}, got.Trailer["grpc-retry-pushback-ms"])
+	require.Equal(t, retryDelay, findDetail[*errdetails.RetryInfo](t, got.err).GetRetryDelay().AsDuration())
+	require.Equal(t, []string{formatMilliseconds(retryDelay)}, got.Trailer["grpc-retry-pushback-ms"])
 }
 
-func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+func formatMilliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
 func TestInProgress(t *testing.T) {
 	t.Parallel()
-	h := newHeld(t)
-	s := serve(t, setup{method: h.method})
+	h := newPausedHandler(t)
+	s := startService(t, setup{method: h.run})
 	first := make(chan answer, 1)
 	go func() { first <- s.call(withKey("1"), 1) }()
-	await(t, h.begun)
+	awaitValue(t, h.started)
 	got := s.call(withKey("1"), 1)
-	close(h.end)
+	close(h.finish)
 	requireRefused(t, got, codes.Aborted, "IN_PROGRESS", time.Second)
-	require.Equal(t, "same-key", detail[*errdetails.ErrorInfo](t, got.err).GetMetadata()["retry"])
-	require.Equal(t, codes.OK, await(t, first).Code)
+	require.Equal(t, "same-key", findDetail[*errdetails.ErrorInfo](t, got.err).GetMetadata()["retry"])
+	require.Equal(t, codes.OK, awaitValue(t, first).Code)
 }
 
-// A key belongs to one caller and one method.
+// A key belongs to one user and one method.
 func TestScope(t *testing.T) {
 	t.Parallel()
-	s := serve(t, setup{})
+	s := startService(t, setup{})
 	bob := metadata.AppendToOutgoingContext(withKey("1"), "user", "bob")
 	require.False(t, s.call(withKey("1"), 1).Replayed)
 	require.False(t, s.call(bob, 2).Replayed)
-	require.Equal(t, codes.OK, invoke(withKey("1"), s.conn, refund, 3).Code)
+	require.Equal(t, codes.OK, invokeMethod(withKey("1"), s.conn, refund, 3).Code)
 	require.Equal(t, int64(3), s.runs.Load())
 	got := s.call(withKey("1"), 2)
 	requireRefused(t, got, codes.FailedPrecondition, "KEY_REUSED", 0)
-	require.Equal(t, "new-key", detail[*errdetails.ErrorInfo](t, got.err).GetMetadata()["retry"])
+	require.Equal(t, "new-key", findDetail[*errdetails.ErrorInfo](t, got.err).GetMetadata()["retry"])
 	require.Equal(t, int64(3), s.runs.Load())
 }
 
@@ -87,7 +87,7 @@ func TestKeys(t *testing.T) {
 		}
 		return nil
 	}}
-	s := serve(t, setup{options: required})
+	s := startService(t, setup{guardOptions: required})
 	for name, keys := range map[string][]string{
 		"empty": {""}, "two": {"a", "a"}, "too long": {strings.Repeat("x", 256)}, "space": {"a b"}, "comma": {"a,b"},
 		"open": {`"a`}, "parameter": {`"a";b`}, "escape": {`"\a"`}, "quotes": {`""`}, "refused by ValidateKey": {"ugly"},
@@ -105,7 +105,7 @@ func TestKeys(t *testing.T) {
 	})
 	t.Run("bare and quoted", func(t *testing.T) {
 		t.Parallel()
-		s := serve(t, setup{options: required})
+		s := startService(t, setup{guardOptions: required})
 		require.Equal(t, codes.OK, s.call(withKey("order-1"), 1).Code)
 		require.True(t, s.call(withKey(`"order-1"`), 1).Replayed)
 		for range 2 {
@@ -115,7 +115,7 @@ func TestKeys(t *testing.T) {
 	})
 	t.Run("none, and not required", func(t *testing.T) {
 		t.Parallel()
-		s := serve(t, setup{})
+		s := startService(t, setup{})
 		s.call(context.Background(), 1)
 		require.False(t, s.call(context.Background(), 1).Replayed)
 		require.Equal(t, int64(2), s.runs.Load())
@@ -125,23 +125,23 @@ func TestKeys(t *testing.T) {
 func TestUnknownUser(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		id   string
-		err  error
-		code codes.Code
+		user     string
+		userErr  error
+		wantCode codes.Code
 	}{
-		"no name":          {"", nil, codes.Unauthenticated},
-		"error":            {"alice", errors.New("expired"), codes.Unauthenticated},
-		"status":           {"", status.Error(codes.Unavailable, "down"), codes.Unavailable},
-		"error of its own": {"", &idempotency.Error{Status: 403, Code: "blocked", Detail: "blocked"}, codes.PermissionDenied},
+		"no name":     {"", nil, codes.Unauthenticated},
+		"error":       {"alice", errors.New("expired"), codes.Unauthenticated},
+		"status":      {"", status.Error(codes.Unavailable, "down"), codes.Unavailable},
+		"own refusal": {"", &idempotency.Error{Status: 403, Code: "blocked", Detail: "blocked"}, codes.PermissionDenied},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := serve(t, setup{user: func(context.Context) (string, error) { return tt.id, tt.err }})
+			s := startService(t, setup{identifyUser: func(context.Context) (string, error) { return tt.user, tt.userErr }})
 			got := s.call(withKey("1"), 1)
-			require.Equal(t, tt.code, got.Code)
+			require.Equal(t, tt.wantCode, got.Code)
 			require.Zero(t, s.runs.Load())
-			if tt.code == codes.Unauthenticated {
-				requireRefused(t, got, tt.code, "USER_UNKNOWN", 0)
+			if tt.wantCode == codes.Unauthenticated {
+				requireRefused(t, got, tt.wantCode, "USER_UNKNOWN", 0)
 				require.NotContains(t, got.Message, "expired")
 			}
 		})
@@ -151,23 +151,28 @@ func TestUnknownUser(t *testing.T) {
 func TestFaultsOfTheStore(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		store adaptertest.FaultyStore
-		code  codes.Code
-		why   string
-		pause time.Duration
-		runs  int64
+		faultyStore    adaptertest.FaultyStore
+		wantCode       codes.Code
+		wantReason     string
+		wantRetryDelay time.Duration
+		wantRuns       int64
 	}{
-		"down":       {adaptertest.FaultyStore{BeginErr: errors.New("refused")}, codes.Unavailable, "STORE_UNAVAILABLE", time.Second, 0},
-		"quota":      {adaptertest.FaultyStore{BeginErr: idempotency.ErrUserQuota}, codes.ResourceExhausted, "QUOTA_EXCEEDED", time.Minute, 0},
-		"unreadable": {adaptertest.FaultyStore{BeginErr: idempotency.ErrRecordInvalid}, codes.Unavailable, "STORE_UNAVAILABLE", time.Second, 0},
-		"claim lost": {adaptertest.FaultyStore{CompleteErr: idempotency.ErrClaimLost}, codes.Aborted, "IN_PROGRESS", time.Second, 1},
+		"down": {adaptertest.FaultyStore{BeginErr: errors.New("refused")},
+			codes.Unavailable, "STORE_UNAVAILABLE", time.Second, 0},
+		"quota": {adaptertest.FaultyStore{BeginErr: idempotency.ErrUserQuota},
+			codes.ResourceExhausted, "QUOTA_EXCEEDED", time.Minute, 0},
+		"unreadable": {adaptertest.FaultyStore{BeginErr: idempotency.ErrRecordInvalid},
+			codes.Unavailable, "STORE_UNAVAILABLE", time.Second, 0},
+		"claim lost": {adaptertest.FaultyStore{CompleteErr: idempotency.ErrClaimLost},
+			codes.Aborted, "IN_PROGRESS", time.Second, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tt.store.Store = idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-			s := serve(t, setup{store: &tt.store, method: withMetadata(func(context.Context, int64) (any, error) { return &receipt{}, nil })})
-			requireRefused(t, s.call(withKey("1"), 1), tt.code, tt.why, tt.pause)
-			require.Equal(t, tt.runs, s.runs.Load())
+			tt.faultyStore.Store = idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+			succeed := func(context.Context, int64) (any, error) { return &receipt{}, nil }
+			s := startService(t, setup{store: &tt.faultyStore, method: withMetadata(succeed)})
+			requireRefused(t, s.call(withKey("1"), 1), tt.wantCode, tt.wantReason, tt.wantRetryDelay)
+			require.Equal(t, tt.wantRuns, s.runs.Load())
 		})
 	}
 }
@@ -175,19 +180,20 @@ func TestFaultsOfTheStore(t *testing.T) {
 func TestFailOpen(t *testing.T) {
 	t.Parallel()
 	for code, m := range map[codes.Code]method{codes.OK: nil, codes.Unavailable: failWith(codes.Unavailable)} {
-		unguarded := serve(t, setup{method: m, bare: true}).call(withKey("1"), 1)
-		s := serve(t, setup{
-			method: m, store: &adaptertest.FaultyStore{BeginErr: errors.New("refused")}, runner: idempotency.RunnerOptions{FailOpen: true},
+		unguarded := startService(t, setup{method: m, isUnguarded: true}).call(withKey("1"), 1)
+		s := startService(t, setup{
+			method: m, store: &adaptertest.FaultyStore{BeginErr: errors.New("refused")},
+			runnerOptions: idempotency.RunnerOptions{FailOpen: true},
 		})
-		require.Equal(t, unguarded.same(), s.call(withKey("1"), 1).same())
+		require.Equal(t, unguarded.withoutMarker(), s.call(withKey("1"), 1).withoutMarker())
 		require.Equal(t, code, unguarded.Code)
 	}
 }
 
 func TestOutcomeUnknown(t *testing.T) {
 	t.Parallel()
-	s := serve(t, setup{
-		runner: idempotency.RunnerOptions{Abandoned: idempotency.Refuse, Lease: 100 * time.Millisecond},
+	s := startService(t, setup{
+		runnerOptions: idempotency.RunnerOptions{Abandoned: idempotency.Refuse, Lease: 100 * time.Millisecond},
 		method: func(ctx context.Context, _ int64) (any, error) {
 			idempotency.Decide(ctx, idempotency.Unknown)
 			return &receipt{}, nil
@@ -198,12 +204,12 @@ func TestOutcomeUnknown(t *testing.T) {
 	require.Eventually(t, func() bool {
 		got = s.call(withKey("1"), 1)
 		return got.Code == codes.FailedPrecondition
-	}, patience, 10*time.Millisecond)
+	}, waitLimit, 10*time.Millisecond)
 	requireRefused(t, got, codes.FailedPrecondition, "OUTCOME_UNKNOWN", 0)
 	require.Equal(t, int64(1), s.runs.Load())
 }
 
-// An answer that this build cannot read is refused, and the handler does not run.
+// If this build cannot decode the stored answer, the call is refused, and the handler does not run.
 func TestUnreadableAnswers(t *testing.T) {
 	t.Parallel()
 	packed := func(url string, m proto.Message) []byte {
@@ -215,37 +221,42 @@ func TestUnreadableAnswers(t *testing.T) {
 	}
 	const failure = "google.rpc.Status"
 	for name, tt := range map[string]struct {
-		stored idempotency.Response
-		code   codes.Code
-		why    string
-		pause  time.Duration
+		stored         idempotency.Response
+		wantCode       codes.Code
+		wantReason     string
+		wantRetryDelay time.Duration
 	}{
-		"of a type that is gone": {idempotency.Response{Status: 200, Body: packed("payments.v1.Gone", &receipt{})},
+		"unknown message type": {idempotency.Response{Status: 200, Body: packed("payments.v1.Gone", &receipt{})},
 			codes.FailedPrecondition, "NOT_REPLAYABLE", 0},
-		"damaged":            {idempotency.Response{Status: 200, Body: []byte("\xff")}, codes.Unavailable, "STORE_UNAVAILABLE", time.Second},
-		"no type":            {idempotency.Response{Status: 200, Body: []byte("\x12\x00")}, codes.Unavailable, "STORE_UNAVAILABLE", time.Second},
-		"no failure":         {idempotency.Response{Status: 404}, codes.Unavailable, "STORE_UNAVAILABLE", time.Second},
-		"not a failure":      {idempotency.Response{Status: 404, Body: packed("google.protobuf.StringValue", &receipt{})}, codes.Unavailable, "STORE_UNAVAILABLE", time.Second},
-		"failure of success": {idempotency.Response{Status: 404, Body: packed(failure, &spb.Status{})}, codes.Unavailable, "STORE_UNAVAILABLE", time.Second},
+		"damaged": {idempotency.Response{Status: 200, Body: []byte("\xff")},
+			codes.Unavailable, "STORE_UNAVAILABLE", time.Second},
+		"no type": {idempotency.Response{Status: 200, Body: []byte("\x12\x00")},
+			codes.Unavailable, "STORE_UNAVAILABLE", time.Second},
+		"no failure": {idempotency.Response{Status: 404},
+			codes.Unavailable, "STORE_UNAVAILABLE", time.Second},
+		"not a failure": {idempotency.Response{Status: 404, Body: packed("google.protobuf.StringValue", &receipt{})},
+			codes.Unavailable, "STORE_UNAVAILABLE", time.Second},
+		"failure of success": {idempotency.Response{Status: 404, Body: packed(failure, &spb.Status{})},
+			codes.Unavailable, "STORE_UNAVAILABLE", time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := serve(t, setup{})
+			s := startService(t, setup{})
 			key := idempotency.Key{User: "alice", Endpoint: charge, ID: "1"}
 			_, _, err := s.runner.Do(t.Context(), key, grpcidempotency.Canonical(&amount{Value: 1}),
 				func(context.Context) (idempotency.Response, error) { return tt.stored, nil })
 			require.NoError(t, err)
-			requireRefused(t, s.call(withKey("1"), 1), tt.code, tt.why, tt.pause)
+			requireRefused(t, s.call(withKey("1"), 1), tt.wantCode, tt.wantReason, tt.wantRetryDelay)
 			require.Zero(t, s.runs.Load())
 		})
 	}
 }
 
-// An answer of another type than the method returns by now is refused.
+// If the stored answer has another type than the answers of the method, the call is refused.
 func TestAnswerOfAnotherType(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, registerLevels())
-	s := serve(t, setup{})
+	s := startService(t, setup{})
 	info := &grpc.UnaryServerInfo{FullMethod: "/levels.S/Make"}
 	incoming := metadata.NewIncomingContext(t.Context(), metadata.Pairs("idempotency-key", "1"))
 	runs := 0
@@ -253,14 +264,15 @@ func TestAnswerOfAnotherType(t *testing.T) {
 	_, err := s.guard.Unary(incoming, &amount{}, info, handler)
 	require.NoError(t, err)
 	_, err = s.guard.Unary(incoming, &amount{}, info, handler)
-	require.Equal(t, "NOT_REPLAYABLE", reason(t, err))
+	require.Equal(t, "NOT_REPLAYABLE", refusalReason(t, err))
 	require.Equal(t, 1, runs)
 }
 
-// A message of another kind is refused before the handler runs, or, as an answer, sent and not kept.
+// Messages must be protobuf messages. Another request is refused before the handler runs. Another answer reaches the
+// client, and is not stored.
 func TestMessagesOfAnotherKind(t *testing.T) {
 	t.Parallel()
-	s := serve(t, setup{})
+	s := startService(t, setup{})
 	info := &grpc.UnaryServerInfo{FullMethod: charge}
 	runs := 0
 	handler := func(context.Context, any) (any, error) { runs++; return "no message", nil }
@@ -268,20 +280,20 @@ func TestMessagesOfAnotherKind(t *testing.T) {
 
 	_, err := s.guard.Unary(incoming, "no message", info, handler)
 	require.Equal(t, codes.Internal, status.Code(err))
-	require.Equal(t, "MESSAGE_UNSUPPORTED", reason(t, err))
+	require.Equal(t, "MESSAGE_UNSUPPORTED", refusalReason(t, err))
 	require.Zero(t, runs)
 
 	reply, err := s.guard.Unary(incoming, &amount{}, info, handler)
 	require.NoError(t, err)
 	require.Equal(t, "no message", reply)
 	_, err = s.guard.Unary(incoming, &amount{}, info, handler)
-	require.Equal(t, "NOT_REPLAYABLE", reason(t, err))
+	require.Equal(t, "NOT_REPLAYABLE", refusalReason(t, err))
 	require.Equal(t, 1, runs)
 }
 
 func TestStreamsAreRefused(t *testing.T) {
 	t.Parallel()
-	s := serve(t, setup{})
+	s := startService(t, setup{})
 	open := func(ctx context.Context) error {
 		stream, err := s.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, watch)
 		require.NoError(t, err)
@@ -305,12 +317,13 @@ func TestFaultsOfTheOptions(t *testing.T) {
 
 func TestFingerprintOption(t *testing.T) {
 	t.Parallel()
-	s := serve(t, setup{options: grpcidempotency.Options{Fingerprint: func(ctx context.Context, req proto.Message) ([]byte, error) {
+	readTenant := func(ctx context.Context, req proto.Message) ([]byte, error) {
 		if req.(*amount).GetValue() < 0 {
 			return nil, errors.New("negative")
 		}
 		return []byte(strings.Join(metadata.ValueFromIncomingContext(ctx, "tenant"), "")), nil
-	}}})
+	}
+	s := startService(t, setup{guardOptions: grpcidempotency.Options{Fingerprint: readTenant}})
 	s.call(withKey("1"), 1)
 	require.True(t, s.call(withKey("1"), 2).Replayed)
 	other := metadata.AppendToOutgoingContext(withKey("1"), "tenant", "b")
