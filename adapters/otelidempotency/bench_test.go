@@ -16,13 +16,14 @@ import (
 	"github.com/idempotency-go/idempotency/adapters/otelidempotency"
 )
 
+// executed is the event of an execution with all durations.
 var executed = idempotency.Event{
 	Outcome: idempotency.OutcomeExecuted, Operation: uuid.New(), Attempt: 1, Status: 201, Began: time.Now(), Stored: 200,
 	Total: time.Second, Claim: time.Millisecond, Work: time.Second, Completion: time.Millisecond,
 }
 
-// What Observe costs: metrics alone, with attributes of the service's own, and with a span that is recorded, beside such
-// a span without it.
+// BenchmarkObserve measures Observe with metrics alone, with attributes of the service, and with a recorded span. For
+// comparison, one case is a recorded span without Observe.
 func BenchmarkObserve(b *testing.B) {
 	replayed := executed
 	replayed.Outcome, replayed.Work, replayed.Completion = idempotency.OutcomeReplayed, 0, 0
@@ -41,7 +42,7 @@ func BenchmarkObserve(b *testing.B) {
 	} {
 		b.Run(row.name, func(b *testing.B) {
 			s := newSDK(b)
-			telemetry := s.untraced(b, row.attributes)
+			telemetry := s.newUntracedTelemetry(b, row.attributes)
 			ctx, n := context.Background(), 0
 			b.ReportAllocs()
 			for b.Loop() {
@@ -62,7 +63,7 @@ func BenchmarkObserve(b *testing.B) {
 	for _, event := range []idempotency.Event{executed, replayed} {
 		b.Run(string(event.Outcome)+", traced", func(b *testing.B) {
 			s := newSDK(b)
-			telemetry, n := s.untraced(b, nil), 0
+			telemetry, n := s.newUntracedTelemetry(b, nil), 0
 			b.ReportAllocs()
 			for b.Loop() {
 				ctx, span := tracer.Start(context.Background(), "request")
@@ -75,29 +76,30 @@ func BenchmarkObserve(b *testing.B) {
 	}
 }
 
-// untraced returns a Telemetry that begins no spans.
-func (s *sdk) untraced(
+// newUntracedTelemetry returns a Telemetry with the metrics of s, and without spans.
+func (s *sdk) newUntracedTelemetry(
 	t testing.TB, attributes func(context.Context, idempotency.Event) []attribute.KeyValue,
 ) *otelidempotency.Telemetry {
 	t.Helper()
 	telemetry, err := otelidempotency.New(otelidempotency.Options{
-		MeterProvider: s.meters, TracerProvider: noop.NewTracerProvider(), Attributes: attributes,
+		MeterProvider: s.meterProvider, TracerProvider: noop.NewTracerProvider(), Attributes: attributes,
 	})
 	require.NoError(t, err)
 	return telemetry
 }
 
+// requireCounted requires that n requests are counted.
 func requireCounted(t testing.TB, s *sdk, n int) {
 	t.Helper()
-	for _, count := range s.counts(t, "idempotency.requests") {
+	for _, count := range s.collectCounts(t, "idempotency.requests") {
 		require.EqualValues(t, n, count)
 	}
 }
 
-// Metrics alone cost no allocation.
+// Observe without spans allocates nothing.
 func TestAllocations(t *testing.T) {
 	s := newSDK(t)
-	telemetry, ctx := s.untraced(t, nil), context.Background()
-	telemetry.Observe(ctx, executed) // makes the series
+	telemetry, ctx := s.newUntracedTelemetry(t, nil), context.Background()
+	telemetry.Observe(ctx, executed) // the first event makes the series
 	require.Zero(t, testing.AllocsPerRun(1000, func() { telemetry.Observe(ctx, executed) }))
 }

@@ -18,7 +18,7 @@ import (
 // A replay has its own trace, with a link to the span of the execution.
 func Example() {
 	exporter := tracetest.NewInMemoryExporter()
-	traces := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter)) // stands for that of the service
+	traces := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter)) // stands for the provider of the service
 	telemetry, err := otelidempotency.New(otelidempotency.Options{TracerProvider: traces})
 	if err != nil {
 		panic(err)
@@ -51,7 +51,7 @@ func Example() {
 	// true
 }
 
-// The work of a Runner, such as that of a queue consumer, has no handler. So it calls Start.
+// The work of a Runner, for example in a queue consumer, calls Start, because there is no HTTP handler.
 func ExampleTelemetry_Start() {
 	telemetry, err := otelidempotency.New(otelidempotency.Options{})
 	if err != nil {
@@ -75,7 +75,7 @@ func ExampleTelemetry_Start() {
 	// 4711 true <nil>
 }
 
-// A service that has metrics of another library tells failures apart by ErrorType, as the metrics of this package do.
+// A service with another library for metrics distinguishes failures by ErrorType, as the metrics of this package do.
 func ExampleErrorType() {
 	opts := idempotency.Options{
 		Required: true,

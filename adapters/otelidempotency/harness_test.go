@@ -28,40 +28,42 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The user and the key of every request. Neither must be seen in what is told.
+// The user and the key of every request. Metrics and traces must contain neither.
 const (
 	user = "alice@example.com"
 	key  = "order-4711"
 )
 
-// sdk is an OpenTelemetry SDK that keeps what it is told in memory.
+// sdk is an OpenTelemetry SDK that keeps metrics and spans in memory.
 type sdk struct {
-	reader *metric.ManualReader
-	spans  *tracetest.InMemoryExporter
-	meters *metric.MeterProvider
-	tracer *trace.TracerProvider
+	metricReader   *metric.ManualReader
+	spanExporter   *tracetest.InMemoryExporter
+	meterProvider  *metric.MeterProvider
+	tracerProvider *trace.TracerProvider
 }
 
 func newSDK(t testing.TB, opts ...trace.TracerProviderOption) *sdk {
 	t.Helper()
-	s := &sdk{reader: metric.NewManualReader(), spans: tracetest.NewInMemoryExporter()}
-	s.meters = metric.NewMeterProvider(metric.WithReader(s.reader))
-	s.tracer = trace.NewTracerProvider(append(opts, trace.WithSyncer(s.spans))...)
+	s := &sdk{metricReader: metric.NewManualReader(), spanExporter: tracetest.NewInMemoryExporter()}
+	s.meterProvider = metric.NewMeterProvider(metric.WithReader(s.metricReader))
+	s.tracerProvider = trace.NewTracerProvider(append(opts, trace.WithSyncer(s.spanExporter))...)
 	return s
 }
 
-func (s *sdk) telemetry(t testing.TB, opts otelidempotency.Options) *otelidempotency.Telemetry {
+// newTelemetry returns a Telemetry that reports to s.
+func (s *sdk) newTelemetry(t testing.TB, opts otelidempotency.Options) *otelidempotency.Telemetry {
 	t.Helper()
-	opts.MeterProvider, opts.TracerProvider = s.meters, s.tracer
+	opts.MeterProvider, opts.TracerProvider = s.meterProvider, s.tracerProvider
 	telemetry, err := otelidempotency.New(opts)
 	require.NoError(t, err)
 	return telemetry
 }
 
-func (s *sdk) metrics(t testing.TB) (all []metricdata.Metrics) {
+// collectMetrics returns the metrics of this library.
+func (s *sdk) collectMetrics(t testing.TB) (all []metricdata.Metrics) {
 	t.Helper()
 	var collected metricdata.ResourceMetrics
-	require.NoError(t, s.reader.Collect(context.Background(), &collected))
+	require.NoError(t, s.metricReader.Collect(context.Background(), &collected))
 	for _, scope := range collected.ScopeMetrics {
 		if strings.Contains(scope.Scope.Name, "idempotency") {
 			all = append(all, scope.Metrics...)
@@ -70,15 +72,15 @@ func (s *sdk) metrics(t testing.TB) (all []metricdata.Metrics) {
 	return all
 }
 
-// counts returns the series of a counter that are not zero, by their attributes.
-func (s *sdk) counts(t testing.TB, name string) map[string]int64 {
+// collectCounts returns the values of a counter by attributes, without the series that are zero.
+func (s *sdk) collectCounts(t testing.TB, name string) map[string]int64 {
 	t.Helper()
 	counts := map[string]int64{}
-	for _, m := range s.metrics(t) {
+	for _, m := range s.collectMetrics(t) {
 		if sum, ok := m.Data.(metricdata.Sum[int64]); ok && m.Name == name {
 			for _, point := range sum.DataPoints {
 				if point.Value != 0 {
-					counts[written(point.Attributes)] = point.Value
+					counts[formatAttributes(point.Attributes)] = point.Value
 				}
 			}
 		}
@@ -86,30 +88,30 @@ func (s *sdk) counts(t testing.TB, name string) map[string]int64 {
 	return counts
 }
 
-// observations returns how many values the series of a histogram have, by their attributes.
-func (s *sdk) observations(t testing.TB, name string) map[string]uint64 {
+// collectObservations returns the numbers of values in a histogram by attributes.
+func (s *sdk) collectObservations(t testing.TB, name string) map[string]uint64 {
 	t.Helper()
 	counts := map[string]uint64{}
-	for _, m := range s.metrics(t) {
+	for _, m := range s.collectMetrics(t) {
 		if m.Name != name {
 			continue
 		}
 		switch data := m.Data.(type) {
 		case metricdata.Histogram[float64]:
 			for _, point := range data.DataPoints {
-				counts[written(point.Attributes)] = point.Count
+				counts[formatAttributes(point.Attributes)] = point.Count
 			}
 		case metricdata.Histogram[int64]:
 			for _, point := range data.DataPoints {
-				counts[written(point.Attributes)] = point.Count
+				counts[formatAttributes(point.Attributes)] = point.Count
 			}
 		}
 	}
 	return counts
 }
 
-// written shortens the attributes: "executed", or "replayed idempotency.from_cache=true".
-func written(set attribute.Set) string {
+// formatAttributes returns attributes in a short form: "executed", or "replayed idempotency.from_cache=true".
+func formatAttributes(set attribute.Set) string {
 	var words []string
 	for _, kv := range set.ToSlice() {
 		if kv.Key == "idempotency.outcome" {
@@ -121,20 +123,22 @@ func written(set attribute.Set) string {
 	return strings.Join(words, " ")
 }
 
-// faultyStore is a store in memory that can be made to fail.
+// faultyStore is a memory store whose calls fail with the errors in its fields.
 type faultyStore struct {
 	idempotency.Store
-	begin, complete, extend atomic.Pointer[error]
-	held                    chan bool // has a value when a request has found that another one holds its key
+	beginErr, completeErr, extendErr atomic.Pointer[error]
+	heldKeyFound                     chan bool // receives a value when a request has found its key held by another request
 }
 
-func newStore() *faultyStore {
-	return &faultyStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), held: make(chan bool, 1)}
+func newFaultyStore() *faultyStore {
+	return &faultyStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), heldKeyFound: make(chan bool, 1)}
 }
 
+// failWith sets the error of a call, which is one of the fields of faultyStore.
 func failWith(at *atomic.Pointer[error], err error) { at.Store(&err) }
 
-func failure(at *atomic.Pointer[error]) error {
+// loadError returns the error that failWith has set, and otherwise nil.
+func loadError(at *atomic.Pointer[error]) error {
 	if err := at.Load(); err != nil {
 		return *err
 	}
@@ -144,7 +148,7 @@ func failure(at *atomic.Pointer[error]) error {
 func (s *faultyStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	if err := failure(&s.begin); err != nil {
+	if err := loadError(&s.beginErr); err != nil {
 		return idempotency.Record{}, nil, err
 	}
 	record, claim, err := s.Store.Begin(ctx, key, request)
@@ -152,92 +156,95 @@ func (s *faultyStore) Begin(
 		claim = &faultyClaim{claim.(idempotency.Checkpointer), s}
 	} else if record.LeaseLeft > 0 {
 		select {
-		case s.held <- true:
+		case s.heldKeyFound <- true:
 		default:
 		}
 	}
 	return record, claim, err
 }
 
+// faultyClaim is a claim of a faultyStore.
 type faultyClaim struct {
 	idempotency.Checkpointer
 	store *faultyStore
 }
 
 func (c *faultyClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	if err := failure(&c.store.complete); err != nil {
+	if err := loadError(&c.store.completeErr); err != nil {
 		return err
 	}
 	return c.Checkpointer.Complete(ctx, resp, ttl)
 }
 
 func (c *faultyClaim) Extend(ctx context.Context, lease time.Duration) error {
-	if err := failure(&c.store.extend); err != nil {
+	if err := loadError(&c.store.extendErr); err != nil {
 		return err
 	}
 	return c.Checkpointer.Extend(ctx, lease)
 }
 
-// events keeps what an Observer is told, beside telemetry.
+// events keeps the events that telemetry observes.
 type events struct {
-	mu   sync.Mutex
-	told []idempotency.Event
+	mu       sync.Mutex
+	observed []idempotency.Event
 }
 
-func (e *events) and(next idempotency.Observer) idempotency.Observer {
+// recordAnd returns an observer that calls next, and keeps the event.
+func (e *events) recordAnd(next idempotency.Observer) idempotency.Observer {
 	return func(ctx context.Context, event idempotency.Event) {
 		next(ctx, event)
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.told = append(e.told, event)
+		e.observed = append(e.observed, event)
 	}
 }
 
 func (e *events) all() []idempotency.Event {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return append([]idempotency.Event(nil), e.told...)
+	return append([]idempotency.Event(nil), e.observed...)
 }
 
 // service is a guarded handler on a real server.
 type service struct {
 	*sdk
 	store     *faultyStore
-	idem      *idempotency.Middleware
+	guard     *idempotency.Middleware
 	telemetry *otelidempotency.Telemetry
 	events    events
 	server    *httptest.Server
 }
 
-// stack builds what a server serves of the guarded handler.
+// stack wraps the handler of the payments in the middleware of the server.
 type stack func(s *service, payments http.Handler) http.Handler
 
-// plain has no otelhttp.
-func plain(s *service, payments http.Handler) http.Handler {
-	return s.idem.Handler(s.telemetry.Handler(payments))
+// wrapWithoutOtelhttp is the stack without otelhttp.
+func wrapWithoutOtelhttp(s *service, payments http.Handler) http.Handler {
+	return s.guard.Handler(s.telemetry.Handler(payments))
 }
 
+// newService starts a server with the handler in the given stack, and stops the server at the end of the test.
 func newService(
 	t *testing.T, build stack, payments http.HandlerFunc, opts idempotency.Options, traces ...trace.TracerProviderOption,
 ) *service {
 	t.Helper()
-	s := &service{sdk: newSDK(t, traces...), store: newStore()}
-	s.telemetry = s.sdk.telemetry(t, otelidempotency.Options{})
-	opts.Observer, opts.Logger = s.events.and(s.telemetry.Observe), slog.New(slog.DiscardHandler)
+	s := &service{sdk: newSDK(t, traces...), store: newFaultyStore()}
+	s.telemetry = s.newTelemetry(t, otelidempotency.Options{})
+	opts.Observer, opts.Logger = s.events.recordAnd(s.telemetry.Observe), slog.New(slog.DiscardHandler)
 	var err error
-	s.idem, err = idempotency.New(s.store, func(*http.Request) (string, error) { return user, nil }, opts)
+	s.guard, err = idempotency.New(s.store, func(*http.Request) (string, error) { return user, nil }, opts)
 	require.NoError(t, err)
 	s.server = &httptest.Server{Listener: servertest.Listen(t), Config: &http.Server{Handler: build(s, payments)}}
 	s.server.Start()
 	s.server.Client().Transport.(*http.Transport).DialContext = servertest.Dial
 	t.Cleanup(func() {
 		s.server.Close()
-		require.NoError(t, s.idem.Shutdown(context.Background()))
+		require.NoError(t, s.guard.Shutdown(context.Background()))
 	})
 	return s
 }
 
-// send returns the status of the answer to a request with the key, unless it is empty.
+// send sends a request, and returns the status of the answer. If key is empty, the request has no key.
 func (s *service) send(t *testing.T, key, body string) int {
 	t.Helper()
 	r, err := http.NewRequest(http.MethodPost, s.server.URL+"/payments", strings.NewReader(body))
@@ -255,6 +262,7 @@ func (s *service) send(t *testing.T, key, body string) int {
 
 var errDown = errors.New("the store is down, and quotes " + user + " and " + key)
 
+// charge is a handler that answers 201.
 func charge(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusCreated)
 	_, _ = io.WriteString(w, "charged")

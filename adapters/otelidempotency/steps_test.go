@@ -21,8 +21,9 @@ import (
 	"github.com/idempotency-go/idempotency/step"
 )
 
-// shipping charges in a step, and then ships in another one, which fails for so many attempts.
-func shipping(failures int) http.HandlerFunc {
+// newShippingHandler returns a handler with the steps charge and ship. The step ship fails in the first attempts, as many
+// as failures says.
+func newShippingHandler(failures int) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		_, err := step.Do(r.Context(), "charge", func(context.Context) (string, error) { return "ch_secret", nil })
 		if err == nil {
@@ -41,34 +42,34 @@ func shipping(failures int) http.HandlerFunc {
 	}
 }
 
-// Each step is a span within that of the handler. It says whether an earlier attempt has run the step.
+// Each step has a span inside the span of the handler. The span says whether an earlier attempt has executed the step.
 func TestSpansOfSteps(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		build    stack
-		requests []int // the spans that steps are within, by their place
-		steps    []int
+		build              stack
+		requestSpanIndexes []int // of the spans around steps
+		stepSpanIndexes    []int
 	}{
-		"otelhttp outside": {outside, []int{0, 3}, []int{1, 2, 4, 5}},
-		"otelhttp inside":  {inside, []int{1, 5}, []int{2, 3, 6, 7}},
+		"otelhttp outside": {wrapOtelhttpOutside, []int{0, 3}, []int{1, 2, 4, 5}},
+		"otelhttp inside":  {wrapOtelhttpInside, []int{1, 5}, []int{2, 3, 6, 7}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newService(t, row.build, shipping(1), idempotency.Options{})
+			s := newService(t, row.build, newShippingHandler(1), idempotency.Options{})
 			require.Equal(t, 503, s.send(t, key, "4200"))
 			require.Equal(t, 201, s.send(t, key, "4200"))
-			spans := s.spansOf(t, len(row.requests)+len(row.steps)+row.requests[0]*2)
+			spans := s.awaitSpans(t, len(row.requestSpanIndexes)+len(row.stepSpanIndexes)+row.requestSpanIndexes[0]*2)
 			operation := s.events.all()[0].Operation.String()
-			for i, want := range []struct{ step, found, attempt string }{
+			for i, want := range []struct{ stepName, isFound, attempt string }{
 				{"charge", "false", "1"}, {"ship", "false", "1"}, {"charge", "true", "2"}, {"ship", "false", "2"},
 			} {
-				span, handler := spans[row.steps[i]], spans[row.requests[i/2]]
-				require.Equal(t, "step "+want.step, span.Name)
+				span, handler := spans[row.stepSpanIndexes[i]], spans[row.requestSpanIndexes[i/2]]
+				require.Equal(t, "step "+want.stepName, span.Name)
 				require.Equal(t, trace.SpanKindInternal, span.SpanKind)
-				require.Equal(t, nameOf(handler), span.Parent.TraceID().String()+" "+span.Parent.SpanID().String())
+				require.Equal(t, spanID(handler), span.Parent.TraceID().String()+" "+span.Parent.SpanID().String())
 				require.Equal(t, map[string]string{
-					"step.name": want.step, "step.found": want.found, "operation.id": operation, "attempt": want.attempt,
-				}, told(span))
+					"step.name": want.stepName, "step.found": want.isFound, "operation.id": operation, "attempt": want.attempt,
+				}, ownAttributes(span))
 				if i == 1 {
 					require.Equal(t, sdktrace.Status{Code: codes.Error, Description: "_OTHER"}, span.Status)
 				} else {
@@ -84,12 +85,12 @@ func TestSpansOfSteps(t *testing.T) {
 	}
 }
 
-// Work that has no Handler gets its spans by WithTracer. What runs within a step has the span of the step.
+// Work without a Handler gets spans for its steps by WithTracer. The context of a step contains the span of the step.
 func TestSpansOfStepsInARunner(t *testing.T) {
 	t.Parallel()
 	s := newSDK(t)
-	telemetry := s.telemetry(t, otelidempotency.Options{})
-	runner, err := idempotency.NewRunner(newStore(), idempotency.RunnerOptions{})
+	telemetry := s.newTelemetry(t, otelidempotency.Options{})
+	runner, err := idempotency.NewRunner(newFaultyStore(), idempotency.RunnerOptions{})
 	require.NoError(t, err)
 	var within trace.SpanContext
 	_, _, err = runner.Do(t.Context(), idempotency.Key{ID: key}, nil, func(ctx context.Context) (idempotency.Response, error) {
@@ -100,48 +101,49 @@ func TestSpansOfStepsInARunner(t *testing.T) {
 		return idempotency.Response{}, err
 	})
 	require.NoError(t, err)
-	span := s.spans.GetSpans()[0]
+	span := s.spanExporter.GetSpans()[0]
 	require.Equal(t, "step charge", span.Name)
 	require.Equal(t, span.SpanContext, within)
-	require.False(t, span.Parent.IsValid(), "there is no other span")
+	require.False(t, span.Parent.IsValid(), "no span surrounds the step")
 }
 
-// Nothing is traced of a request that is not sampled, and nothing where there are no traces at all.
+// Steps have no spans if the request is not sampled, or if the service has no traces.
 func TestStepsThatAreNotTraced(t *testing.T) {
 	t.Parallel()
-	s := newService(t, outside, shipping(0), idempotency.Options{})
-	s.tracer = sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample()), sdktrace.WithSyncer(s.spans))
-	s.server.Config.Handler = outside(s, shipping(0))
+	s := newService(t, wrapOtelhttpOutside, newShippingHandler(0), idempotency.Options{})
+	s.tracerProvider = sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample()), sdktrace.WithSyncer(s.spanExporter))
+	s.server.Config.Handler = wrapOtelhttpOutside(s, newShippingHandler(0))
 	require.Equal(t, 201, s.send(t, key, "4200"))
-	require.Empty(t, s.spans.GetSpans())
+	require.Empty(t, s.spanExporter.GetSpans())
 
 	off := newSDK(t)
-	ctx, end := off.untraced(t, nil).Step(t.Context(), "charge")
+	ctx, end := off.newUntracedTelemetry(t, nil).Step(t.Context(), "charge")
 	require.Equal(t, t.Context(), ctx)
 	end(false, errDown)
-	require.Empty(t, off.spans.GetSpans())
+	require.Empty(t, off.spanExporter.GetSpans())
 }
 
-// The type of an error is told, and not its text.
+// The span of a failed step has the type of the error, and not the text.
 func TestErrorTypesOfSteps(t *testing.T) {
 	t.Parallel()
 	s := newSDK(t)
-	telemetry := s.telemetry(t, otelidempotency.Options{})
+	telemetry := s.newTelemetry(t, otelidempotency.Options{})
 	for err, want := range map[error]string{
 		errDown: "_OTHER", context.DeadlineExceeded: "timeout", idempotency.ErrRecordInvalid: "record_invalid",
 		fmt.Errorf("%w: charge", step.ErrUnknown): "outcome_unknown", step.ErrResult: "result_unusable",
 		errors.Join(errDown, idempotency.ErrClaimLost): "claim_lost", idempotency.ErrUserQuota: "user_quota",
 	} {
-		s.spans.Reset()
+		s.spanExporter.Reset()
 		_, end := telemetry.Step(t.Context(), "charge")
 		end(true, err)
-		span := s.spans.GetSpans()[0]
-		require.Equal(t, want, attributeOf(span, "error.type"))
+		span := s.spanExporter.GetSpans()[0]
+		require.Equal(t, want, attributeValue(span, "error.type"))
 		require.Equal(t, sdktrace.Status{Code: codes.Error, Description: want}, span.Status)
 	}
 }
 
-func attributeOf(span tracetest.SpanStub, name string) string {
+// attributeValue returns the value of the attribute of span.
+func attributeValue(span tracetest.SpanStub, name string) string {
 	for _, kv := range span.Attributes {
 		if string(kv.Key) == name {
 			return kv.Value.String()
@@ -150,11 +152,11 @@ func attributeOf(span tracetest.SpanStub, name string) string {
 	return ""
 }
 
-// The server removes the files of a form, although the handler has parsed it in a request of its own.
+// The server removes the files of a multipart form, although the handler has parsed the form in a copy of the request.
 func TestFormOfATracedHandler(t *testing.T) {
 	t.Parallel()
 	var file *os.File
-	s := newService(t, plain, func(w http.ResponseWriter, r *http.Request) {
+	s := newService(t, wrapWithoutOtelhttp, func(w http.ResponseWriter, r *http.Request) {
 		require.NoError(t, r.ParseMultipartForm(1))
 		upload, err := r.MultipartForm.File["upload"][0].Open()
 		require.NoError(t, err)
