@@ -24,13 +24,14 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-func fails[T any](failure error) func(context.Context) (T, error) {
+// failWith returns a resolver that fails with failure.
+func failWith[T any](failure error) func(context.Context) (T, error) {
 	return func(context.Context) (none T, err error) { return none, failure }
 }
 
-// payment is a resolver that returns an order and an error, and may decide before.
-func payment(order *shop.Order, failure error, verdicts ...idempotency.Verdict) resolvers {
-	return resolvers{pay: func(ctx context.Context, _ int) (*shop.Order, error) {
+// resolvePayment returns a resolver of payments that gives the verdicts, and then returns order and failure.
+func resolvePayment(order *shop.Order, failure error, verdicts ...idempotency.Verdict) resolvers {
+	return resolvers{payOrder: func(ctx context.Context, _ int) (*shop.Order, error) {
 		for _, v := range verdicts {
 			idempotency.Decide(ctx, v)
 		}
@@ -38,66 +39,73 @@ func payment(order *shop.Order, failure error, verdicts ...idempotency.Verdict) 
 	}}
 }
 
-// detailed returns an error with all that an error of GraphQL may have. Each test has its own: gqlgen writes where it was
+// newDetailedError returns an error with extensions. Each test needs its own error, because gqlgen writes the location
 // into the error of a resolver.
-func detailed() *gqlerror.Error {
+func newDetailedError() *gqlerror.Error {
 	return &gqlerror.Error{Message: "no <money>", Extensions: map[string]any{
 		"code": "DECLINED", "limit": json.Number("12345678901234567890"), "list": []int{1},
 	}}
 }
 
-// To the client, the first answer is that of the unguarded field, and so is a replay but for its mark.
+// The client receives the same answer from the unguarded field, from the first guarded request, and, apart from the
+// marker, from a replay.
 func TestAnswersAreEqual(t *testing.T) {
 	t.Parallel()
 	const payAll = `mutation { pay(input: {cents: 1}) @idempotent(key: "1") { __typename no: id cents state note(upper: true) } }`
 	order := &shop.Order{ID: "7", Cents: 1}
 	for name, tt := range map[string]struct {
-		setup setup
-		query string
-		final bool
+		setup    setup
+		document string
+		isFinal  bool // the answer is stored, and replayed
 	}{
-		"object":                 {setup{}, payAll, true},
-		"fragments":              {setup{}, `mutation { ...F } fragment F on Mutation { a: pay(input: {cents: 1}) @idempotent(key: "1") { ...O } } fragment O on Order { id ... { state } }`, true},
-		"null":                   {setup{}, `mutation { refund(order: "none") @idempotent(key: "1") { id } }`, true},
-		"null where none may be": {setup{resolvers: payment(nil, nil)}, payOnce, true},
-		"a child fails":          {setup{resolvers: resolvers{note: fails[*string](errors.New("no note"))}}, payAll, true},
-		"a child that must not":  {setup{resolvers: resolvers{state: fails[string](detailed())}}, payAll, true},
-		"a child panics":         {setup{resolvers: resolvers{state: func(context.Context) (string, error) { panic("oops") }}}, payAll, true},
-		"error":                  {setup{resolvers: payment(order, errors.New("not now"))}, payOnce, false},
-		"error with all":         {setup{resolvers: payment(nil, detailed())}, payOnce, false},
-		"several errors":         {setup{resolvers: payment(nil, gqlerror.List{detailed(), {Message: "nor this"}})}, payOnce, false},
-		"error that is kept":     {setup{resolvers: payment(nil, detailed(), idempotency.Keep)}, payOnce, true},
-		"panic": {setup{resolvers: resolvers{pay: func(context.Context, int) (*shop.Order, error) {
+		"object": {setup{}, payAll, true},
+		"fragments": {setup{}, `mutation { ...F } fragment F on Mutation { a: pay(input: {cents: 1}) @idempotent(key: "1") { ...O } } ` +
+			`fragment O on Order { id ... { state } }`, true},
+		"null":                         {setup{}, `mutation { refund(order: "none") @idempotent(key: "1") { id } }`, true},
+		"null for a type without null": {setup{resolvers: resolvePayment(nil, nil)}, payOnce, true},
+		"a child fails":                {setup{resolvers: resolvers{readNote: failWith[*string](errors.New("no note"))}}, payAll, true},
+		"a required child fails":       {setup{resolvers: resolvers{readState: failWith[string](newDetailedError())}}, payAll, true},
+		"a child panics": {setup{resolvers: resolvers{readState: func(context.Context) (string, error) {
+			panic("oops")
+		}}}, payAll, true},
+		"error":          {setup{resolvers: resolvePayment(order, errors.New("not now"))}, payOnce, false},
+		"detailed error": {setup{resolvers: resolvePayment(nil, newDetailedError())}, payOnce, false},
+		"several errors": {setup{
+			resolvers: resolvePayment(nil, gqlerror.List{newDetailedError(), {Message: "nor this"}}),
+		}, payOnce, false},
+		"error, kept": {setup{resolvers: resolvePayment(nil, newDetailedError(), idempotency.Keep)}, payOnce, true},
+		"panic": {setup{resolvers: resolvers{payOrder: func(context.Context, int) (*shop.Order, error) {
 			panic("oops")
 		}}}, payOnce, false},
-		"released": {setup{resolvers: payment(order, nil, idempotency.Keep, idempotency.Free)}, payOnce, false},
+		"released": {setup{resolvers: resolvePayment(order, nil, idempotency.Keep, idempotency.Free)}, payOnce, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tt.setup.bare = true
-			unguarded := serve(t, tt.setup).run(tt.query)
-			tt.setup.bare = false
-			s := serve(t, tt.setup)
-			first := s.run(tt.query)
+			tt.setup.isUnguarded = true
+			unguarded := startService(t, tt.setup).execute(tt.document)
+			tt.setup.isUnguarded = false
+			s := startService(t, tt.setup)
+			first := s.execute(tt.document)
 			require.Equal(t, unguarded.Text, first.Text)
-			again := s.run(tt.query)
-			require.Equal(t, tt.final, len(again.replayed()) == 1)
-			require.Equal(t, map[bool]int64{true: 1, false: 2}[tt.final], s.runs.Load())
-			if tt.final {
+			again := s.execute(tt.document)
+			require.Equal(t, tt.isFinal, len(again.replayedFields()) == 1)
+			require.Equal(t, map[bool]int64{true: 1, false: 2}[tt.isFinal], s.runs.Load())
+			if tt.isFinal {
 				require.Equal(t, first.Status, again.Status)
 				require.Equal(t, first.Errors, again.Errors)
-				mark := fmt.Sprintf(`,"extensions":{"idempotency":{"replayed":[%q]}}}`, again.replayed()[0])
+				mark := fmt.Sprintf(`,"extensions":{"idempotency":{"replayed":[%q]}}}`, again.replayedFields()[0])
 				require.Equal(t, strings.TrimSuffix(first.Text, "}")+mark, again.Text)
 			}
 		})
 	}
 }
 
-// A replay shows the errors that the client saw first, also if the service hides those that it does not know.
+// A replay has the errors of the first answer as they were presented. The error presenter does not run again, because
+// the presenter might hide a stored error, whose Go type is lost.
 func TestErrorsArePresentedOnce(t *testing.T) {
 	t.Parallel()
 	known := errors.New("declined")
-	s := serve(t, setup{resolvers: payment(nil, known, idempotency.Keep), adjust: func(graph *handler.Server) {
+	s := startService(t, setup{resolvers: resolvePayment(nil, known, idempotency.Keep), adjustServer: func(graph *handler.Server) {
 		graph.SetErrorPresenter(func(ctx context.Context, err error) *gqlerror.Error {
 			if errors.Is(err, known) {
 				return graphql.DefaultErrorPresenter(ctx, err)
@@ -105,21 +113,21 @@ func TestErrorsArePresentedOnce(t *testing.T) {
 			return gqlerror.Errorf("hidden")
 		})
 	}})
-	first, again := s.run(payOnce), s.run(payOnce)
+	first, again := s.execute(payOnce), s.execute(payOnce)
 	require.Equal(t, "declined", first.Errors[0]["message"])
 	require.Equal(t, first.Errors, again.Errors)
-	require.Equal(t, []string{"pay"}, again.replayed())
+	require.Equal(t, []string{"pay"}, again.replayedFields())
 }
 
-// What the retry selects must be what was selected first, however it is written.
+// The retry must select the same fields as the first request. The spelling of the selection may differ.
 func TestSelection(t *testing.T) {
 	t.Parallel()
 	document := func(selection string) string {
 		return `mutation M($no: Boolean! = false) { pay(input: {cents: 1}) @idempotent(key: "1") { ` + selection + ` } }`
 	}
 	for name, tt := range map[string]struct {
-		first, retry string
-		same         bool
+		first, retry  string
+		sameSelection bool
 	}{
 		"white space":          {`id cents`, "id,\n cents # all\n", true},
 		"fragment":             {`id cents`, `id ... on Order { cents }`, true},
@@ -135,13 +143,13 @@ func TestSelection(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := serve(t, setup{})
-			use := `... @include(if: $no) { id }` // of the variable, in both
-			first := s.run(document(tt.first + " " + use))
+			s := startService(t, setup{})
+			use := `... @include(if: $no) { id }` // makes both documents use the variable
+			first := s.execute(document(tt.first + " " + use))
 			require.Empty(t, first.Errors)
-			again := s.run(document(tt.retry + " " + use))
+			again := s.execute(document(tt.retry + " " + use))
 			require.Equal(t, int64(1), s.runs.Load())
-			if tt.same {
+			if tt.sameSelection {
 				require.Equal(t, string(first.Data), string(again.Data))
 				return
 			}
@@ -150,38 +158,38 @@ func TestSelection(t *testing.T) {
 	}
 }
 
-// A retry may give the field another name, and write the document in another way. Its errors are then those that the first
-// answer would have had with this document.
+// A retry may give the field another alias, and spell the document in another way. The errors of the replay have the paths
+// and locations that the first answer would have had with the document of the retry.
 func TestErrorsOfAnotherDocument(t *testing.T) {
 	t.Parallel()
 	const first = `mutation { first: pay(input: {cents: 1}) @idempotent(key: "1") { id no: note } }`
-	upstream := func() *gqlerror.Error { // an error that the resolver has from another server
+	upstream := func() *gqlerror.Error { // an error that the resolver has received from another server
 		return &gqlerror.Error{Message: "elsewhere", Path: ast.Path{ast.PathName("charge"), ast.PathIndex(0)},
 			Locations: []gqlerror.Location{{Line: 7, Column: 8}}}
 	}
-	noNote := fails[*string](errors.New("no note"))
-	declined := func() resolvers { return payment(nil, detailed(), idempotency.Keep) }
+	noNote := failWith[*string](errors.New("no note"))
+	declined := func() resolvers { return resolvePayment(nil, newDetailedError(), idempotency.Keep) }
 	for name, tt := range map[string]struct {
-		resolvers func() resolvers
-		retry     string
+		newResolvers  func() resolvers
+		retryDocument string
 	}{
-		"of the field": {declined, "mutation {\n  second: pay(input: {cents: 1}) @idempotent(key: \"1\") { id no: note } }"},
-		"of a field below": {func() resolvers { return resolvers{note: noNote} },
+		"error of the field": {declined, "mutation {\n  second: pay(input: {cents: 1}) @idempotent(key: \"1\") { id no: note } }"},
+		"error of a child": {func() resolvers { return resolvers{readNote: noNote} },
 			"mutation M {\n  second: pay(input: {cents: 1}) @idempotent(key: \"1\") { id\n ...N } }\n fragment N on Order {\n no: note }"},
-		"without a name": {declined, `mutation { pay(input: {cents: 1}) @idempotent(key: "1") { id no: note } }`},
-		"of another server": {func() resolvers { return payment(nil, upstream(), idempotency.Keep) },
+		"retry without an alias": {declined, `mutation { pay(input: {cents: 1}) @idempotent(key: "1") { id no: note } }`},
+		"error of another server": {func() resolvers { return resolvePayment(nil, upstream(), idempotency.Keep) },
 			"mutation {\n  second: pay(input: {cents: 1}) @idempotent(key: \"1\") { id no: note } }"},
-		"of the same document": {func() resolvers { return payment(nil, upstream(), idempotency.Keep) }, first},
+		"retry with the same document": {func() resolvers { return resolvePayment(nil, upstream(), idempotency.Keep) }, first},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			want := serve(t, setup{resolvers: tt.resolvers()}).run(tt.retry)
+			want := startService(t, setup{resolvers: tt.newResolvers()}).execute(tt.retryDocument)
 			require.Len(t, want.Errors, 1)
-			require.Empty(t, want.replayed())
-			s := serve(t, setup{resolvers: tt.resolvers()})
-			require.Len(t, s.run(first).Errors, 1)
-			again := s.run(tt.retry)
-			require.Len(t, again.replayed(), 1)
+			require.Empty(t, want.replayedFields())
+			s := startService(t, setup{resolvers: tt.newResolvers()})
+			require.Len(t, s.execute(first).Errors, 1)
+			again := s.execute(tt.retryDocument)
+			require.Len(t, again.replayedFields(), 1)
 			require.Equal(t, want.Errors, again.Errors)
 			require.Equal(t, string(want.Data), string(again.Data))
 		})
@@ -190,7 +198,7 @@ func TestErrorsOfAnotherDocument(t *testing.T) {
 
 func TestUpload(t *testing.T) {
 	t.Parallel()
-	s := serve(t, setup{})
+	s := startService(t, setup{})
 	upload := func(content string) answer {
 		var body bytes.Buffer
 		form := multipart.NewWriter(&body)
@@ -209,20 +217,20 @@ func TestUpload(t *testing.T) {
 	require.JSONEq(t, `{"attach": "paid"}`, string(upload("paid").Data))
 	again := upload("paid")
 	require.JSONEq(t, `{"attach": "paid"}`, string(again.Data))
-	require.Equal(t, []string{"attach"}, again.replayed())
+	require.Equal(t, []string{"attach"}, again.replayedFields())
 	requireRefused(t, upload("owed"), "KEY_REUSED", "new-key")
 	require.Equal(t, int64(1), s.runs.Load())
 }
 
-// What is too large to be stored is sent once, and not executed again.
+// An answer that is too large to be stored reaches the client, and the field is not executed again.
 func TestMaxResponse(t *testing.T) {
 	t.Parallel()
-	s := serve(t, setup{
-		options:   gqlgenidempotency.Options{MaxResponse: 1000},
-		resolvers: payment(&shop.Order{ID: strings.Repeat("7", 1000)}, nil),
+	s := startService(t, setup{
+		guardOptions: gqlgenidempotency.Options{MaxResponse: 1000},
+		resolvers:    resolvePayment(&shop.Order{ID: strings.Repeat("7", 1000)}, nil),
 	})
-	require.Contains(t, s.run(payOnce).Text, strings.Repeat("7", 1000))
-	requireRefused(t, s.run(payOnce), "NOT_REPLAYABLE", "never")
+	require.Contains(t, s.execute(payOnce).Text, strings.Repeat("7", 1000))
+	requireRefused(t, s.execute(payOnce), "NOT_REPLAYABLE", "never")
 	require.Equal(t, int64(1), s.runs.Load())
 }
 
@@ -232,16 +240,16 @@ func TestRedis(t *testing.T) {
 		Addr: servertest.Redis(t).Addr(), Password: servertest.RedisPassword(), DisableIdentity: true,
 	})
 	t.Cleanup(func() { _ = client.Close() })
-	s := serve(t, setup{store: idempotency.NewRedisStore(client, idempotency.RedisOptions{})})
+	s := startService(t, setup{store: idempotency.NewRedisStore(client, idempotency.RedisOptions{})})
 	const query = `mutation { pay(input: {cents: 1}) @idempotent(key: "1") { id state note } }`
-	first, again := s.run(query), s.run(query)
+	first, again := s.execute(query), s.execute(query)
 	require.Empty(t, first.Errors)
 	require.Equal(t, string(first.Data), string(again.Data))
-	require.Equal(t, []string{"pay"}, again.replayed())
+	require.Equal(t, []string{"pay"}, again.replayedFields())
 	require.Equal(t, int64(1), s.reads.Load())
 }
 
-// An operator who ends an operation, or Reconcile, writes data for every selection.
+// The data that an operator or Reconcile writes answers every selection.
 func TestAnswerOfAnOperator(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]answer{
@@ -252,20 +260,20 @@ func TestAnswerOfAnOperator(t *testing.T) {
 	} {
 		t.Run(body, func(t *testing.T) {
 			t.Parallel()
-			s := serve(t, setup{resolvers: payment(nil, nil, idempotency.Unknown), runner: idempotency.RunnerOptions{
+			s := startService(t, setup{resolvers: resolvePayment(nil, nil, idempotency.Unknown), runnerOptions: idempotency.RunnerOptions{
 				Abandoned: idempotency.Refuse, Lease: time.Second,
 				Reconcile: func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
 					return &idempotency.Response{Status: 200, Body: []byte(body)}, nil
 				},
 			}})
-			s.run(payOnce)
+			s.execute(payOnce)
 			require.Eventually(t, func() bool {
-				got := s.run(payOnce)
+				got := s.execute(payOnce)
 				if want.Errors != nil {
-					return got.code() == want.code()
+					return got.errorCode() == want.errorCode()
 				}
 				return string(got.Data) == string(want.Data)
-			}, patience, 50*time.Millisecond)
+			}, waitLimit, 50*time.Millisecond)
 			require.Equal(t, int64(1), s.runs.Load())
 		})
 	}

@@ -17,112 +17,113 @@ import (
 
 const payOnce = `mutation { pay(input: {cents: 1}) @idempotent(key: "1") { id } }`
 
-// held is a resolver that tells of its context, and goes on when it may.
-type held struct {
-	begun chan context.Context
-	end   chan struct{}
-	test  context.Context
+// pausedResolver is a resolver that waits until finish is closed.
+type pausedResolver struct {
+	started     chan context.Context // receives the context of each execution
+	finish      chan struct{}
+	testContext context.Context
 }
 
-func newHeld(t *testing.T) *held {
-	return &held{make(chan context.Context, 100), make(chan struct{}), t.Context()}
+func newPausedResolver(t *testing.T) *pausedResolver {
+	return &pausedResolver{make(chan context.Context, 100), make(chan struct{}), t.Context()}
 }
 
-func (h *held) pay(ctx context.Context, _ int) (*shop.Order, error) {
-	h.begun <- ctx
+func (h *pausedResolver) payOrder(ctx context.Context, _ int) (*shop.Order, error) {
+	h.started <- ctx
 	select {
-	case <-h.end:
+	case <-h.finish:
 		return &shop.Order{ID: "7"}, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case <-h.test.Done(): // it has failed
-		return nil, h.test.Err()
+	case <-h.testContext.Done(): // the test has failed
+		return nil, h.testContext.Err()
 	}
 }
 
-// A client that leaves decides nothing: its retry gets the answer.
+// The resolver goes on after the client has left, and the retry gets the answer.
 func TestClientLeaves(t *testing.T) {
 	t.Parallel()
-	h := newHeld(t)
-	s := serve(t, setup{resolvers: resolvers{pay: h.pay}})
+	h := newPausedResolver(t)
+	s := startService(t, setup{resolvers: resolvers{payOrder: h.payOrder}})
 	ctx, cancel := context.WithCancel(t.Context())
 	left := make(chan error, 1)
 	go func() {
-		_, err := s.send(ctx, request{query: payOnce})
+		_, err := s.send(ctx, request{document: payOnce})
 		left <- err
 	}()
-	inside := await(t, h.begun)
+	inside := awaitValue(t, h.started)
 	cancel()
-	require.ErrorIs(t, await(t, left), context.Canceled)
-	requireRefused(t, s.run(payOnce), "IN_PROGRESS", "same-key")
+	require.ErrorIs(t, awaitValue(t, left), context.Canceled)
+	requireRefused(t, s.execute(payOnce), "IN_PROGRESS", "same-key")
 	require.NoError(t, inside.Err())
-	close(h.end)
-	require.Eventually(t, func() bool { return len(s.run(payOnce).replayed()) == 1 }, patience, 10*time.Millisecond)
+	close(h.finish)
+	require.Eventually(t, func() bool { return len(s.execute(payOnce).replayedFields()) == 1 }, waitLimit, 10*time.Millisecond)
 	require.Equal(t, int64(1), s.runs.Load())
 }
 
-// A field whose turn comes after the client has left is not executed. Its retry is.
+// If the client leaves before the turn of a field, the field is not executed. The retry executes the field.
 func TestClientHasLeft(t *testing.T) {
 	t.Parallel()
-	h, operations := newHeld(t), make(chan context.Context, 100)
-	s := serve(t, setup{resolvers: resolvers{pay: h.pay}, adjust: func(graph *handler.Server) {
+	h, operations := newPausedResolver(t), make(chan context.Context, 100)
+	s := startService(t, setup{resolvers: resolvers{payOrder: h.payOrder}, adjustServer: func(graph *handler.Server) {
 		graph.AroundOperations(func(ctx context.Context, next graphql.OperationHandler) graphql.ResponseHandler {
 			operations <- ctx
 			return next(ctx)
 		})
 	}})
-	const query = `mutation { pay(input: {cents: 1}) @idempotent(key: "1") { id } refund(order: 1) @idempotent(key: "1") { id } }`
+	const payAndRefund = `mutation { pay(input: {cents: 1}) @idempotent(key: "1") { id } ` +
+		`refund(order: 1) @idempotent(key: "1") { id } }`
 	ctx, cancel := context.WithCancel(t.Context())
 	left := make(chan error, 1)
 	go func() {
-		_, err := s.send(ctx, request{query: query})
+		_, err := s.send(ctx, request{document: payAndRefund})
 		left <- err
 	}()
-	await(t, h.begun)
+	awaitValue(t, h.started)
 	cancel()
-	require.ErrorIs(t, await(t, left), context.Canceled)
-	await(t, await(t, operations).Done()) // the server knows
-	close(h.end)
-	require.Eventually(t, func() bool { return len(s.run(payOnce).replayed()) == 1 }, patience, 10*time.Millisecond)
-	got := s.run(query)
+	require.ErrorIs(t, awaitValue(t, left), context.Canceled)
+	awaitValue(t, awaitValue(t, operations).Done()) // the server has noticed the departure
+	close(h.finish)
+	require.Eventually(t, func() bool { return len(s.execute(payOnce).replayedFields()) == 1 }, waitLimit, 10*time.Millisecond)
+	got := s.execute(payAndRefund)
 	require.Empty(t, got.Errors)
-	require.Equal(t, []string{"pay"}, got.replayed())
+	require.Equal(t, []string{"pay"}, got.replayedFields())
 	require.Equal(t, int64(2), s.runs.Load())
 }
 
 func TestDuplicates(t *testing.T) {
 	t.Parallel()
 	const duplicates = 20
-	for name, wait := range map[string]time.Duration{"refused": 0, "wait": patience} {
+	for name, wait := range map[string]time.Duration{"refused": 0, "wait": waitLimit} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHeld(t)
-			s := serve(t, setup{resolvers: resolvers{pay: h.pay}, runner: idempotency.RunnerOptions{Wait: wait}})
+			h := newPausedResolver(t)
+			s := startService(t, setup{resolvers: resolvers{payOrder: h.payOrder}, runnerOptions: idempotency.RunnerOptions{Wait: wait}})
 			answers := make(chan answer, duplicates)
 			for range duplicates {
 				go func() {
-					got, err := s.send(t.Context(), request{query: payOnce})
+					got, err := s.send(t.Context(), request{document: payOnce})
 					if err != nil {
 						t.Error(err)
 					}
 					answers <- got
 				}()
 			}
-			await(t, h.begun)
+			awaitValue(t, h.started)
 			if wait == 0 {
 				for range duplicates - 1 {
-					requireRefused(t, await(t, answers), "IN_PROGRESS", "same-key")
+					requireRefused(t, awaitValue(t, answers), "IN_PROGRESS", "same-key")
 				}
-				close(h.end)
-				require.Empty(t, await(t, answers).Errors)
+				close(h.finish)
+				require.Empty(t, awaitValue(t, answers).Errors)
 				return
 			}
-			close(h.end)
+			close(h.finish)
 			replayed := 0
 			for range duplicates {
-				got := await(t, answers)
+				got := awaitValue(t, answers)
 				require.JSONEq(t, `{"pay": {"id": "7"}}`, string(got.Data))
-				replayed += len(got.replayed())
+				replayed += len(got.replayedFields())
 			}
 			require.Equal(t, duplicates-1, replayed)
 			require.Equal(t, int64(1), s.runs.Load())
@@ -130,72 +131,81 @@ func TestDuplicates(t *testing.T) {
 	}
 }
 
-// A resolver that gives up because its claim is lost does not answer: another attempt may.
+// The error of a resolver whose claim is lost is no answer. The last error says IN_PROGRESS, because another attempt may
+// answer.
 func TestClaimLost(t *testing.T) {
 	t.Parallel()
-	h := newHeld(t)
-	store := &adaptertest.FaultyStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), ExtendErr: idempotency.ErrClaimLost}
-	s := serve(t, setup{store: store, resolvers: resolvers{pay: h.pay}, runner: idempotency.RunnerOptions{Lease: 300 * time.Millisecond}})
-	got := s.run(payOnce)
+	h := newPausedResolver(t)
+	store := &adaptertest.FaultyStore{
+		Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), ExtendErr: idempotency.ErrClaimLost,
+	}
+	s := startService(t, setup{
+		store: store, resolvers: resolvers{payOrder: h.payOrder}, runnerOptions: idempotency.RunnerOptions{Lease: 300 * time.Millisecond},
+	})
+	got := s.execute(payOnce)
 	last := got.Errors[len(got.Errors)-1]["extensions"].(map[string]any)
 	require.Equal(t, map[string]any{"code": "IN_PROGRESS", "retry": "same-key", "retryAfter": 1.0}, last)
-	require.ErrorIs(t, context.Cause(await(t, h.begun)), idempotency.ErrClaimLost)
+	require.ErrorIs(t, context.Cause(awaitValue(t, h.started)), idempotency.ErrClaimLost)
 }
 
-// What becomes of an operation whose resolver has failed.
+// Errors, panics and the verdicts of the resolver decide whether a retry is executed, replayed, or refused.
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	failure := errors.New("failed")
 	order := &shop.Order{ID: "7"}
-	panics := resolvers{pay: func(context.Context, int) (*shop.Order, error) { panic("oops") }}
+	panics := resolvers{payOrder: func(context.Context, int) (*shop.Order, error) { panic("oops") }}
 	for name, tt := range map[string]struct {
 		resolvers resolvers
 		policy    idempotency.Abandoned
-		again     any // the code of the refusal
-		runs      int64
+		retryCode any // of the refusal. nil: the retry is not refused
+		wantRuns  int64
 	}{
-		"error":                 {payment(nil, failure), idempotency.Refuse, nil, 2},
-		"keep an error":         {payment(nil, failure, idempotency.Keep), 0, nil, 1},
-		"keep nothing of it":    {payment(order, nil, idempotency.Tombstone), 0, "NOT_REPLAYABLE", 1},
-		"keep not the error":    {payment(nil, failure, idempotency.Tombstone), 0, "NOT_REPLAYABLE", 1},
-		"release an answer":     {payment(order, nil, idempotency.Free), 0, nil, 2},
-		"unknown, executed":     {payment(order, nil, idempotency.Unknown), 0, nil, 2},
-		"unknown, refused":      {payment(order, nil, idempotency.Unknown), idempotency.Refuse, "OUTCOME_UNKNOWN", 1},
-		"panic, executed":       {panics, 0, nil, 2},
-		"panic, then refused":   {panics, idempotency.Refuse, "OUTCOME_UNKNOWN", 1},
-		"error, then a keeper":  {payment(nil, failure, idempotency.Free, idempotency.Keep), 0, nil, 1},
-		"error that is unknown": {payment(nil, failure, idempotency.Unknown), idempotency.Refuse, "OUTCOME_UNKNOWN", 1},
+		"error":                   {resolvePayment(nil, failure), idempotency.Refuse, nil, 2},
+		"error, kept":             {resolvePayment(nil, failure, idempotency.Keep), 0, nil, 1},
+		"answer, tombstone":       {resolvePayment(order, nil, idempotency.Tombstone), 0, "NOT_REPLAYABLE", 1},
+		"error, tombstone":        {resolvePayment(nil, failure, idempotency.Tombstone), 0, "NOT_REPLAYABLE", 1},
+		"answer, released":        {resolvePayment(order, nil, idempotency.Free), 0, nil, 2},
+		"unknown, executed":       {resolvePayment(order, nil, idempotency.Unknown), 0, nil, 2},
+		"unknown, refused":        {resolvePayment(order, nil, idempotency.Unknown), idempotency.Refuse, "OUTCOME_UNKNOWN", 1},
+		"panic, executed":         {panics, 0, nil, 2},
+		"panic, then refused":     {panics, idempotency.Refuse, "OUTCOME_UNKNOWN", 1},
+		"error, freed, then kept": {resolvePayment(nil, failure, idempotency.Free, idempotency.Keep), 0, nil, 1},
+		"error, unknown":          {resolvePayment(nil, failure, idempotency.Unknown), idempotency.Refuse, "OUTCOME_UNKNOWN", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := serve(t, setup{resolvers: tt.resolvers, runner: idempotency.RunnerOptions{Abandoned: tt.policy, Lease: time.Second}})
-			s.run(payOnce)
-			if tt.again == nil {
-				s.run(payOnce)
+			s := startService(t, setup{
+				resolvers: tt.resolvers, runnerOptions: idempotency.RunnerOptions{Abandoned: tt.policy, Lease: time.Second},
+			})
+			s.execute(payOnce)
+			if tt.retryCode == nil {
+				s.execute(payOnce)
 			} else {
-				require.Eventually(t, func() bool { return s.run(payOnce).code() == tt.again }, patience, 50*time.Millisecond)
+				require.Eventually(t, func() bool { return s.execute(payOnce).errorCode() == tt.retryCode }, waitLimit, 50*time.Millisecond)
 			}
-			require.Equal(t, tt.runs, s.runs.Load())
+			require.Equal(t, tt.wantRuns, s.runs.Load())
 		})
 	}
 }
 
-// If the resolver has not begun, the key is freed.
+// If the resolver has not begun, the key is free at once.
 func TestNotBegun(t *testing.T) {
 	t.Parallel()
-	store := &adaptertest.FaultyStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), Released: make(chan time.Duration, 1)}
-	s := serve(t, setup{store: store, runner: idempotency.RunnerOptions{Lease: time.Minute}})
-	require.NotEmpty(t, s.run(`mutation { attach(order: 1, file: "text") @idempotent(key: "1") }`).Errors)
-	require.Zero(t, await(t, store.Released))
+	store := &adaptertest.FaultyStore{
+		Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), Released: make(chan time.Duration, 1),
+	}
+	s := startService(t, setup{store: store, runnerOptions: idempotency.RunnerOptions{Lease: time.Minute}})
+	require.NotEmpty(t, s.execute(`mutation { attach(order: 1, file: "text") @idempotent(key: "1") }`).Errors)
+	require.Zero(t, awaitValue(t, store.Released))
 }
 
-// The observer of the Runner is told of each field.
+// The observer of the Runner receives an event for each field.
 func TestObserver(t *testing.T) {
 	t.Parallel()
 	events := make(chan idempotency.Event, 100)
-	s := serve(t, setup{
-		runner: idempotency.RunnerOptions{Observer: func(_ context.Context, e idempotency.Event) { events <- e }},
-		resolvers: resolvers{pay: func(_ context.Context, cents int) (*shop.Order, error) {
+	s := startService(t, setup{
+		runnerOptions: idempotency.RunnerOptions{Observer: func(_ context.Context, e idempotency.Event) { events <- e }},
+		resolvers: resolvers{payOrder: func(_ context.Context, cents int) (*shop.Order, error) {
 			if cents == 1 {
 				return &shop.Order{ID: "7"}, nil
 			}
@@ -203,18 +213,18 @@ func TestObserver(t *testing.T) {
 		}},
 	})
 	for _, tt := range []struct {
-		query   string
-		outcome idempotency.Outcome
-		status  int
+		document    string
+		wantOutcome idempotency.Outcome
+		wantStatus  int
 	}{
 		{payOnce, idempotency.OutcomeExecuted, 200},
 		{payOnce, idempotency.OutcomeReplayed, 200},
 		{`mutation { pay(input: {cents: 2}) @idempotent(key: "2") { id } }`, idempotency.OutcomeReleased, 422},
 	} {
-		s.run(tt.query)
-		e := await(t, events)
-		require.Equal(t, tt.outcome, e.Outcome)
-		require.Equal(t, tt.status, e.Status)
+		s.execute(tt.document)
+		e := awaitValue(t, events)
+		require.Equal(t, tt.wantOutcome, e.Outcome)
+		require.Equal(t, tt.wantStatus, e.Status)
 		require.Equal(t, "graphql Mutation.pay", e.Key.Endpoint)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/idempotency-go/idempotency/adapters/gqlgenidempotency"
 )
 
-// A service with one caller needs no user function of its own.
+// A service with one caller uses SingleUser as its user function.
 func ExampleSingleUser() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{})
@@ -18,6 +18,6 @@ func ExampleSingleUser() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	_ = guard // goes to the server's Use
+	_ = guard // pass guard to Use of the server
 	// Output:
 }

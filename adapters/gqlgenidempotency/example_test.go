@@ -16,7 +16,7 @@ import (
 	"github.com/idempotency-go/idempotency/adapters/gqlgenidempotency/testdata/shop"
 )
 
-// A payment that is sent again gets the first answer. Package shop stands for what gqlgen generates from your schema.
+// A repeated payment gets the first answer. Package shop stands for the code that gqlgen generates from your schema.
 func Example() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{}) // or NewRedisStore
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{})
@@ -48,7 +48,7 @@ func Example() {
 
 type accountKey struct{}
 
-// authenticate stands for the authentication that you have.
+// authenticate stands for your authentication.
 func authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), accountKey{}, "alice")))

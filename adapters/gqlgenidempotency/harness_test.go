@@ -2,6 +2,7 @@ package gqlgenidempotency_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,20 +25,20 @@ import (
 	"github.com/idempotency-go/idempotency/adapters/gqlgenidempotency/testdata/shop"
 )
 
-// resolvers are those of the shop. The zero value of each field is one that succeeds.
+// resolvers are the resolvers that a test replaces. A nil resolver stands for a resolver that succeeds.
 type resolvers struct {
-	pay   func(ctx context.Context, cents int) (*shop.Order, error)
-	state func(ctx context.Context) (string, error)
-	note  func(ctx context.Context) (*string, error)
+	payOrder  func(ctx context.Context, cents int) (*shop.Order, error)
+	readState func(ctx context.Context) (string, error)
+	readNote  func(ctx context.Context) (*string, error)
 }
 
-// counted returns the resolvers of a service, which counts their runs and reads.
-func (r resolvers) counted(s *service) shop.Resolvers {
+// countRuns returns all resolvers of the shop. They count their executions in s.
+func (r resolvers) countRuns(s *service) shop.Resolvers {
 	return shop.Resolvers{
 		Pay: func(ctx context.Context, cents int) (*shop.Order, error) {
 			run := s.runs.Add(1)
-			if r.pay != nil {
-				return r.pay(ctx, cents)
+			if r.payOrder != nil {
+				return r.payOrder(ctx, cents)
 			}
 			return &shop.Order{ID: fmt.Sprint(run), Cents: cents}, nil
 		},
@@ -59,14 +60,14 @@ func (r resolvers) counted(s *service) shop.Resolvers {
 		},
 		State: func(ctx context.Context) (string, error) {
 			read := s.reads.Add(1)
-			if r.state != nil {
-				return r.state(ctx)
+			if r.readState != nil {
+				return r.readState(ctx)
 			}
 			return fmt.Sprint("read ", read), nil
 		},
 		Note: func(ctx context.Context, upper bool) (*string, error) {
-			if r.note != nil {
-				return r.note(ctx)
+			if r.readNote != nil {
+				return r.readNote(ctx)
 			}
 			text := "<a & b>"
 			if upper {
@@ -77,59 +78,62 @@ func (r resolvers) counted(s *service) shop.Resolvers {
 	}
 }
 
-// setup is a service to be served. The zero value of each field is its default.
+// setup configures a service. The comments state the defaults of fields without a value.
 type setup struct {
 	resolvers
-	store   idempotency.Store // a MemoryStore
-	runner  idempotency.RunnerOptions
-	options gqlgenidempotency.Options
-	user    gqlgenidempotency.UserFunc // from the field User of the header
-	bare    bool                       // not guarded
-	adjust  func(*handler.Server)
+	store         idempotency.Store // a MemoryStore
+	runnerOptions idempotency.RunnerOptions
+	guardOptions  gqlgenidempotency.Options
+	identifyUser  gqlgenidempotency.UserFunc // reads the field User of the header
+	isUnguarded   bool
+	adjustServer  func(*handler.Server)
 }
 
-// service is a server and a client of it.
+// service is a running server, to which the methods send requests.
 type service struct {
-	t           *testing.T
-	url         string
-	runner      *idempotency.Runner
-	runs, reads atomic.Int64 // of root fields; of the fields that are read
+	t       *testing.T
+	baseURL string
+	runner  *idempotency.Runner
+	runs    atomic.Int64 // executions of root fields
+	reads   atomic.Int64 // executions of the field state
 }
 
 type userKey struct{}
 
+// userFromContext returns the user that the server has put into the context.
 func userFromContext(ctx context.Context) (string, error) {
 	user, _ := ctx.Value(userKey{}).(string)
 	return user, nil
 }
 
-func serve(t *testing.T, s setup) *service {
+// startService starts a server, and stops the server at the end of the test.
+func startService(t *testing.T, s setup) *service {
 	t.Helper()
 	if s.store == nil {
 		s.store = idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	}
-	if s.user == nil {
-		s.user = userFromContext
+	if s.identifyUser == nil {
+		s.identifyUser = userFromContext
 	}
-	if s.runner.Logger == nil {
-		s.runner.Logger = slog.New(slog.DiscardHandler)
+	if s.runnerOptions.Logger == nil {
+		s.runnerOptions.Logger = slog.New(slog.DiscardHandler)
 	}
 	sv := &service{t: t}
 	var err error
-	sv.runner, err = idempotency.NewRunner(s.store, s.runner)
+	sv.runner, err = idempotency.NewRunner(s.store, s.runnerOptions)
 	require.NoError(t, err)
-	guard, err := gqlgenidempotency.New(sv.runner, s.user, s.options)
+	guard, err := gqlgenidempotency.New(sv.runner, s.identifyUser, s.guardOptions)
 	require.NoError(t, err)
 
-	graph := handler.New(shop.New(s.resolvers.counted(sv)))
+	graph := handler.New(shop.New(s.resolvers.countRuns(sv)))
 	graph.AddTransport(transport.POST{})
 	graph.AddTransport(transport.MultipartForm{})
 	graph.SetRecoverFunc(func(context.Context, any) error { return errors.New("recovered") })
-	if !s.bare {
+	if !s.isUnguarded {
 		graph.Use(guard)
 	}
-	if s.adjust != nil {
-		s.adjust(graph)
+	if s.adjustServer != nil {
+		s.adjustServer(graph)
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user := "alice"
@@ -139,18 +143,18 @@ func serve(t *testing.T, s setup) *service {
 		graph.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), userKey{}, user)))
 	}))
 	t.Cleanup(server.Close)
-	sv.url = server.URL
+	sv.baseURL = server.URL
 	return sv
 }
 
-// request is what a client sends. Header has the names and values of fields.
+// request is a request of a client.
 type request struct {
-	query     string
-	variables string // JSON
-	header    []string
+	document  string
+	variables string   // JSON. Empty: none
+	header    []string // names and values of fields, by turns
 }
 
-// answer is what a client sees.
+// answer is everything that a client receives for a request.
 type answer struct {
 	Status     int
 	Data       json.RawMessage
@@ -161,10 +165,11 @@ type answer struct {
 	Text string
 }
 
-func (a answer) replayed() []string { return a.Extensions.Idempotency.Replayed }
+// replayedFields returns the names of the fields that the answer marks as replayed.
+func (a answer) replayedFields() []string { return a.Extensions.Idempotency.Replayed }
 
-// code is that of the only error.
-func (a answer) code() any {
+// errorCode returns the code of the only error. If there are several errors or none, the result says so.
+func (a answer) errorCode() any {
 	if len(a.Errors) != 1 {
 		return fmt.Sprintf("%d errors: %s", len(a.Errors), a.Text)
 	}
@@ -172,27 +177,22 @@ func (a answer) code() any {
 	return extensions["code"]
 }
 
+// send sends a request as JSON.
 func (s *service) send(ctx context.Context, r request) (answer, error) {
-	body, err := json.Marshal(map[string]any{"query": r.query, "variables": json.RawMessage(orNull(r.variables))})
+	body, err := json.Marshal(map[string]any{"query": r.document, "variables": json.RawMessage(cmp.Or(r.variables, "null"))})
 	if err != nil {
 		return answer{}, err
 	}
 	return s.post(ctx, "application/json", body, r.header)
 }
 
-func orNull(text string) string {
-	if text == "" {
-		return "null"
-	}
-	return text
-}
-
-func (s *service) post(ctx context.Context, media string, body []byte, header []string) (got answer, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, bytes.NewReader(body))
+// post sends a body of the given media type.
+func (s *service) post(ctx context.Context, mediaType string, body []byte, header []string) (got answer, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.baseURL, bytes.NewReader(body))
 	if err != nil {
 		return answer{}, err
 	}
-	req.Header.Set("Content-Type", media)
+	req.Header.Set("Content-Type", mediaType)
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Add(header[i], header[i+1])
 	}
@@ -209,30 +209,31 @@ func (s *service) post(ctx context.Context, media string, body []byte, header []
 	return got, json.Unmarshal(text, &got)
 }
 
-// do sends a request that must be answered.
-func (s *service) do(r request) answer {
+// sendAnswered sends a request, and requires an answer.
+func (s *service) sendAnswered(r request) answer {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(s.t.Context(), waitLimit)
 	defer cancel()
 	got, err := s.send(ctx, r)
 	require.NoError(s.t, err)
 	return got
 }
 
-// run executes a document.
-func (s *service) run(query string, header ...string) answer {
+// execute sends document without variables, and requires an answer.
+func (s *service) execute(document string, header ...string) answer {
 	s.t.Helper()
-	return s.do(request{query: query, header: header})
+	return s.sendAnswered(request{document: document, header: header})
 }
 
-// patience is how long something may take that is certain to come.
-const patience = 30 * time.Second
+// waitLimit bounds the wait for events that are certain to happen.
+const waitLimit = 30 * time.Second
 
-func await[T any](t *testing.T, c <-chan T) (v T) {
+// awaitValue returns the next value from c, and fails the test after waitLimit.
+func awaitValue[T any](t *testing.T, c <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-c:
-	case <-time.After(patience):
+	case <-time.After(waitLimit):
 		t.Fatal("waited in vain")
 	}
 	return v
