@@ -12,8 +12,8 @@ import (
 	"github.com/idempotency-go/idempotency/adapters/echo4idempotency"
 )
 
-// The middleware stands on the route. What the error handler of echo makes of an error is the answer, and a retry gets
-// it again.
+// The route has the middleware. The answer that the error handler of echo makes of an error is stored, and a retry gets the
+// same answer.
 func Example() {
 	idem, err := idempotency.New(
 		idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, idempotency.Options{})
@@ -42,7 +42,7 @@ func Example() {
 	// charges: 1
 }
 
-// Authentication has set the account in the context of echo. The user function reads it there.
+// Authentication sets the account in the context of echo, and the user function reads the account there.
 func ExampleContext() {
 	user := func(r *http.Request) (string, error) {
 		name, _ := echo4idempotency.Context(r).Get("account").(string)

@@ -45,37 +45,41 @@ func TestMiddleware(t *testing.T) {
 	})
 }
 
+// newEcho returns an echo without log output.
 func newEcho() *echo.Echo {
 	e := echo.New()
 	e.Logger.SetOutput(io.Discard)
 	return e
 }
 
+// app implements adaptertest.EchoApp.
 type app struct{ *echo.Echo }
 
 func (a app) OnError(h func(c echo.Context, err error)) {
 	a.HTTPErrorHandler = func(err error, c echo.Context) { h(c, err) }
 }
 
-func (a app) Use(m ...layer) { a.Echo.Use(layers(m)...) }
+func (a app) Use(m ...layer) { a.Echo.Use(convertLayers(m)...) }
 
-func (a app) POST(path string, h handler, m ...layer) { a.Echo.POST(path, h, layers(m)...) }
+func (a app) POST(path string, h handler, m ...layer) { a.Echo.POST(path, h, convertLayers(m)...) }
 
 func (a app) POSTInGroup(prefix string, group layer, path string, h handler, m ...layer) {
-	a.Group(prefix, layers([]layer{group})...).POST(path, h, layers(m)...)
+	a.Group(prefix, convertLayers([]layer{group})...).POST(path, h, convertLayers(m)...)
 }
 
-func layers(ms []layer) (layers []echo.MiddlewareFunc) {
-	for _, m := range ms {
-		layers = append(layers, func(next echo.HandlerFunc) echo.HandlerFunc { return m(next) })
+// convertLayers converts middleware to the type of echo.
+func convertLayers(layers []layer) (converted []echo.MiddlewareFunc) {
+	for _, m := range layers {
+		converted = append(converted, func(next echo.HandlerFunc) echo.HandlerFunc { return m(next) })
 	}
-	return layers
+	return converted
 }
 
-// The Timeout of echo, which is deprecated, sends an empty 200 for an answer after which an error comes.
+// If an error follows an answer, the deprecated Timeout of echo sends an empty 200. So the guard must pass on no error
+// after an answer.
 func TestDeprecatedTimeout(t *testing.T) {
 	t.Parallel()
-	//lint:ignore SA1019 services may still have it
+	//lint:ignore SA1019 services may still use Timeout
 	timeout := middleware.TimeoutWithConfig(middleware.TimeoutConfig{Timeout: time.Minute})
 	for name, outer := range map[string][]echo.MiddlewareFunc{
 		"outside":                      {timeout},

@@ -43,21 +43,23 @@ func TestMiddleware(t *testing.T) {
 	})
 }
 
+// app implements adaptertest.EchoApp.
 type app struct{ *echo.Echo }
 
 func (a app) OnError(h func(c *echo.Context, err error)) { a.HTTPErrorHandler = h }
 
-func (a app) Use(m ...layer) { a.Echo.Use(layers(m)...) }
+func (a app) Use(m ...layer) { a.Echo.Use(convertLayers(m)...) }
 
-func (a app) POST(path string, h handler, m ...layer) { a.Echo.POST(path, h, layers(m)...) }
+func (a app) POST(path string, h handler, m ...layer) { a.Echo.POST(path, h, convertLayers(m)...) }
 
 func (a app) POSTInGroup(prefix string, group layer, path string, h handler, m ...layer) {
-	a.Group(prefix, layers([]layer{group})...).POST(path, h, layers(m)...)
+	a.Group(prefix, convertLayers([]layer{group})...).POST(path, h, convertLayers(m)...)
 }
 
-func layers(ms []layer) (layers []echo.MiddlewareFunc) {
-	for _, m := range ms {
-		layers = append(layers, func(next echo.HandlerFunc) echo.HandlerFunc { return m(next) })
+// convertLayers converts middleware to the type of echo.
+func convertLayers(layers []layer) (converted []echo.MiddlewareFunc) {
+	for _, m := range layers {
+		converted = append(converted, func(next echo.HandlerFunc) echo.HandlerFunc { return m(next) })
 	}
-	return layers
+	return converted
 }

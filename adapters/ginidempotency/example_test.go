@@ -12,7 +12,7 @@ import (
 	"github.com/idempotency-go/idempotency/adapters/ginidempotency"
 )
 
-// The middleware stands on the route, before the handler. A retry gets the first answer, and the handler does not run.
+// The route has the middleware before the handler. A retry gets the first answer, and the handler does not run.
 func Example() {
 	idem, err := idempotency.New(
 		idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, idempotency.Options{})
@@ -39,7 +39,7 @@ func Example() {
 	// 201 {"payment":1} [true]
 }
 
-// Authentication has set the account in the context of gin. The user function reads it there.
+// Authentication sets the account in the context of gin, and the user function reads the account there.
 func ExampleContext() {
 	user := func(r *http.Request) (string, error) { return ginidempotency.Context(r).GetString("account"), nil }
 	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), user, idempotency.Options{})

@@ -25,16 +25,17 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-func guard(t *testing.T, user idempotency.UserFunc, opts idempotency.Options) gin.HandlerFunc {
+// newMiddleware returns the middleware with a memory store.
+func newMiddleware(t *testing.T, user idempotency.UserFunc, opts idempotency.Options) gin.HandlerFunc {
 	t.Helper()
 	return ginidempotency.Middleware(adaptertest.NewGuard(t, user, opts))
 }
 
-// A client that sends no JSON is no reason for a warning. A handler that attaches an error and leaves the status at 200 is,
-// and so is one that fails.
+// A handler that attaches an error and leaves the status at 200 causes a warning, and so does a handler that fails. A
+// client without JSON causes no warning.
 func TestWarnings(t *testing.T) {
 	t.Parallel()
-	for path, want := range map[string]string{"/bind": "", "/error": "wrote nothing", "/fail": "msg=\"idempotency: released\""} {
+	for path, wantLog := range map[string]string{"/bind": "", "/error": "wrote nothing", "/fail": "msg=\"idempotency: released\""} {
 		var log strings.Builder
 		idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser,
 			idempotency.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
@@ -48,17 +49,20 @@ func TestWarnings(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, path, strings.NewReader("no JSON"))
 		r.Header.Set("Idempotency-Key", "1")
 		e.ServeHTTP(w, r)
-		require.Equal(t, map[string]int{"/bind": http.StatusBadRequest, "/error": http.StatusOK, "/fail": http.StatusBadGateway}[path], w.Code)
-		require.Contains(t, log.String(), want)
-		require.Equal(t, want == "", log.Len() == 0, log.String())
+		wantStatus := map[string]int{"/bind": http.StatusBadRequest, "/error": http.StatusOK, "/fail": http.StatusBadGateway}
+		require.Equal(t, wantStatus[path], w.Code)
+		require.Contains(t, log.String(), wantLog)
+		require.Equal(t, wantLog == "", log.Len() == 0, log.String())
 	}
 }
 
-func single(t *testing.T) gin.HandlerFunc {
+// newSingleUserMiddleware returns the middleware for a single user.
+func newSingleUserMiddleware(t *testing.T) gin.HandlerFunc {
 	t.Helper()
-	return guard(t, idempotency.SingleUser, idempotency.Options{})
+	return newMiddleware(t, idempotency.SingleUser, idempotency.Options{})
 }
 
+// The user function, the error handler and the handler find the context of gin in the request.
 func TestContextOfTheRequest(t *testing.T) {
 	t.Parallel()
 	r := gin.New()
@@ -66,7 +70,7 @@ func TestContextOfTheRequest(t *testing.T) {
 	user := func(r *http.Request) (string, error) {
 		return strings.TrimPrefix(ginidempotency.Context(r).GetString("user"), "nobody"), nil
 	}
-	r.POST("/:id", guard(t, user, idempotency.Options{
+	r.POST("/:id", newMiddleware(t, user, idempotency.Options{
 		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, e *idempotency.Error) {
 			ginidempotency.Context(r).JSON(e.Status, gin.H{"error": e.Code})
 		},
@@ -87,64 +91,66 @@ func TestContextOfTheRequest(t *testing.T) {
 	require.Nil(t, ginidempotency.Context(httptest.NewRequest(http.MethodPost, "/", nil)))
 }
 
-// seen is what outer middleware sees of a request when the guard has returned.
-type seen struct {
-	status, size     int
-	written, aborted bool
-	errors           int
-	value            any
+// outerView is what middleware outside the guard finds in the context of gin after the guard has returned.
+type outerView struct {
+	status, bodySize     int
+	isWritten, isAborted bool
+	errorCount           int
+	insideValue          any // what the handler has set for the key "inside"
 }
 
 func TestOuterMiddlewareSeesTheAnswer(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		handler      gin.HandlerFunc
-		first, retry seen
+		handler              gin.HandlerFunc
+		wantFirst, wantRetry outerView
 	}{
 		"an answer": {
 			func(c *gin.Context) { c.Set("inside", 1); c.String(http.StatusCreated, "charged") },
-			seen{status: 201, size: 7, written: true, value: 1}, seen{status: 201, size: 7, written: true, aborted: true},
+			outerView{status: 201, bodySize: 7, isWritten: true, insideValue: 1},
+			outerView{status: 201, bodySize: 7, isWritten: true, isAborted: true},
 		},
 		"a status": {
 			func(c *gin.Context) { c.Status(http.StatusNoContent) },
-			seen{status: 204, written: true}, seen{status: 204, written: true, aborted: true},
+			outerView{status: 204, isWritten: true}, outerView{status: 204, isWritten: true, isAborted: true},
 		},
 		"an abort": {
 			func(c *gin.Context) { c.AbortWithStatus(http.StatusPaymentRequired) },
-			seen{status: 402, written: true, aborted: true}, seen{status: 402, written: true, aborted: true},
+			outerView{status: 402, isWritten: true, isAborted: true}, outerView{status: 402, isWritten: true, isAborted: true},
 		},
 		"an error with an answer": {
 			func(c *gin.Context) { _ = c.Error(errors.New("no log")); c.String(http.StatusCreated, "charged") },
-			seen{status: 201, size: 7, written: true, errors: 1}, seen{status: 201, size: 7, written: true, aborted: true},
+			outerView{status: 201, bodySize: 7, isWritten: true, errorCount: 1},
+			outerView{status: 201, bodySize: 7, isWritten: true, isAborted: true},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			log := make(chan seen, 3)
+			views := make(chan outerView, 3)
 			r := gin.New()
 			r.Use(func(c *gin.Context) {
 				request, writer := c.Request, c.Writer
 				c.Next()
 				assert.Same(t, request, c.Request)
 				assert.Same(t, writer, c.Writer)
-				log <- seen{writer.Status(), writer.Size(), writer.Written(), c.IsAborted(), len(c.Errors), c.Keys["inside"]}
+				views <- outerView{writer.Status(), writer.Size(), writer.Written(), c.IsAborted(), len(c.Errors), c.Keys["inside"]}
 			})
 			after := 0
-			r.POST("/", single(t), row.handler, func(*gin.Context) { after++ })
+			r.POST("/", newSingleUserMiddleware(t), row.handler, func(*gin.Context) { after++ })
 			send := adaptertest.Serve(t, r)
 			first := send("/", "k", "")
 			adaptertest.RequireReplay(t, first, send("/", "k", ""))
-			require.Equal(t, row.first, <-log)
-			require.Equal(t, row.retry, <-log)
+			require.Equal(t, row.wantFirst, <-views)
+			require.Equal(t, row.wantRetry, <-views)
 
 			reused := send("/", "k", "another body")
-			require.Equal(t, seen{status: 409, size: len(reused.Body), written: true, aborted: true}, <-log)
+			require.Equal(t, outerView{status: 409, bodySize: len(reused.Body), isWritten: true, isAborted: true}, <-views)
 			require.LessOrEqual(t, after, 1)
 		})
 	}
 }
 
-// Once a replay has begun, middleware outside cannot change its status, with or without a body.
+// Middleware outside the guard cannot change the status of a replay, with or without a body.
 func TestReplayIsTheAnswer(t *testing.T) {
 	t.Parallel()
 	r := gin.New()
@@ -152,7 +158,7 @@ func TestReplayIsTheAnswer(t *testing.T) {
 		c.Next()
 		c.Status(http.StatusTeapot)
 	})
-	r.POST("/", single(t), func(c *gin.Context) { c.Status(http.StatusNoContent) })
+	r.POST("/", newSingleUserMiddleware(t), func(c *gin.Context) { c.Status(http.StatusNoContent) })
 	send := adaptertest.Serve(t, r)
 	require.Equal(t, http.StatusNoContent, send("/", "k", "").Status)
 	require.Equal(t, http.StatusNoContent, send("/", "k", "").Status)
@@ -182,7 +188,7 @@ func TestWriter(t *testing.T) {
 			_, _ = c.Writer.Write([]byte("ged"))
 			assert.Equal(t, []any{201, 7, true}, []any{c.Writer.Status(), c.Writer.Size(), c.Writer.Written()})
 		},
-		"a field that comes too late": func(c *gin.Context) {
+		"a field after the header": func(c *gin.Context) {
 			c.Header("X-Early", "1")
 			c.Status(http.StatusCreated)
 			c.Writer.WriteHeaderNow()
@@ -226,7 +232,7 @@ func TestWriter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := gin.New()
-			r.POST("/", single(t), handler)
+			r.POST("/", newSingleUserMiddleware(t), handler)
 			send := adaptertest.Serve(t, r)
 			first := send("/", "k", "")
 			require.Equal(t, http.StatusCreated, first.Status)
@@ -239,7 +245,8 @@ func TestWriter(t *testing.T) {
 	}
 }
 
-// An error without a body is answered by gin itself if nobody else does, with the header as it was written.
+// An error without a body is not stored, so that middleware outside the guard can answer the error. Without such
+// middleware gin answers, with the header as the handler has written the header.
 func TestErrorIsLeftToOuterMiddleware(t *testing.T) {
 	t.Parallel()
 	r := gin.New()
@@ -249,7 +256,7 @@ func TestErrorIsLeftToOuterMiddleware(t *testing.T) {
 		c.Header("X-Late", "1")
 	}
 	r.POST("/bare", h)
-	r.POST("/guarded", single(t), h)
+	r.POST("/guarded", newSingleUserMiddleware(t), h)
 	send := adaptertest.Serve(t, r)
 	want := send("/bare", "k", "")
 	require.Equal(t, http.StatusPaymentRequired, want.Status)
@@ -259,12 +266,12 @@ func TestErrorIsLeftToOuterMiddleware(t *testing.T) {
 	require.Equal(t, want, send("/guarded", "k", ""))
 }
 
-// A context that another path is looked up for has lost the recorded writer. Its answer is not stored.
+// HandleContext resets the context of gin, which then lacks the recording writer. The answer is not stored.
 func TestHandleContext(t *testing.T) {
 	t.Parallel()
 	r := gin.New()
 	runs := 0
-	r.POST("/old", single(t), func(c *gin.Context) {
+	r.POST("/old", newSingleUserMiddleware(t), func(c *gin.Context) {
 		c.Request.URL.Path = "/new"
 		r.HandleContext(c)
 	})
@@ -279,7 +286,7 @@ func TestHandleContext(t *testing.T) {
 	require.Equal(t, 2, runs)
 }
 
-// What gin answers by itself if there is no route is left to it.
+// Without a route, gin answers as without the guard.
 func TestNoRoute(t *testing.T) {
 	t.Parallel()
 	for name, noRoute := range map[string]gin.HandlerFunc{
@@ -291,7 +298,7 @@ func TestNoRoute(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bare, guarded := gin.New(), gin.New()
-			guarded.Use(single(t))
+			guarded.Use(newSingleUserMiddleware(t))
 			for _, r := range []*gin.Engine{bare, guarded} {
 				r.HandleMethodNotAllowed = true
 				r.GET("/get", func(*gin.Context) {})
@@ -310,11 +317,11 @@ func TestNoRoute(t *testing.T) {
 	}
 }
 
-// The server removes the files of a form that it finds in its own request.
+// The server removes the files of a multipart form, because the guard leaves the form in the request of the server.
 func TestFormIsLeftToTheServer(t *testing.T) {
 	t.Parallel()
 	r := gin.New()
-	r.POST("/", single(t), func(c *gin.Context) {
+	r.POST("/", newSingleUserMiddleware(t), func(c *gin.Context) {
 		file, err := c.FormFile("f")
 		assert.NoError(t, err)
 		c.String(http.StatusCreated, file.Filename)
@@ -322,6 +329,7 @@ func TestFormIsLeftToTheServer(t *testing.T) {
 	adaptertest.CheckForm(t, r)
 }
 
+// The guard may be on all routes, on a group, on a route, and on several of these.
 func TestMounting(t *testing.T) {
 	t.Parallel()
 	for name, mount := range map[string]func(r *gin.Engine, m, h gin.HandlerFunc){
@@ -341,13 +349,14 @@ func TestMounting(t *testing.T) {
 	}
 }
 
+// Without a key, the handler receives the request and the writer of gin.
 func TestWithoutAKeyNothingChanges(t *testing.T) {
 	t.Parallel()
 	r := gin.New()
 	var request *http.Request
 	var writer gin.ResponseWriter
 	r.Use(func(c *gin.Context) { request, writer = c.Request, c.Writer })
-	r.POST("/", single(t), func(c *gin.Context) {
+	r.POST("/", newSingleUserMiddleware(t), func(c *gin.Context) {
 		assert.Same(t, request, c.Request)
 		assert.Same(t, writer, c.Writer)
 		c.Status(http.StatusAccepted)
@@ -355,7 +364,7 @@ func TestWithoutAKeyNothingChanges(t *testing.T) {
 	require.Equal(t, http.StatusAccepted, adaptertest.Serve(t, r)("/", "", "").Status)
 }
 
-// A claim that is lost is refused, and the refusal is the only answer: middleware that answers errors adds nothing.
+// After the loss of the claim, the refusal is the only answer. Middleware that answers errors adds nothing.
 func TestClaimLost(t *testing.T) {
 	t.Parallel()
 	adaptertest.CheckClaimLost(t, func(guard adaptertest.Guard) http.Handler {

@@ -13,8 +13,8 @@ import (
 	"github.com/idempotency-go/idempotency/adapters/internal/adaptertest"
 )
 
-// takeScans returns a service that takes scans. Middleware around the guard answers the errors that handlers attach,
-// unless there is an answer.
+// takeScans returns a service for uploads of scans. Middleware outside the guard answers the errors that handlers attach,
+// unless the handler has written a body.
 func takeScans(guard adaptertest.Guard, handlers ...gin.HandlerFunc) http.Handler {
 	e := gin.New()
 	e.Use(func(c *gin.Context) {
@@ -60,12 +60,13 @@ func TestUpload(t *testing.T) {
 			c.String(http.StatusCreated, "archived")
 		},
 		"reads nothing": func(c *gin.Context) { c.Status(http.StatusNoContent) },
-		"is silent":     func(*gin.Context) {},
+		"does nothing":  func(*gin.Context) {},
 	}, func(guard adaptertest.Guard, handler gin.HandlerFunc, run func()) http.Handler {
 		return takeScans(guard, func(*gin.Context) { run() }, handler)
 	})
 }
 
+// Without a key, the handler receives the body as the client has sent the body.
 func TestUploadWithoutKey(t *testing.T) {
 	t.Parallel()
 	adaptertest.CheckUploadWithoutKey(t, func(guard adaptertest.Guard) http.Handler {
