@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each request has a line, which shows no key, user or query.
+// The access log has a line for each request. The line contains no key, no user and no query.
 func TestAccessLog(t *testing.T) {
 	t.Parallel()
-	upstream := serve(t, func(w http.ResponseWriter, r *http.Request) {
+	upstream := startService(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/half":
 			w.Header().Set("Content-Length", "10")
@@ -23,9 +23,9 @@ func TestAccessLog(t *testing.T) {
 		case "/broken":
 			panic(http.ErrAbortHandler)
 		}
-		created(w, r)
+		answerCreated(w, r)
 	})
-	p := start(t, upstream.URL, append(asHeader, "-store", "memory:", "-access-log")...)
+	p := startProxy(t, upstream.URL, append(userHeaderFlags, "-store", "memory:", "-access-log")...)
 	type line struct {
 		Msg, Peer, Method, Host, Path, Proto, Outcome string
 		Status, Bytes                                 int
@@ -33,7 +33,7 @@ func TestAccessLog(t *testing.T) {
 		Seconds                                       float64
 	}
 	lines := func() (all []line) {
-		for text := range strings.Lines(p.printed()) {
+		for text := range strings.Lines(p.printedLines()) {
 			var l line
 			require.NoError(t, json.Unmarshal([]byte(text), &l), text)
 			require.NotContains(t, text, "alice")
@@ -43,43 +43,43 @@ func TestAccessLog(t *testing.T) {
 		return all
 	}
 	for i, test := range []struct {
-		path    string
-		edits   []request
-		status  int
-		outcome string
+		path        string
+		changes     []requestOption
+		wantStatus  int
+		wantOutcome string
 	}{
-		{"/things/a%2Fb?token=secret", []request{as("alice"), keyed("secret")}, 201, "executed"},
-		{"/things/a%2Fb?token=secret", []request{as("alice"), keyed("secret")}, 201, "replayed"},
-		{"/things", []request{method("GET")}, 201, ""},
-		{"/things", []request{keyed("secret")}, 401, "rejected"},
-		{"/broken", []request{as("alice"), keyed("secret-2")}, 502, "abandoned"},
-		{"/half", []request{method("GET")}, 200, ""},
+		{"/things/a%2Fb?token=secret", []requestOption{withUser("alice"), withKey("secret")}, 201, "executed"},
+		{"/things/a%2Fb?token=secret", []requestOption{withUser("alice"), withKey("secret")}, 201, "replayed"},
+		{"/things", []requestOption{withMethod("GET")}, 201, ""},
+		{"/things", []requestOption{withKey("secret")}, 401, "rejected"},
+		{"/broken", []requestOption{withUser("alice"), withKey("secret-2")}, 502, "abandoned"},
+		{"/half", []requestOption{withMethod("GET")}, 200, ""},
 	} {
-		got := p.post(test.path, "x", test.edits...)
-		eventually(t, "a line", func() bool { return strings.Count(p.printed(), "\n") > i })
-		told := lines()[i]
-		require.Equal(t, got.err == nil, told.Complete, got)
-		require.Equal(t, test.outcome, told.Outcome)
-		require.Equal(t, test.status, told.Status)
-		if told.Complete {
-			require.Equal(t, got.status, told.Status)
-			require.Equal(t, len(got.body), told.Bytes)
+		got := p.post(test.path, "x", test.changes...)
+		requireEventually(t, "a line", func() bool { return strings.Count(p.printedLines(), "\n") > i })
+		logged := lines()[i]
+		require.Equal(t, got.err == nil, logged.Complete, got)
+		require.Equal(t, test.wantOutcome, logged.Outcome)
+		require.Equal(t, test.wantStatus, logged.Status)
+		if logged.Complete {
+			require.Equal(t, got.status, logged.Status)
+			require.Equal(t, len(got.body), logged.Bytes)
 		}
-		require.Equal(t, strings.Split(test.path, "?")[0], told.Path)
-		require.Equal(t, "127.0.0.1", told.Peer)
-		require.Equal(t, p.address(), told.Host)
-		require.Equal(t, "HTTP/1.1", told.Proto)
-		require.Positive(t, told.Seconds)
+		require.Equal(t, strings.Split(test.path, "?")[0], logged.Path)
+		require.Equal(t, "127.0.0.1", logged.Peer)
+		require.Equal(t, p.address(), logged.Host)
+		require.Equal(t, "HTTP/1.1", logged.Proto)
+		require.Positive(t, logged.Seconds)
 	}
 }
 
-// What needs more than a ResponseWriter works with a log, too.
+// A WebSocket needs more than a ResponseWriter, and works with the access log, too.
 func TestAccessLogOfAWebSocket(t *testing.T) {
 	t.Parallel()
-	upstream, _ := switching(t)
-	p := start(t, upstream.URL, append(asHeader, "-store", "memory:", "-access-log")...)
-	c := p.websocket(t)
-	c.echoes(t, "hello")
+	upstream, _ := startSwitchingService(t)
+	p := startProxy(t, upstream.URL, append(userHeaderFlags, "-store", "memory:", "-access-log")...)
+	c := p.openWebSocket(t)
+	c.requireEcho(t, "hello")
 	require.NoError(t, c.Close())
-	eventually(t, "a line", func() bool { return strings.Contains(p.printed(), `"status":101`) })
+	requireEventually(t, "a line", func() bool { return strings.Contains(p.printedLines(), `"status":101`) })
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// try runs the program with arguments that end it, and returns what it says.
-func try(t *testing.T, env []string, args ...string) (status int, stdout, stderr string) {
+// runProgram runs the program with arguments that make the program end, and returns the exit status and the output.
+func runProgram(t *testing.T, env []string, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, complaints bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Env = append(os.Environ(), env...)
@@ -27,7 +27,7 @@ func try(t *testing.T, env []string, args ...string) (status int, stdout, stderr
 	return cmd.ProcessState.ExitCode(), out.String(), complaints.String()
 }
 
-// A configuration that cannot work ends the program with one line that names the flag.
+// An invalid configuration ends the program with one line that names the flag.
 func TestBadConfiguration(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -39,7 +39,7 @@ func TestBadConfiguration(t *testing.T) {
 	long := file("secret", strings.Repeat("s", 32))
 	public := file("public", "-----BEGIN PUBLIC KEY-----\n"+strings.Repeat("A", 64))
 	private := file("private", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
-	cert, key := certificate(t)
+	cert, key := writeCertificate(t)
 	jwt := func(more ...string) []string {
 		return append([]string{
 			"-upstream", "http://localhost:1", "-store", "memory:", "-jwt-issuer", "i", "-jwt-audience", "a",
@@ -53,23 +53,23 @@ func TestBadConfiguration(t *testing.T) {
 		return []string{"-upstream", "http://localhost:1", "-store", "memory:", "-user-header", name}
 	}
 	for name, test := range map[string]struct {
-		args   []string
-		status int
-		says   []string
+		args       []string
+		wantStatus int
+		wantErrors []string // parts of the line
 	}{
-		"nothing":             {nil, 2, []string{"-upstream is missing", "-store is missing", "who sent a request?"}},
-		"no user source":      {jwt(), 2, []string{"want one of -user-header"}},
-		"two user sources":    {memory("-user-header", "X-User"), 2, []string{"one-user and -user-header"}},
-		"underscore":          {header("X_User"), 2, []string{"-user-header: want letters"}},
-		"a header of HTTP":    {header("host"), 2, []string{"-user-header: Host has a meaning of its own"}},
-		"the hop's":           {header("X-Forwarded-For"), 2, []string{"-user-header: X-Forwarded-For has"}},
-		"the proxy's":         {header("Idempotency-Operation"), 2, []string{"-user-header: Idempotency-Operation has"}},
-		"the key":             {header("Idempotency-Key"), 2, []string{"-user-header: Idempotency-Key has the key"}},
-		"compared, the hop's": {memory("-fingerprint-headers", "X-A,te"), 2, []string{"-fingerprint-headers: te does not reach"}},
-		"compared, the proxy's": {memory("-fingerprint-headers", "X-Forwarded-Host"), 2,
+		"no flags":                   {nil, 2, []string{"-upstream is missing", "-store is missing", "who sent a request?"}},
+		"no user source":             {jwt(), 2, []string{"want one of -user-header"}},
+		"two user sources":           {memory("-user-header", "X-User"), 2, []string{"one-user and -user-header"}},
+		"underscore":                 {header("X_User"), 2, []string{"-user-header: want letters"}},
+		"a header of HTTP":           {header("host"), 2, []string{"-user-header: Host has a meaning of its own"}},
+		"header of the hop":          {header("X-Forwarded-For"), 2, []string{"-user-header: X-Forwarded-For has"}},
+		"header of the proxy":        {header("Idempotency-Operation"), 2, []string{"-user-header: Idempotency-Operation has"}},
+		"header of the key":          {header("Idempotency-Key"), 2, []string{"-user-header: Idempotency-Key has the key"}},
+		"compared header of the hop": {memory("-fingerprint-headers", "X-A,te"), 2, []string{"-fingerprint-headers: te does not reach"}},
+		"compared header of the proxy": {memory("-fingerprint-headers", "X-Forwarded-Host"), 2,
 			[]string{"-fingerprint-headers: X-Forwarded-Host does not reach"}},
 		"no problem base":      {memory("-problem-base", "https://x"), 2, []string{"ProblemBase \"https://x\" is no URL"}},
-		"nobody in front":      {append(header("X-User"), "-trusted-peers", ""), 2, []string{"-trusted-peers: none"}},
+		"no trusted peers":     {append(header("X-User"), "-trusted-peers", ""), 2, []string{"-trusted-peers: none"}},
 		"two keys":             {jwt("-jwt-key", "a", "-jwt-secret", "b"), 2, []string{"-jwt-key and -jwt-secret"}},
 		"no issuer":            {jwt("-jwt-secret", long, "-jwt-issuer", ""), 2, []string{"-jwt-issuer is missing"}},
 		"no audience":          {jwt("-jwt-secret", long, "-jwt-audience", ""), 2, []string{"-jwt-any-audience"}},
@@ -102,7 +102,8 @@ func TestBadConfiguration(t *testing.T) {
 		"no CA":                {memory("-upstream", "https://localhost:1", "-upstream-ca", long), 1, []string{"-upstream-ca: no cert"}},
 		"no certificate to show": {memory("-upstream", "https://localhost:1", "-upstream-cert", long, "-upstream-key", long), 1,
 			[]string{"-upstream-cert: tls"}},
-		"no client CA":       {memory("-tls-cert", cert, "-tls-key", key, "-tls-client-ca", long), 1, []string{"-tls-client-ca: no cert"}},
+		"no client CA": {memory("-tls-cert", cert, "-tls-key", key, "-tls-client-ca", long), 1,
+			[]string{"-tls-client-ca: no cert"}},
 		"no time for bodies": {memory("-body-timeout", "0s"), 2, []string{"-body-timeout must be positive"}},
 		"no directory":       {one("-store", "sqlite:"+dir+"/none/records.db"), 1, []string{"-store: sqlitestore"}},
 		"migrate memory":     {memory("-migrate"), 2, []string{"-migrate is for postgres"}},
@@ -125,21 +126,21 @@ func TestBadConfiguration(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			status, stdout, stderr := try(t, nil, test.args...)
-			require.Equal(t, test.status, status, stderr)
+			status, stdout, stderr := runProgram(t, nil, test.args...)
+			require.Equal(t, test.wantStatus, status, stderr)
 			require.Empty(t, stdout)
-			lines := complaintsIn(stderr)
+			lines := errorLines(stderr)
 			require.Len(t, lines, 1, stderr)
-			for _, says := range test.says {
-				require.Contains(t, lines[0], says)
+			for _, want := range test.wantErrors {
+				require.Contains(t, lines[0], want)
 			}
 			require.NotContains(t, stderr, "topsecret")
 		})
 	}
 }
 
-// complaintsIn returns the lines that are no log.
-func complaintsIn(stderr string) (lines []string) {
+// errorLines returns the lines of stderr that do not belong to the log.
+func errorLines(stderr string) (lines []string) {
 	for line := range strings.Lines(stderr) {
 		if !strings.HasPrefix(line, "{") {
 			lines = append(lines, line)
@@ -148,62 +149,63 @@ func complaintsIn(stderr string) (lines []string) {
 	return lines
 }
 
-// Each flag is also a variable. Its faults name it, and the flag outranks it.
+// Each flag has an environment variable. An error about a variable names the variable. A flag outranks its variable.
 func TestEnvironment(t *testing.T) {
 	t.Parallel()
-	status, _, stderr := try(t, []string{"IDEMPOTENCY_PROXY_TTL=soon", "IDEMPOTENCY_PROXY_STORE=memory:"})
+	status, _, stderr := runProgram(t, []string{"IDEMPOTENCY_PROXY_TTL=soon", "IDEMPOTENCY_PROXY_STORE=memory:"})
 	require.Equal(t, 2, status)
 	require.Contains(t, stderr, "IDEMPOTENCY_PROXY_TTL")
 	require.NotContains(t, stderr, "-store")
 	hidden := []string{"IDEMPOTENCY_PROXY_STORE=redis://:secret@127.0.0.1:1"}
-	_, _, stderr = try(t, hidden)
+	_, _, stderr = runProgram(t, hidden)
 	require.NotContains(t, stderr, "-store")
-	_, _, stderr = try(t, hidden, "-store", "redis://:topsecret@127.0.0.1:1")
+	_, _, stderr = runProgram(t, hidden, "-store", "redis://:topsecret@127.0.0.1:1")
 	require.Contains(t, stderr, "-store has a password")
-	status, _, stderr = try(t, []string{"IDEMPOTENCY_PROXY_METHODS=GET"}, "-methods", "PUT")
+	status, _, stderr = runProgram(t, []string{"IDEMPOTENCY_PROXY_METHODS=GET"}, "-methods", "PUT")
 	require.Equal(t, 2, status)
 	require.NotContains(t, stderr, "-methods")
 }
 
 func TestVersionAndHelp(t *testing.T) {
 	t.Parallel()
-	status, stdout, stderr := try(t, nil, "-version")
+	status, stdout, stderr := runProgram(t, nil, "-version")
 	require.Zero(t, status)
 	require.Contains(t, stdout, "go1.")
 	require.Empty(t, stderr)
-	status, stdout, stderr = try(t, nil, "-h")
+	status, stdout, stderr = runProgram(t, nil, "-h")
 	require.Zero(t, status)
 	require.Contains(t, stdout, "-upstream")
 	require.Empty(t, stderr)
 }
 
-// A container asks whether its proxy lives, by the variables that the proxy has as well.
+// The healthcheck of a container uses the environment variables of the proxy.
 func TestHealthcheck(t *testing.T) {
 	t.Parallel()
-	p := start(t, "http://127.0.0.1:1", append(asHeader, "-store", "memory:")...)
-	admin := "IDEMPOTENCY_PROXY_ADMIN=" + strings.TrimPrefix(p.admin, "http://")
-	status, _, stderr := try(t, []string{admin}, "-healthcheck")
+	p := startProxy(t, "http://127.0.0.1:1", append(userHeaderFlags, "-store", "memory:")...)
+	admin := "IDEMPOTENCY_PROXY_ADMIN=" + strings.TrimPrefix(p.adminURL, "http://")
+	status, _, stderr := runProgram(t, []string{admin}, "-healthcheck")
 	require.Zero(t, status, stderr)
 	p.kill()
-	status, _, stderr = try(t, []string{admin}, "-healthcheck")
+	status, _, stderr = runProgram(t, []string{admin}, "-healthcheck")
 	require.Equal(t, 1, status)
 	require.Contains(t, stderr, "refused")
-	status, _, stderr = try(t, nil, "-healthcheck")
+	status, _, stderr = runProgram(t, nil, "-healthcheck")
 	require.Equal(t, 1, status)
 	require.Contains(t, stderr, "-admin: ")
 
-	other := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) })
-	status, _, stderr = try(t, nil, "-healthcheck", "-admin", other.Listener.Addr().String())
+	other := startService(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) })
+	status, _, stderr = runProgram(t, nil, "-healthcheck", "-admin", other.Listener.Addr().String())
 	require.Equal(t, 1, status)
 	require.Contains(t, stderr, "404")
 }
 
-// The file flags.txt, to which the pages link, is what the program prints. Each flag that a page names is in it:
+// The pages link the file flags.txt, which has the help of the program, and name only flags in this file. To update the
+// file:
 //
 //	go run ./cmd/idempotency-proxy -h > cmd/idempotency-proxy/flags.txt
 func TestPagesHaveTheFlags(t *testing.T) {
 	t.Parallel()
-	_, help, _ := try(t, nil, "-h")
+	_, help, _ := runProgram(t, nil, "-h")
 	listed, err := os.ReadFile("flags.txt")
 	require.NoError(t, err)
 	require.Equal(t, help, string(listed))

@@ -15,18 +15,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// raw is a service on bare connections. It counts the requests that it has read.
-type raw struct {
+// rawService is a service that writes bytes to the connection, and counts the received requests.
+type rawService struct {
 	net.Listener
-	requests atomic.Int64
+	requestCount atomic.Int64
 }
 
-// serveRaw serves with a function that is given each request and its connection, and says whether to go on with it.
-func serveRaw(t testing.TB, answer func(n int64, r *http.Request, conn net.Conn) (more bool)) *raw {
+// startRawService starts a service that calls answer for each request. If answer returns false, the service closes the
+// connection.
+func startRawService(t testing.TB, answer func(n int64, r *http.Request, conn net.Conn) (keepOpen bool)) *rawService {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	s := &raw{Listener: listener}
+	s := &rawService{Listener: listener}
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
@@ -34,15 +35,15 @@ func serveRaw(t testing.TB, answer func(n int64, r *http.Request, conn net.Conn)
 			if err != nil {
 				return
 			}
-			go s.serve(conn, answer)
+			go s.serveConnection(conn, answer)
 		}
 	}()
 	return s
 }
 
-func (s *raw) url() string { return "http://" + s.Addr().String() }
+func (s *rawService) url() string { return "http://" + s.Addr().String() }
 
-func (s *raw) serve(conn net.Conn, answer func(int64, *http.Request, net.Conn) bool) {
+func (s *rawService) serveConnection(conn net.Conn, answer func(int64, *http.Request, net.Conn) bool) {
 	defer conn.Close()
 	in := bufio.NewReader(conn)
 	for {
@@ -51,50 +52,51 @@ func (s *raw) serve(conn net.Conn, answer func(int64, *http.Request, net.Conn) b
 			return
 		}
 		_, _ = io.Copy(io.Discard, r.Body)
-		if !answer(s.requests.Add(1), r, conn) {
+		if !answer(s.requestCount.Add(1), r, conn) {
 			return
 		}
 	}
 }
 
-var atMostOnce = slices.Clip(append(asHeader, "-store", "memory:", "-lease", "1s"))
+// atMostOnceFlags makes the proxy refuse operations with an unknown outcome after a short lease.
+var atMostOnceFlags = slices.Clip(append(userHeaderFlags, "-store", "memory:", "-lease", "1s"))
 
-const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+const okResponse = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-// A request of which nothing was sent may be tried again, and is.
+// If nothing of a request was sent to the service, a retry is executed.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, closed.Close())
-	unknownCA := httptest.NewTLSServer(http.HandlerFunc(created))
+	unknownCA := httptest.NewTLSServer(http.HandlerFunc(answerCreated))
 	t.Cleanup(unknownCA.Close)
-	plain := serve(t, created)
-	mute := serveMute(t)
+	plain := startService(t, answerCreated)
+	muteAddress := startMuteService(t)
 	for name, upstream := range map[string]string{
 		"refused":               "http://" + closed.Addr().String(),
 		"no such name":          "http://service.invalid",
 		"certificate":           unknownCA.URL,
 		"no TLS":                strings.Replace(plain.URL, "http", "https", 1),
-		"TLS handshake timeout": "https://" + mute,
+		"TLS handshake timeout": "https://" + muteAddress,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := start(t, upstream, append(atMostOnce, "-upstream-dial-timeout", "300ms")...)
-			for range 2 { // the second one is executed again, not refused
-				got := p.post("/", "x", as("alice"), keyed("k"))
+			p := startProxy(t, upstream, append(atMostOnceFlags, "-upstream-dial-timeout", "300ms")...)
+			for range 2 { // the retry is executed, and not refused
+				got := p.post("/", "x", withUser("alice"), withKey("k"))
 				require.Equal(t, 502, got.status, got)
-				require.Equal(t, "Service not reached", got.code())
+				require.Equal(t, "Service not reached", got.problemCode())
 				require.Contains(t, got.body, `"same-key"`)
 			}
-			require.Contains(t, get(t, p.admin+"/metrics").body, `upstream_failures_total{kind="unreachable"} 2`)
+			require.Contains(t, getURL(t, p.adminURL+"/metrics").body, `upstream_failures_total{kind="unreachable"} 2`)
 		})
 	}
-	require.Zero(t, plain.count())
+	require.Zero(t, plain.requestCount())
 }
 
-// serveMute accepts connections and says nothing.
-func serveMute(t *testing.T) (addr string) {
+// startMuteService accepts connections, and sends nothing.
+func startMuteService(t *testing.T) (addr string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -111,13 +113,14 @@ func serveMute(t *testing.T) (addr string) {
 	return listener.Addr().String()
 }
 
-// What may have been carried out is not tried again, however the connection ends. The service sees one request.
+// If the service may have executed a request, the request is not repeated, however the connection ends. The service
+// receives one request.
 func TestUnknown(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		answer func(*http.Request, net.Conn)
-		first  string
-		kind   string
+		answer      func(*http.Request, net.Conn)
+		wantCode    string // of the first answer
+		failureKind string // in the metrics
 	}{
 		"closed": {func(*http.Request, net.Conn) {}, "Connection to the service broke", "broken"},
 		"reset": {func(_ *http.Request, conn net.Conn) {
@@ -145,71 +148,71 @@ func TestUnknown(t *testing.T) {
 		for _, body := range []string{"a body", ""} {
 			t.Run(name+"/"+body, func(t *testing.T) {
 				t.Parallel()
-				service := serveRaw(t, func(_ int64, r *http.Request, conn net.Conn) bool {
+				service := startRawService(t, func(_ int64, r *http.Request, conn net.Conn) bool {
 					test.answer(r, conn)
 					return false
 				})
-				args := append(atMostOnce, "-forward-key")
-				if test.kind == "timeout" {
+				args := append(atMostOnceFlags, "-forward-key")
+				if test.failureKind == "timeout" {
 					args = append(args, "-upstream-header-timeout", "300ms")
 				}
-				p := start(t, service.url(), args...)
-				first := p.post("/", body, as("alice"), keyed("k"))
-				require.Equal(t, test.first, first.code(), first)
-				if test.kind == "broken-off" {
-					require.Error(t, first.err, "the client is not told that half an answer is whole")
+				p := startProxy(t, service.url(), args...)
+				first := p.post("/", body, withUser("alice"), withKey("k"))
+				require.Equal(t, test.wantCode, first.problemCode(), first)
+				if test.failureKind == "broken-off" {
+					require.Error(t, first.err, "the client sees that the answer is incomplete")
 				}
-				eventually(t, "the lease lapses", func() bool {
-					code := p.post("/", body, as("alice"), keyed("k")).code()
+				requireEventually(t, "the lease lapses", func() bool {
+					code := p.post("/", body, withUser("alice"), withKey("k")).problemCode()
 					require.Contains(t, []string{"in-progress", "outcome-unknown"}, code)
 					return code == "outcome-unknown"
 				})
-				require.EqualValues(t, 1, service.requests.Load())
-				if test.kind != "" {
-					told := get(t, p.admin+"/metrics").body
-					require.Contains(t, told, `upstream_failures_total{kind="`+test.kind+`"} 1`)
+				require.EqualValues(t, 1, service.requestCount.Load())
+				if test.failureKind != "" {
+					metrics := getURL(t, p.adminURL+"/metrics").body
+					require.Contains(t, metrics, `upstream_failures_total{kind="`+test.failureKind+`"} 1`)
 				}
 			})
 		}
 	}
 }
 
-// A connection that was used before breaks when the service has read the next request: net/http sends a request that
-// has a key and no body again, unless it is kept from it.
+// A reused connection breaks after the service has read the next request. net/http would repeat a request with a key and
+// without a body, but the proxy prevents that.
 func TestStaleConnection(t *testing.T) {
 	t.Parallel()
-	other := with("X-Idempotency-Key", "2")
+	other := withField("X-Idempotency-Key", "2")
 	for name, test := range map[string]struct {
 		body    string
-		changes []request
+		changes []requestOption
 		args    []string
 	}{
-		"guarded":                    {"x", []request{keyed("2")}, nil},
-		"guarded, no body":           {"", []request{keyed("2")}, nil},
-		"key forwarded, no body":     {"", []request{keyed("2")}, []string{"-forward-key"}},
-		"other key, no body":         {"", []request{other}, []string{"-forward-key", "-key-headers", "X-Idempotency-Key"}},
-		"not guarded, key, no body":  {"", []request{keyed("2"), method("PUT")}, nil},
-		"not guarded, other key":     {"", []request{other}, nil},
-		"not guarded, small letters": {"", []request{with("idempotency-key", "2"), method("DELETE")}, nil},
+		"guarded":                    {"x", []requestOption{withKey("2")}, nil},
+		"guarded, no body":           {"", []requestOption{withKey("2")}, nil},
+		"key forwarded, no body":     {"", []requestOption{withKey("2")}, []string{"-forward-key"}},
+		"other key, no body":         {"", []requestOption{other}, []string{"-forward-key", "-key-headers", "X-Idempotency-Key"}},
+		"not guarded, key, no body":  {"", []requestOption{withKey("2"), withMethod("PUT")}, nil},
+		"not guarded, other key":     {"", []requestOption{other}, nil},
+		"not guarded, small letters": {"", []requestOption{withField("idempotency-key", "2"), withMethod("DELETE")}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			service := serveRaw(t, func(n int64, _ *http.Request, conn net.Conn) bool {
+			service := startRawService(t, func(n int64, _ *http.Request, conn net.Conn) bool {
 				if n == 1 {
-					_, _ = io.WriteString(conn, ok)
+					_, _ = io.WriteString(conn, okResponse)
 				}
 				return n == 1
 			})
-			p := start(t, service.url(), append(append(atMostOnce, "-upstream-idle", "1m"), test.args...)...)
-			require.Equal(t, 200, p.post("/", "x", as("alice")).status)
-			got := p.post("/", test.body, append(test.changes, as("alice"))...)
+			p := startProxy(t, service.url(), append(append(atMostOnceFlags, "-upstream-idle", "1m"), test.args...)...)
+			require.Equal(t, 200, p.post("/", "x", withUser("alice")).status)
+			got := p.post("/", test.body, append(test.changes, withUser("alice"))...)
 			require.Equal(t, 502, got.status, got)
-			require.EqualValues(t, 2, service.requests.Load(), "one request came over the connection of the first")
+			require.EqualValues(t, 2, service.requestCount.Load(), "one request came over the connection of the first")
 		})
 	}
 }
 
-// With re-execute an unknown outcome is tried again, as the next attempt at the operation.
+// With re-execute, an operation with an unknown outcome is executed again, as the next attempt.
 func TestReExecute(t *testing.T) {
 	t.Parallel()
 	for name, sent := range map[string]string{
@@ -225,64 +228,64 @@ func TestReExecute(t *testing.T) {
 
 func testReExecute(t *testing.T, sent string) {
 	operations := make(chan string, 2)
-	service := serveRaw(t, func(n int64, r *http.Request, conn net.Conn) bool {
+	service := startRawService(t, func(n int64, r *http.Request, conn net.Conn) bool {
 		operations <- r.Header.Get("Idempotency-Operation")
 		if n == 1 {
 			_, _ = io.WriteString(conn, sent)
 			return false
 		}
-		_, _ = io.WriteString(conn, ok)
+		_, _ = io.WriteString(conn, okResponse)
 		return true
 	})
-	p := start(t, service.url(), append(atMostOnce, "-abandoned", "re-execute")...)
-	require.NotEqual(t, 200, p.post("/", "x", as("alice"), keyed("k")).status)
-	require.Equal(t, 200, p.post("/", "x", as("alice"), keyed("k")).status)
-	require.True(t, p.post("/", "x", as("alice"), keyed("k")).replayed)
-	require.EqualValues(t, 2, service.requests.Load())
+	p := startProxy(t, service.url(), append(atMostOnceFlags, "-abandoned", "re-execute")...)
+	require.NotEqual(t, 200, p.post("/", "x", withUser("alice"), withKey("k")).status)
+	require.Equal(t, 200, p.post("/", "x", withUser("alice"), withKey("k")).status)
+	require.True(t, p.post("/", "x", withUser("alice"), withKey("k")).replayed)
+	require.EqualValues(t, 2, service.requestCount.Load())
 	require.Equal(t, <-operations, <-operations)
 }
 
-// The service is bounded as a whole, too.
+// -upstream-timeout limits the complete answer of the service, too.
 func TestUpstreamTimeout(t *testing.T) {
 	t.Parallel()
-	service := serveRaw(t, func(_ int64, _ *http.Request, conn net.Conn) bool {
+	service := startRawService(t, func(_ int64, _ *http.Request, conn net.Conn) bool {
 		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nnever")
 		_, _ = conn.Read(make([]byte, 1))
 		return false
 	})
-	p := start(t, service.url(), append(atMostOnce, "-upstream-timeout", "500ms")...)
-	first := p.post("/", "x", as("alice"), keyed("k"))
+	p := startProxy(t, service.url(), append(atMostOnceFlags, "-upstream-timeout", "500ms")...)
+	first := p.post("/", "x", withUser("alice"), withKey("k"))
 	require.True(t, first.err != nil || first.status == 504, first)
-	require.Contains(t, []string{"in-progress", "outcome-unknown"}, p.post("/", "x", as("alice"), keyed("k")).code())
-	require.EqualValues(t, 1, service.requests.Load())
+	require.Contains(t, []string{"in-progress", "outcome-unknown"}, p.post("/", "x", withUser("alice"), withKey("k")).problemCode())
+	require.EqualValues(t, 1, service.requestCount.Load())
 }
 
-// A client that leaves decides nothing: a retry gets the answer.
+// The service goes on after the client has left, and a retry gets the answer.
 func TestClientLeaves(t *testing.T) {
 	t.Parallel()
 	working, goOn := make(chan struct{}), make(chan struct{})
-	upstream := serve(t, func(w http.ResponseWriter, r *http.Request) {
+	upstream := startService(t, func(w http.ResponseWriter, r *http.Request) {
 		close(working)
 		<-goOn
-		created(w, r)
+		answerCreated(w, r)
 	})
-	p := start(t, upstream.URL, append(asHeader, "-store", "memory:", "-wait", "20s")...)
-	conn := p.order("/", "x", "k")
+	p := startProxy(t, upstream.URL, append(userHeaderFlags, "-store", "memory:", "-wait", "20s")...)
+	conn := p.postUnread("/", "x", "k")
 	<-working
 	require.NoError(t, conn.Close())
 	close(goOn)
-	got := p.post("/", "x", as("alice"), keyed("k"))
+	got := p.post("/", "x", withUser("alice"), withKey("k"))
 	require.Equal(t, 201, got.status)
 	require.True(t, got.replayed)
-	require.Equal(t, 1, upstream.count())
+	require.Equal(t, 1, upstream.requestCount())
 }
 
-// The proxy serves TLS, and HTTP/2 with it.
+// The proxy serves TLS, and over TLS also HTTP/2.
 func TestServeTLS(t *testing.T) {
 	t.Parallel()
-	upstream := serve(t, created)
-	cert, key := certificate(t)
-	p := start(t, upstream.URL, append(asHeader, "-store", "memory:", "-tls-cert", cert, "-tls-key", key)...)
+	upstream := startService(t, answerCreated)
+	cert, key := writeCertificate(t)
+	p := startProxy(t, upstream.URL, append(userHeaderFlags, "-store", "memory:", "-tls-cert", cert, "-tls-key", key)...)
 	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	defer transport.CloseIdleConnections()
 	for _, replayed := range []string{"", "true"} {

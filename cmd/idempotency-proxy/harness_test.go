@@ -23,10 +23,11 @@ import (
 	"go.uber.org/goleak"
 )
 
-// patience bounds what is waited for. Nothing waits that long unless it is broken.
-const patience = 20 * time.Second
+// waitLimit bounds the wait for events that are certain to happen.
+const waitLimit = 20 * time.Second
 
-// binary is the program, built once; with the race detector if the test has it.
+// binary is the path of the program. TestMain builds the program once, with the race detector if the tests have the
+// detector.
 var binary string
 
 func TestMain(m *testing.M) {
@@ -48,38 +49,39 @@ func TestMain(m *testing.M) {
 
 // process is a running proxy.
 type process struct {
-	t     testing.TB
-	cmd   *exec.Cmd
-	url   string
-	admin string
-	ended chan struct{}
+	t        testing.TB
+	cmd      *exec.Cmd
+	url      string
+	adminURL string
+	ended    chan struct{}
 
-	mu  sync.Mutex
-	log bytes.Buffer
-	out bytes.Buffer // what it prints
+	mu             sync.Mutex
+	logOutput      bytes.Buffer // standard error
+	standardOutput bytes.Buffer
 }
 
-// asHeader are the flags of a proxy that is told the user by the proxy in front, which is the test.
-var asHeader = slices.Clip([]string{"-user-header", "X-User"})
+// userHeaderFlags makes the proxy read the user from a header, which a proxy in front sets. The test plays this proxy.
+var userHeaderFlags = slices.Clip([]string{"-user-header", "X-User"})
 
-// start runs the proxy in front of a service, until the test ends.
-func start(t testing.TB, upstream string, args ...string) *process {
+// startProxy starts the proxy in front of a service, and kills the proxy at the end of the test.
+func startProxy(t testing.TB, upstream string, args ...string) *process {
 	t.Helper()
-	return startAt(t, "127.0.0.1:0", upstream, args...)
+	return startProxyAt(t, "127.0.0.1:0", upstream, args...)
 }
 
-func startAt(t testing.TB, listen, upstream string, args ...string) *process {
+// startProxyAt is startProxy with an address to listen at.
+func startProxyAt(t testing.TB, listen, upstream string, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, ended: make(chan struct{})}
 	all := append([]string{"-listen", listen, "-admin", "127.0.0.1:0", "-upstream", upstream}, args...)
 	p.cmd = exec.Command(binary, all...)
 	p.cmd.Env = append(append(os.Environ(), "GORACE=halt_on_error=1"), awsVariables...)
-	p.cmd.Stdout = printer{p}
+	p.cmd.Stdout = outputWriter{p}
 	stderr, err := p.cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, p.cmd.Start())
 	lines := make(chan string)
-	go p.follow(stderr, lines)
+	go p.readLog(stderr, lines)
 	t.Cleanup(func() {
 		_ = p.cmd.Process.Kill()
 		<-p.ended
@@ -90,7 +92,7 @@ func startAt(t testing.TB, listen, upstream string, args ...string) *process {
 		_ = json.Unmarshal([]byte(line), &told)
 		switch told.Msg {
 		case "admin":
-			p.admin = "http://" + told.Address
+			p.adminURL = "http://" + told.Address
 		case "serving":
 			p.url = "http://" + told.Address
 		}
@@ -99,49 +101,51 @@ func startAt(t testing.TB, listen, upstream string, args ...string) *process {
 		}
 	}
 	go func() {
-		for range lines { // are in the log
+		for range lines { // readLog has stored the lines
 		}
 	}()
-	require.NotEmpty(t, p.url, "the proxy does not serve: %s", p.logged())
+	require.NotEmpty(t, p.url, "the proxy does not serve: %s", p.loggedLines())
 	return p
 }
 
-func (p *process) follow(stderr io.Reader, lines chan<- string) {
+// readLog stores the lines of stderr, and sends the lines to lines, until the process ends.
+func (p *process) readLog(stderr io.Reader, lines chan<- string) {
 	defer close(p.ended)
 	defer close(lines)
 	scanner := bufio.NewScanner(stderr)
 	for scanner.Scan() {
 		p.mu.Lock()
-		p.log.WriteString(scanner.Text() + "\n")
+		p.logOutput.WriteString(scanner.Text() + "\n")
 		p.mu.Unlock()
 		lines <- scanner.Text()
 	}
 }
 
-// printer keeps what a process prints.
-type printer struct{ *process }
+// outputWriter stores the standard output of a process.
+type outputWriter struct{ *process }
 
-func (p printer) Write(b []byte) (int, error) {
+func (p outputWriter) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.out.Write(b)
+	return p.standardOutput.Write(b)
 }
 
-// printed returns the lines that are whole.
-func (p *process) printed() string {
+// printedLines returns the complete lines of the standard output.
+func (p *process) printedLines() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	text := p.out.String()
+	text := p.standardOutput.String()
 	return text[:strings.LastIndex(text, "\n")+1]
 }
 
-func (p *process) logged() string {
+// loggedLines returns the log.
+func (p *process) loggedLines() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.log.String()
+	return p.logOutput.String()
 }
 
-// kill ends the proxy as a crash does.
+// kill ends the proxy by SIGKILL, as a crash does.
 func (p *process) kill() {
 	p.t.Helper()
 	require.NoError(p.t, p.cmd.Process.Kill())
@@ -149,28 +153,28 @@ func (p *process) kill() {
 	_ = p.cmd.Wait()
 }
 
-// terminate asks the proxy to end.
+// terminate sends SIGTERM to the proxy.
 func (p *process) terminate() {
 	p.t.Helper()
 	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGTERM))
 }
 
-// wait returns with which status the proxy has ended.
-func (p *process) wait() int {
+// awaitExit waits until the proxy has ended, and returns the exit status.
+func (p *process) awaitExit() int {
 	p.t.Helper()
 	select {
 	case <-p.ended:
-	case <-time.After(patience):
-		p.t.Fatal("the proxy does not end:\n" + p.logged())
+	case <-time.After(waitLimit):
+		p.t.Fatal("the proxy does not end:\n" + p.loggedLines())
 	}
 	_ = p.cmd.Wait()
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// address returns where the proxy listens, for the next one.
+// address returns the address at which the proxy listens, for example to start the next proxy there.
 func (p *process) address() string { return strings.TrimPrefix(p.url, "http://") }
 
-// answer is what came back.
+// answer is everything that a client receives for a request.
 type answer struct {
 	status   int
 	header   http.Header
@@ -180,8 +184,8 @@ type answer struct {
 	err      error
 }
 
-// code returns the code of a refusal by the middleware, or the title of another problem.
-func (a answer) code() string {
+// problemCode returns the code of a refusal by the middleware, or the title of any other problem.
+func (a answer) problemCode() string {
 	var problem struct{ Type, Title string }
 	if json.Unmarshal([]byte(a.body), &problem) != nil {
 		return ""
@@ -194,29 +198,33 @@ func (a answer) code() string {
 
 func (a answer) String() string { return fmt.Sprintf("%d %s %v", a.status, a.body, a.err) }
 
-// request changes a request before it is sent.
-type request func(*http.Request)
+// requestOption changes a request before the request is sent.
+type requestOption func(*http.Request)
 
-func as(user string) request   { return with("X-User", user) }
-func keyed(key string) request { return with("Idempotency-Key", key) }
-func with(name, v string) request {
-	return func(r *http.Request) { r.Header[name] = append(r.Header[name], v) }
+func withUser(user string) requestOption { return withField("X-User", user) }
+func withKey(key string) requestOption   { return withField("Idempotency-Key", key) }
+
+// withField adds a field, whose name is sent as given.
+func withField(name, value string) requestOption {
+	return func(r *http.Request) { r.Header[name] = append(r.Header[name], value) }
 }
-func toHost(name string) request   { return func(r *http.Request) { r.Host = name } }
-func method(method string) request { return func(r *http.Request) { r.Method = method } }
 
-// post sends a request that is not sent again by net/http, on a connection of its own.
-func (p *process) post(path, body string, changes ...request) answer {
+func withHost(name string) requestOption     { return func(r *http.Request) { r.Host = name } }
+func withMethod(method string) requestOption { return func(r *http.Request) { r.Method = method } }
+
+// post sends a POST request on a new connection, so that net/http does not repeat the request.
+func (p *process) post(path, body string, changes ...requestOption) answer {
 	p.t.Helper()
 	r, err := http.NewRequest(http.MethodPost, p.url+path, strings.NewReader(body))
 	require.NoError(p.t, err)
 	for _, change := range changes {
 		change(r)
 	}
-	return send(r)
+	return sendRequest(r)
 }
 
-func send(r *http.Request) (a answer) {
+// sendRequest sends r on a new connection.
+func sendRequest(r *http.Request) (a answer) {
 	transport := &http.Transport{DisableKeepAlives: true, DisableCompression: true}
 	resp, err := transport.RoundTrip(r)
 	if err != nil {
@@ -230,8 +238,8 @@ func send(r *http.Request) (a answer) {
 	}
 }
 
-// order sends a request of Alice's, and leaves the answer unread.
-func (p *process) order(path, body, key string) net.Conn {
+// postUnread sends a request of the user alice, and returns the connection with the answer unread.
+func (p *process) postUnread(path, body, key string) net.Conn {
 	p.t.Helper()
 	conn, err := net.Dial("tcp", p.address())
 	require.NoError(p.t, err)
@@ -241,21 +249,22 @@ func (p *process) order(path, body, key string) net.Conn {
 	return conn
 }
 
-// service is an upstream that keeps the requests that it got.
+// service is an upstream service that stores the received requests.
 type service struct {
 	*httptest.Server
 	mu       sync.Mutex
 	requests []*http.Request
 }
 
-func serve(t testing.TB, handler http.HandlerFunc) *service {
+// startService starts an upstream service, and stops the service at the end of the test.
+func startService(t testing.TB, handler http.HandlerFunc) *service {
 	t.Helper()
 	s := newService(t, handler)
 	s.Start()
 	return s
 }
 
-// newService returns a service that is not started yet.
+// newService returns a service that the caller must start.
 func newService(t testing.TB, handler http.HandlerFunc) *service {
 	t.Helper()
 	s := new(service)
@@ -269,20 +278,21 @@ func newService(t testing.TB, handler http.HandlerFunc) *service {
 	return s
 }
 
-func created(w http.ResponseWriter, r *http.Request) {
+// answerCreated is a handler that answers 201 with the user.
+func answerCreated(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Location", "/things/1")
 	w.WriteHeader(http.StatusCreated)
 	_, _ = io.WriteString(w, "made for "+r.Header.Get("X-User"))
 }
 
-func (s *service) count() int {
+func (s *service) requestCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.requests)
 }
 
-// last returns the request that came last.
-func (s *service) last(t testing.TB) *http.Request {
+// lastRequest returns the last received request.
+func (s *service) lastRequest(t testing.TB) *http.Request {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -290,15 +300,16 @@ func (s *service) last(t testing.TB) *http.Request {
 	return s.requests[len(s.requests)-1]
 }
 
-func eventually(t testing.TB, what string, is func() bool) {
+// requireEventually waits until hasHappened returns true, and fails the test after waitLimit.
+func requireEventually(t testing.TB, event string, hasHappened func() bool) {
 	t.Helper()
-	require.Eventually(t, is, patience, 10*time.Millisecond, what)
+	require.Eventually(t, hasHappened, waitLimit, 10*time.Millisecond, event)
 }
 
-// get asks the admin listener, or another URL.
-func get(t testing.TB, url string) answer {
+// getURL sends a GET request to url, for example to the admin listener.
+func getURL(t testing.TB, url string) answer {
 	t.Helper()
 	r, err := http.NewRequest(http.MethodGet, url, nil)
 	require.NoError(t, err)
-	return send(r)
+	return sendRequest(r)
 }

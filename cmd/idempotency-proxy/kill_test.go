@@ -21,34 +21,34 @@ import (
 
 var deaths = flag.Int("deaths", 16, "how often the proxy is killed in TestProxyIsKilled")
 
-// The proxy between clients and a service in Python is killed at random, and started again. No order is charged twice. By
-// default one whose proxy died may end in an outcome that nobody knows; behind a service that looks for the operation, each
-// is charged and answered. An answer stays what it was.
+// The proxy between clients and a service in Python is killed at random times, and started again. No order is charged
+// twice, and no answer changes. With the default of -abandoned, an order may end with an unknown outcome. If the service
+// looks up operations, every order is charged and answered.
 func TestProxyIsKilled(t *testing.T) {
 	t.Parallel()
-	for name, store := range durable {
+	for name, store := range durableStores {
 		for _, remembers := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, remembers=%t", name, remembers), func(t *testing.T) {
 				t.Parallel()
-				args := append(asHeader, "-store-file", store(t), "-lease", "1s")
+				args := append(userHeaderFlags, "-store-file", store(t), "-lease", "1s")
 				ledger := filepath.Join(t.TempDir(), "ledger")
-				url := pythonService(t, ledger, remembers)
+				url := startPythonService(t, ledger, remembers)
 				if remembers {
 					args = append(args, "-abandoned", "re-execute")
 				}
-				first := start(t, url, args...)
-				o := &orders{proxy: first, acknowledged: make(map[string]bool)}
-				stop := o.send(t)
+				first := startProxy(t, url, args...)
+				o := &orderClients{proxy: first, acknowledged: make(map[string]bool)}
+				stop := o.startClients(t)
 				defer stop()
 				p, kills := first, *deaths/4
 				for range kills {
-					o.await(t, 5)
-					time.Sleep(rand.N(20 * time.Millisecond)) // a point in time
+					o.awaitAcknowledged(t, 5)
+					time.Sleep(rand.N(20 * time.Millisecond)) // the kill happens at a random time
 					p.kill()
-					p = startAt(t, first.address(), url, args...)
+					p = startProxyAt(t, first.address(), url, args...)
 				}
 				stop()
-				charges := chargesIn(t, ledger)
+				charges := countCharges(t, ledger)
 				for order, n := range charges {
 					require.Equal(t, 1, n, order)
 				}
@@ -56,12 +56,12 @@ func TestProxyIsKilled(t *testing.T) {
 					require.Equal(t, 1, charges[order], order)
 				}
 				if remembers {
-					require.Zero(t, o.unknown)
+					require.Zero(t, o.unknownCount)
 				} else if kills >= 25 {
-					require.Positive(t, o.unknown, "no request was struck")
+					require.Positive(t, o.unknownCount, "no kill has hit a request")
 				}
 				for name, n := range map[string]int{"deaths": kills, "operations-acknowledged": len(o.acknowledged),
-					"operations-with-an-unknown-outcome": o.unknown, "charges": len(charges)} {
+					"operations-with-an-unknown-outcome": o.unknownCount, "charges": len(charges)} {
 					t.Attr(name, strconv.Itoa(n))
 				}
 			})
@@ -69,8 +69,8 @@ func TestProxyIsKilled(t *testing.T) {
 	}
 }
 
-// pythonService starts the service, and returns its URL.
-func pythonService(t *testing.T, ledger string, remembers bool) string {
+// startPythonService starts the service, and returns the URL.
+func startPythonService(t *testing.T, ledger string, remembers bool) string {
 	t.Helper()
 	python, err := exec.LookPath("python3")
 	servertest.Require(t, err)
@@ -79,7 +79,7 @@ func pythonService(t *testing.T, ledger string, remembers bool) string {
 		args = append(args, "remember")
 	}
 	cmd := exec.Command(python, args...)
-	port := tellingPort(t, cmd).Text()
+	port := startAndReadPort(t, cmd).Text()
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -87,8 +87,8 @@ func pythonService(t *testing.T, ledger string, remembers bool) string {
 	return "http://127.0.0.1:" + port
 }
 
-// chargesIn returns how often each order was charged.
-func chargesIn(t *testing.T, ledger string) map[string]int {
+// countCharges returns the number of charges by order.
+func countCharges(t *testing.T, ledger string) map[string]int {
 	t.Helper()
 	text, err := os.ReadFile(ledger)
 	require.NoError(t, err)
@@ -100,17 +100,17 @@ func chargesIn(t *testing.T, ledger string) map[string]int {
 	return charges
 }
 
-// orders are what clients send, each until it knows what came of it.
-type orders struct {
+// orderClients are clients that send orders, each order until the outcome is known.
+type orderClients struct {
 	proxy *process
 
 	mu           sync.Mutex
-	unknown      int
-	acknowledged map[string]bool
+	unknownCount int             // orders with an unknown outcome
+	acknowledged map[string]bool // orders with a success
 }
 
-// send lets clients send orders until it is told to stop. Then each ends with the order that it has begun.
-func (o *orders) send(t *testing.T) (stop func()) {
+// startClients starts clients that send orders until stop is called. stop returns after the last orders of all clients.
+func (o *orderClients) startClients(t *testing.T) (stop func()) {
 	t.Helper()
 	stopping := make(chan struct{})
 	var clients sync.WaitGroup
@@ -121,7 +121,7 @@ func (o *orders) send(t *testing.T) (stop func()) {
 				case <-stopping:
 					return
 				default:
-					o.one(t, fmt.Sprintf("order-%d-%d", client, n))
+					o.sendOrder(t, fmt.Sprintf("order-%d-%d", client, n))
 				}
 			}
 		})
@@ -132,10 +132,10 @@ func (o *orders) send(t *testing.T) (stop func()) {
 	})
 }
 
-// one sends an order until its outcome is known, or is said to be unknown, and then once more.
-func (o *orders) one(t *testing.T, order string) {
-	got := o.ask(t, order)
-	again := o.ask(t, order)
+// sendOrder sends an order until the answer is a success or outcome-unknown, and then once more.
+func (o *orderClients) sendOrder(t *testing.T, order string) {
+	got := o.awaitOutcome(t, order)
+	again := o.awaitOutcome(t, order)
 	assert.Equal(t, got.status, again.status, order)
 	if got.status == 201 {
 		assert.Equal(t, got.body, again.body, order)
@@ -147,14 +147,14 @@ func (o *orders) one(t *testing.T, order string) {
 		o.acknowledged[order] = true
 		return
 	}
-	o.unknown++
+	o.unknownCount++
 }
 
-// ask sends an order until it is answered, which a refusal to wait is not.
-func (o *orders) ask(t *testing.T, order string) answer {
-	for until := time.Now().Add(3 * patience); ; time.Sleep(20 * time.Millisecond) {
-		got := o.proxy.post("/orders", order, as("alice"), keyed(order))
-		if got.err == nil && (got.status == 201 || got.code() == "outcome-unknown") {
+// awaitOutcome repeats an order until the answer is a success or outcome-unknown.
+func (o *orderClients) awaitOutcome(t *testing.T, order string) answer {
+	for until := time.Now().Add(3 * waitLimit); ; time.Sleep(20 * time.Millisecond) {
+		got := o.proxy.post("/orders", order, withUser("alice"), withKey(order))
+		if got.err == nil && (got.status == 201 || got.problemCode() == "outcome-unknown") {
 			return got
 		}
 		if time.Now().After(until) {
@@ -164,8 +164,8 @@ func (o *orders) ask(t *testing.T, order string) answer {
 	}
 }
 
-// await waits for some more orders to be acknowledged.
-func (o *orders) await(t *testing.T, more int) {
+// awaitAcknowledged waits until more further orders are acknowledged.
+func (o *orderClients) awaitAcknowledged(t *testing.T, more int) {
 	t.Helper()
 	count := func() int {
 		o.mu.Lock()
@@ -173,5 +173,5 @@ func (o *orders) await(t *testing.T, more int) {
 		return len(o.acknowledged)
 	}
 	before := count()
-	eventually(t, "acknowledged orders", func() bool { return count() >= before+more })
+	requireEventually(t, "acknowledged orders", func() bool { return count() >= before+more })
 }

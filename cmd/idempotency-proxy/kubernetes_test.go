@@ -14,7 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The manifest has flags that there are, and gives a proxy that stops the time that it may take.
+// The flags in the manifest exist, and the grace period of the pod is longer than a shutdown of the proxy may take.
 func TestKubernetesManifest(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("kubernetes.yaml")
@@ -24,8 +24,8 @@ func TestKubernetesManifest(t *testing.T) {
 			Replicas int
 			Template struct {
 				Spec struct {
-					Grace      int `yaml:"terminationGracePeriodSeconds"`
-					Containers []struct{ Args []string }
+					GracePeriod int `yaml:"terminationGracePeriodSeconds"`
+					Containers  []struct{ Args []string }
 				}
 			}
 		}
@@ -44,7 +44,7 @@ func TestKubernetesManifest(t *testing.T) {
 	require.NoError(t, yaml.Unmarshal(text, &deployment))
 	require.Equal(t, 2, deployment.Spec.Replicas)
 
-	_, help, _ := try(t, nil, "-h")
+	_, help, _ := runProgram(t, nil, "-h")
 	var known []string
 	for _, flag := range flagHelp.FindAllStringSubmatch(help, -1) {
 		known = append(known, flag[1])
@@ -60,5 +60,5 @@ func TestKubernetesManifest(t *testing.T) {
 		}
 	}
 	require.Positive(t, *delay)
-	require.Less(t, *delay+*timeout, time.Duration(pod.Grace)*time.Second)
+	require.Less(t, *delay+*timeout, time.Duration(pod.GracePeriod)*time.Second)
 }

@@ -18,12 +18,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// speaking is a service that speaks HTTP/2, and what a proxy needs to reach it. Without TLS it speaks nothing else.
-func speaking(t *testing.T, secure bool, handler http.HandlerFunc) (s *service, flags []string) {
+// startHTTP2Service starts a service with HTTP/2, and returns the flags of a proxy in front of the service. Without TLS,
+// the service has only HTTP/2.
+func startHTTP2Service(t *testing.T, withTLS bool, handler http.HandlerFunc) (s *service, flags []string) {
 	t.Helper()
 	s = newService(t, handler)
-	flags = append(asHeader, "-store", "memory:", "-upstream-http2")
-	if secure {
+	flags = append(userHeaderFlags, "-store", "memory:", "-upstream-http2")
+	if withTLS {
 		s.EnableHTTP2 = true
 		s.StartTLS()
 		return s, append(flags, "-upstream-ca", writePEM(t, "CERTIFICATE", s.Certificate().Raw))
@@ -34,16 +35,16 @@ func speaking(t *testing.T, secure bool, handler http.HandlerFunc) (s *service, 
 	return s, flags
 }
 
-// A guarded request and its replay, what streams, and trailers pass in HTTP/2 as they do in HTTP/1.1.
+// Guarded requests, replays, streams and trailers pass over HTTP/2 as over HTTP/1.1.
 func TestHTTP2ToTheService(t *testing.T) {
 	t.Parallel()
-	for name, secure := range map[string]bool{"TLS": true, "no TLS": false} {
+	for name, withTLS := range map[string]bool{"TLS": true, "no TLS": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			next := make(chan string)
-			upstream, flags := speaking(t, secure, func(w http.ResponseWriter, r *http.Request) {
+			upstream, flags := startHTTP2Service(t, withTLS, func(w http.ResponseWriter, r *http.Request) {
 				if r.Method == http.MethodPost {
-					created(w, r)
+					answerCreated(w, r)
 					return
 				}
 				w.Header().Set("Trailer", "Grpc-Status")
@@ -59,15 +60,15 @@ func TestHTTP2ToTheService(t *testing.T) {
 				}
 				w.Header().Set("Grpc-Status", "0")
 			})
-			p := start(t, upstream.URL, flags...)
+			p := startProxy(t, upstream.URL, flags...)
 			for _, replayed := range []bool{false, true} {
-				got := p.post("/things?a=1", "x", as("alice"), keyed("k"))
+				got := p.post("/things?a=1", "x", withUser("alice"), withKey("k"))
 				require.Equal(t, 201, got.status, got)
 				require.Equal(t, "made for alice", got.body)
 				require.Equal(t, replayed, got.replayed)
 			}
-			require.Equal(t, 1, upstream.count())
-			require.Equal(t, 2, upstream.last(t).ProtoMajor)
+			require.Equal(t, 1, upstream.requestCount())
+			require.Equal(t, 2, upstream.lastRequest(t).ProtoMajor)
 
 			resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(httptest.NewRequest("GET", p.url+"/events", nil))
 			require.NoError(t, err)
@@ -75,7 +76,7 @@ func TestHTTP2ToTheService(t *testing.T) {
 			for _, event := range []string{"one", "two"} {
 				next <- event
 				read := make([]byte, len(event))
-				_, err := io.ReadFull(resp.Body, read) // before the next one is sent
+				_, err := io.ReadFull(resp.Body, read) // before the service sends the next event
 				require.NoError(t, err)
 				require.Equal(t, event, string(read))
 			}
@@ -86,63 +87,66 @@ func TestHTTP2ToTheService(t *testing.T) {
 	}
 }
 
-// Of a request that a broken connection had, nobody knows the outcome, and the next one is answered. A service that is not
-// there has seen nothing.
+// If the connection breaks during a request, the outcome is unknown. If the service is not reachable, the service has not
+// received the request.
 func TestHTTP2Fails(t *testing.T) {
 	t.Parallel()
-	upstream, flags := speaking(t, false, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
-	p := start(t, upstream.URL, append(flags, "-lease", "1s")...)
-	got := p.post("/", "x", as("alice"), keyed("aborted"))
+	upstream, flags := startHTTP2Service(t, false, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	p := startProxy(t, upstream.URL, append(flags, "-lease", "1s")...)
+	got := p.post("/", "x", withUser("alice"), withKey("aborted"))
 	require.Equal(t, 502, got.status, got)
-	require.Equal(t, "Connection to the service broke", got.code())
-	eventually(t, "an outcome", func() bool {
-		return p.post("/", "x", as("alice"), keyed("aborted")).code() == "outcome-unknown"
+	require.Equal(t, "Connection to the service broke", got.problemCode())
+	requireEventually(t, "an outcome", func() bool {
+		return p.post("/", "x", withUser("alice"), withKey("aborted")).problemCode() == "outcome-unknown"
 	})
-	require.Equal(t, 1, upstream.count())
+	require.Equal(t, 1, upstream.requestCount())
 
 	upstream.CloseClientConnections()
 	upstream.Close()
 	for i := range 2 {
-		eventually(t, "not reached", func() bool { // once it knows that its connection has gone
-			return p.post("/", "x", as("alice"), keyed(fmt.Sprint(i, "-", rand.Int()))).code() == "Service not reached"
+		requireEventually(t, "not reached", func() bool { // after the proxy has noticed that its connection is closed
+			return p.post("/", "x", withUser("alice"), withKey(fmt.Sprint(i, "-", rand.Int()))).problemCode() == "Service not reached"
 		})
 	}
-	require.Equal(t, 1, upstream.count())
+	require.Equal(t, 1, upstream.requestCount())
 }
 
-// A service may say that it did not process a request: it can be sent again, but only by the client. After any other reset
-// nobody knows, and the proxy does not send the request again either, with a body or without.
+// With REFUSED_STREAM or GOAWAY a service says that the request was not processed, so the client may repeat the request.
+// After any other reset the outcome is unknown. In both cases the proxy does not repeat the request, with or without a body.
 func TestHTTP2Refuses(t *testing.T) {
 	t.Parallel()
 	const reset, goAway = 3, 7
 	for name, test := range map[string]struct {
-		kind    byte
-		payload string
-		title   string
-		then    string // the code for a retry
+		frameKind     byte
+		payload       string
+		wantTitle     string
+		wantRetryCode string
 	}{
 		"refused stream": {reset, "\x00\x00\x00\x07", "Service did not take the request", "Service did not take the request"},
-		"going away":     {goAway, "\x00\x00\x00\x00\x00\x00\x00\x00", "Service did not take the request", "Service did not take the request"},
+		"going away": {goAway, "\x00\x00\x00\x00\x00\x00\x00\x00", "Service did not take the request",
+			"Service did not take the request"},
 		"protocol error": {reset, "\x00\x00\x00\x01", "Connection to the service broke", "outcome-unknown"},
 		"internal error": {reset, "\x00\x00\x00\x02", "Connection to the service broke", "outcome-unknown"},
 	} {
 		for _, body := range []string{"x", ""} {
 			t.Run(name+" "+body, func(t *testing.T) {
 				t.Parallel()
-				url, requests := resetting(t, test.kind, test.payload)
-				p := start(t, url, append(asHeader, "-store", "memory:", "-upstream-http2", "-lease", "1s")...)
-				got := p.post("/", body, as("alice"), keyed("k"))
+				url, requests := startResettingService(t, test.frameKind, test.payload)
+				p := startProxy(t, url, append(userHeaderFlags, "-store", "memory:", "-upstream-http2", "-lease", "1s")...)
+				got := p.post("/", body, withUser("alice"), withKey("k"))
 				require.Equal(t, 502, got.status, got)
-				require.Equal(t, test.title, got.code())
+				require.Equal(t, test.wantTitle, got.problemCode())
 				require.EqualValues(t, 1, requests.Load())
-				eventually(t, test.then, func() bool { return p.post("/", body, as("alice"), keyed("k")).code() == test.then })
+				requireEventually(t, test.wantRetryCode, func() bool {
+					return p.post("/", body, withUser("alice"), withKey("k")).problemCode() == test.wantRetryCode
+				})
 			})
 		}
 	}
 }
 
-// resetting is a service that answers each request in HTTP/2 with one frame. It counts them.
-func resetting(t *testing.T, kind byte, payload string) (url string, requests *atomic.Int64) {
+// startResettingService starts a service that answers each HTTP/2 request with a frame, and counts the requests.
+func startResettingService(t *testing.T, kind byte, payload string) (url string, requests *atomic.Int64) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -155,13 +159,14 @@ func resetting(t *testing.T, kind byte, payload string) (url string, requests *a
 				return
 			}
 			t.Cleanup(func() { _ = conn.Close() })
-			go resetEach(conn, kind, payload, requests)
+			go resetRequests(conn, kind, payload, requests)
 		}
 	}()
 	return "http://" + listener.Addr().String(), requests
 }
 
-func resetEach(conn net.Conn, kind byte, payload string, requests *atomic.Int64) {
+// resetRequests answers each request on conn with a frame.
+func resetRequests(conn net.Conn, kind byte, payload string, requests *atomic.Int64) {
 	const settings, header, goAway, preface = 4, 1, 7, len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 	frame := func(kind, flags byte, stream []byte, payload string) string {
 		return string([]byte{0, 0, byte(len(payload)), kind, flags}) + string(stream) + payload
@@ -169,17 +174,17 @@ func resetEach(conn net.Conn, kind byte, payload string, requests *atomic.Int64)
 	connection := []byte{0, 0, 0, 0}
 	_, _ = io.CopyN(io.Discard, conn, int64(preface))
 	_, _ = io.WriteString(conn, frame(settings, 0, connection, ""))
-	var head [9]byte
+	var frameHeader [9]byte
 	for {
-		if _, err := io.ReadFull(conn, head[:]); err != nil {
+		if _, err := io.ReadFull(conn, frameHeader[:]); err != nil {
 			return
 		}
-		_, _ = io.CopyN(io.Discard, conn, int64(head[0])<<16|int64(head[1])<<8|int64(head[2]))
-		if head[3] != header {
+		_, _ = io.CopyN(io.Discard, conn, int64(frameHeader[0])<<16|int64(frameHeader[1])<<8|int64(frameHeader[2]))
+		if frameHeader[3] != header {
 			continue
 		}
 		requests.Add(1)
-		stream := head[5:]
+		stream := frameHeader[5:]
 		if kind == goAway {
 			stream = connection
 		}
@@ -187,30 +192,32 @@ func resetEach(conn net.Conn, kind byte, payload string, requests *atomic.Int64)
 	}
 }
 
-// A service that speaks both has its WebSockets in HTTP/1.1.
+// WebSockets to a service with HTTP/1.1 and HTTP/2 use HTTP/1.1.
 func TestWebSocketBesideHTTP2(t *testing.T) {
 	t.Parallel()
-	upstream, flags := speaking(t, true, func(w http.ResponseWriter, r *http.Request) { switchTo(w, r.Header["Upgrade"]...) })
-	p := start(t, upstream.URL, flags...)
-	p.websocket(t).echoes(t, "hello")
-	require.Equal(t, 1, upstream.last(t).ProtoMajor)
+	upstream, flags := startHTTP2Service(t, true, func(w http.ResponseWriter, r *http.Request) {
+		switchProtocols(w, r.Header["Upgrade"]...)
+	})
+	p := startProxy(t, upstream.URL, flags...)
+	p.openWebSocket(t).requireEcho(t, "hello")
+	require.Equal(t, 1, upstream.lastRequest(t).ProtoMajor)
 }
 
-// A WebSocket needs HTTP/1.1: a service that speaks only HTTP/2 is not asked for one.
+// A WebSocket needs HTTP/1.1, so the proxy refuses the WebSocket if the service has only HTTP/2.
 func TestNoWebSocketInHTTP2(t *testing.T) {
 	t.Parallel()
-	upstream, flags := speaking(t, false, created)
-	p := start(t, upstream.URL, flags...)
-	got := p.post("/", "", method("GET"), with("Connection", "Upgrade"), with("Upgrade", "websocket"))
+	upstream, flags := startHTTP2Service(t, false, answerCreated)
+	p := startProxy(t, upstream.URL, flags...)
+	got := p.post("/", "", withMethod("GET"), withField("Connection", "Upgrade"), withField("Upgrade", "websocket"))
 	require.Equal(t, 502, got.status, got)
-	require.Zero(t, upstream.count())
+	require.Zero(t, upstream.requestCount())
 }
 
-// Clients may begin with HTTP/2 without TLS, and send several requests at a time.
+// Clients may use HTTP/2 without TLS, and send concurrent requests.
 func TestHTTP2OfClients(t *testing.T) {
 	t.Parallel()
-	upstream := serve(t, created)
-	p := start(t, upstream.URL, append(asHeader, "-store", "memory:", "-wait", "20s")...)
+	upstream := startService(t, answerCreated)
+	p := startProxy(t, upstream.URL, append(userHeaderFlags, "-store", "memory:", "-wait", "20s")...)
 	client := &http.Transport{Protocols: new(http.Protocols)}
 	client.Protocols.SetUnencryptedHTTP2(true)
 	defer client.CloseIdleConnections()
@@ -229,10 +236,11 @@ func TestHTTP2OfClients(t *testing.T) {
 		})
 	}
 	all.Wait()
-	require.Equal(t, 8, upstream.count())
+	require.Equal(t, 8, upstream.requestCount())
 }
 
-// Both sides show certificates: clients to the proxy, and the proxy to the service. Who has none gets nothing.
+// Clients show certificates to the proxy, and the proxy shows a certificate to the service. Without a certificate, requests
+// are refused.
 func TestMutualTLS(t *testing.T) {
 	t.Parallel()
 	upstream := newService(t, func(w http.ResponseWriter, r *http.Request) {
@@ -240,13 +248,13 @@ func TestMutualTLS(t *testing.T) {
 	})
 	upstream.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
 	upstream.StartTLS()
-	cert, key := certificate(t)
-	clientCert, clientKey := certificate(t)
-	common := append(asHeader, "-store", "memory:", "-tls-cert", cert, "-tls-key", key, "-tls-client-ca", clientCert,
+	cert, key := writeCertificate(t)
+	clientCert, clientKey := writeCertificate(t)
+	common := append(userHeaderFlags, "-store", "memory:", "-tls-cert", cert, "-tls-key", key, "-tls-client-ca", clientCert,
 		"-upstream-ca", writePEM(t, "CERTIFICATE", upstream.Certificate().Raw))
 	pair, err := tls.LoadX509KeyPair(clientCert, clientKey)
 	require.NoError(t, err)
-	strange, err := tls.LoadX509KeyPair(certificate(t))
+	unknownPair, err := tls.LoadX509KeyPair(writeCertificate(t))
 	require.NoError(t, err)
 	ask := func(p *process, certs ...tls.Certificate) (int, string, error) {
 		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: certs}}
@@ -262,45 +270,49 @@ func TestMutualTLS(t *testing.T) {
 		return resp.StatusCode, string(body), err
 	}
 
-	p := start(t, upstream.URL, append(common, "-upstream-cert", cert, "-upstream-key", key)...)
+	p := startProxy(t, upstream.URL, append(common, "-upstream-cert", cert, "-upstream-key", key)...)
 	status, body, err := ask(p, pair)
 	require.NoError(t, err)
 	require.Equal(t, 200, status)
-	require.Equal(t, "proxy", body, "the name in the certificate that the service was shown")
+	require.Equal(t, "proxy", body, "the name in the certificate of the proxy")
 	_, _, err = ask(p)
 	require.ErrorContains(t, err, "certificate required")
-	_, _, err = ask(p, strange)
+	_, _, err = ask(p, unknownPair)
 	require.Error(t, err)
 
-	without := start(t, upstream.URL, common...)
+	without := startProxy(t, upstream.URL, common...)
 	status, _, err = ask(without, pair)
 	require.NoError(t, err)
 	require.Equal(t, 502, status)
 }
 
-// A certificate that is renewed is shown without a restart. Files that are half renewed change nothing.
+// The proxy uses a renewed certificate without a restart. If only one of the two files is renewed, the old certificate stays
+// in use.
 func TestCertificateIsRenewed(t *testing.T) {
 	t.Parallel()
-	cert, key := certificate(t)
-	p := start(t, serve(t, created).URL, append(asHeader, "-store", "memory:", "-tls-cert", cert, "-tls-key", key)...)
+	cert, key := writeCertificate(t)
+	p := startProxy(t, startService(t, answerCreated).URL,
+		append(userHeaderFlags, "-store", "memory:", "-tls-cert", cert, "-tls-key", key)...)
 	shown := func() string {
 		conn, err := tls.Dial("tcp", p.address(), &tls.Config{InsecureSkipVerify: true})
 		if err != nil {
-			return "" // polled
+			return "" // the caller polls
 		}
 		defer conn.Close()
 		return string(conn.ConnectionState().PeerCertificates[0].Raw)
 	}
 	first := shown()
 	require.NotEmpty(t, first)
-	newCert, newKey := certificate(t)
+	newCert, newKey := writeCertificate(t)
 	replace := func(file, by string) {
 		text, err := os.ReadFile(by)
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(file, text, 0o600))
 	}
 	replace(cert, newCert)
-	eventually(t, "a warning", func() bool { return shown() == first && strings.Contains(p.logged(), "certificate not renewed") })
+	requireEventually(t, "a warning", func() bool {
+		return shown() == first && strings.Contains(p.loggedLines(), "certificate not renewed")
+	})
 	replace(key, newKey)
-	eventually(t, "the new certificate", func() bool { now := shown(); return now != first && now != "" })
+	requireEventually(t, "the new certificate", func() bool { now := shown(); return now != first && now != "" })
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// This test is in package main so that "go test" runs the others anew when the program changes: they see only what they
-// build.
+// This test is in package main, so that "go test" does not use cached results of the other tests after a change of the
+// program. The other tests only build the program.
 func TestWasSent(t *testing.T) {
 	t.Parallel()
-	used := func(t *testing.T) *countingConn {
+	newUsedConn := func(t *testing.T) *countingConn {
 		conn, far := net.Pipe()
 		go func() { _, _ = io.Copy(io.Discard, far) }()
 		t.Cleanup(func() { _, _ = conn.Close(), far.Close() })
@@ -24,28 +24,28 @@ func TestWasSent(t *testing.T) {
 		return c
 	}
 	for name, test := range map[string]struct {
-		happens func(t *testing.T, gotConn func(*countingConn))
-		want    bool
+		useConns func(t *testing.T, gotConn func(*countingConn))
+		wantSent bool
 	}{
 		"no connection": {func(*testing.T, func(*countingConn)) {}, false},
 		"written": {func(t *testing.T, gotConn func(*countingConn)) {
-			c := used(t)
+			c := newUsedConn(t)
 			gotConn(c)
 			_, _ = c.Write([]byte("a part"))
 			_ = c.Close()
 		}, true},
 		"closed before it is written": {func(t *testing.T, gotConn func(*countingConn)) {
-			c := used(t)
+			c := newUsedConn(t)
 			gotConn(c)
 			_ = c.Close()
 			_, err := c.Write([]byte("a part"))
 			require.Error(t, err)
 		}, false},
-		"still open, so that it may be written yet": {func(t *testing.T, gotConn func(*countingConn)) {
-			gotConn(used(t))
+		"still open, so may be written later": {func(t *testing.T, gotConn func(*countingConn)) {
+			gotConn(newUsedConn(t))
 		}, true},
 		"written to the first of two": {func(t *testing.T, gotConn func(*countingConn)) {
-			first, second := used(t), used(t)
+			first, second := newUsedConn(t), newUsedConn(t)
 			gotConn(first)
 			_, _ = first.Write([]byte("a part"))
 			_ = first.Close()
@@ -54,7 +54,7 @@ func TestWasSent(t *testing.T) {
 		}, true},
 		"written to none of two": {func(t *testing.T, gotConn func(*countingConn)) {
 			for range 2 {
-				c := used(t)
+				c := newUsedConn(t)
 				gotConn(c)
 				_ = c.Close()
 			}
@@ -63,11 +63,11 @@ func TestWasSent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ctx := withSendTracker(context.Background())
-			test.happens(t, func(c *countingConn) {
+			test.useConns(t, func(c *countingConn) {
 				httptrace.ContextClientTrace(ctx).GotConn(httptrace.GotConnInfo{Conn: c})
 			})
-			require.Equal(t, test.want, wasSent(ctx))
+			require.Equal(t, test.wantSent, wasSent(ctx))
 		})
 	}
-	require.True(t, wasSent(context.Background()), "who does not know must not say no")
+	require.True(t, wasSent(context.Background()), "without a tracker, the request may have been sent")
 }

@@ -17,75 +17,75 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// held is a service that answers when the test lets it.
-func held(t *testing.T) (s *service, working, goOn chan struct{}) {
+// startHeldService starts a service that sends to working and then waits until goOn is closed.
+func startHeldService(t *testing.T) (s *service, working, goOn chan struct{}) {
 	t.Helper()
 	working, goOn = make(chan struct{}, 8), make(chan struct{})
-	s = serve(t, func(w http.ResponseWriter, r *http.Request) {
+	s = startService(t, func(w http.ResponseWriter, r *http.Request) {
 		working <- struct{}{}
 		select {
 		case <-goOn:
-			created(w, r)
+			answerCreated(w, r)
 		case <-r.Context().Done(): // the proxy was killed
 		}
 	})
 	return s, working, goOn
 }
 
-// A shutdown waits for what runs: the client gets its answer.
+// A shutdown waits for running requests, and their clients get the answers.
 func TestShutdown(t *testing.T) {
 	t.Parallel()
-	upstream, working, goOn := held(t)
-	p := start(t, upstream.URL, append(asHeader, "-store", "memory:", "-shutdown-delay", "300ms")...)
-	require.Equal(t, 200, get(t, p.admin+"/readyz").status)
+	upstream, working, goOn := startHeldService(t)
+	p := startProxy(t, upstream.URL, append(userHeaderFlags, "-store", "memory:", "-shutdown-delay", "300ms")...)
+	require.Equal(t, 200, getURL(t, p.adminURL+"/readyz").status)
 	first := make(chan answer)
-	go func() { first <- p.post("/", "x", keyed("k"), as("alice")) }()
+	go func() { first <- p.post("/", "x", withKey("k"), withUser("alice")) }()
 	<-working
 	p.terminate()
-	eventually(t, "it is not ready", func() bool { return get(t, p.admin+"/readyz").status == 503 })
-	eventually(t, "it accepts nothing", func() bool {
+	requireEventually(t, "the proxy is not ready", func() bool { return getURL(t, p.adminURL+"/readyz").status == 503 })
+	requireEventually(t, "the proxy accepts no connection", func() bool {
 		conn, err := net.Dial("tcp", p.address())
 		if err == nil {
 			_ = conn.Close()
 		}
 		return err != nil
 	})
-	require.Equal(t, 200, get(t, p.admin+"/healthz").status, "it is still at work")
+	require.Equal(t, 200, getURL(t, p.adminURL+"/healthz").status, "the proxy is still at work")
 	close(goOn)
 	got := <-first
 	require.Equal(t, 201, got.status, got)
-	require.Zero(t, p.wait(), p.logged())
-	require.Contains(t, p.logged(), "shut down")
+	require.Zero(t, p.awaitExit(), p.loggedLines())
+	require.Contains(t, p.loggedLines(), "shut down")
 }
 
-// It also waits for requests whose clients have left: the answer is in the store.
+// A shutdown waits also for requests whose clients have left, and their answers are stored.
 func TestShutdownWithoutClient(t *testing.T) {
 	t.Parallel()
-	redis := newRedis(t)
-	args := slices.Clip(append(asHeader, "-store-file", redis, "-ignore-host"))
+	redis := startRedis(t)
+	args := slices.Clip(append(userHeaderFlags, "-store-file", redis, "-ignore-host"))
 	t.Run("HTTP/1.1", func(t *testing.T) {
 		t.Parallel()
-		upstream, working, goOn := held(t)
-		p := start(t, upstream.URL, args...)
-		conn := p.order("/one", "x", "k")
+		upstream, working, goOn := startHeldService(t)
+		p := startProxy(t, upstream.URL, args...)
+		conn := p.postUnread("/one", "x", "k")
 		<-working
 		require.NoError(t, conn.Close())
-		endsWith(t, p, upstream, goOn, "/one", args)
+		requireAnswerAfterShutdown(t, p, upstream, goOn, "/one", args)
 	})
 	t.Run("HTTP/2", func(t *testing.T) {
 		t.Parallel()
-		upstream, working, goOn := held(t)
-		cert, key := certificate(t)
-		p := start(t, upstream.URL, append(args, "-tls-cert", cert, "-tls-key", key)...)
-		leave := p.orderHTTP2(t, "/two")
+		upstream, working, goOn := startHeldService(t)
+		cert, key := writeCertificate(t)
+		p := startProxy(t, upstream.URL, append(args, "-tls-cert", cert, "-tls-key", key)...)
+		leave := p.postHTTP2(t, "/two")
 		<-working
 		leave()
-		endsWith(t, p, upstream, goOn, "/two", args)
+		requireAnswerAfterShutdown(t, p, upstream, goOn, "/two", args)
 	})
 }
 
-// orderHTTP2 sends a request of Alice's. Its connection is closed by leave.
-func (p *process) orderHTTP2(t *testing.T, path string) (leave func()) {
+// postHTTP2 sends a request of the user alice. leave closes the connection.
+func (p *process) postHTTP2(t *testing.T, path string) (leave func()) {
 	t.Helper()
 	conn, err := tls.Dial("tcp", p.address(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
 	require.NoError(t, err)
@@ -109,116 +109,117 @@ func (p *process) orderHTTP2(t *testing.T, path string) (leave func()) {
 	}
 }
 
-// endsWith shuts a proxy down whose client has left, and sees that the next one has the answer.
-func endsWith(t *testing.T, p *process, upstream *service, goOn chan struct{}, path string, args []string) {
+// requireAnswerAfterShutdown shuts down a proxy whose client has left, and requires that the next proxy replays the
+// answer.
+func requireAnswerAfterShutdown(t *testing.T, p *process, upstream *service, goOn chan struct{}, path string, args []string) {
 	t.Helper()
 	p.terminate()
-	eventually(t, "it shuts down", func() bool { return strings.Contains(p.logged(), "shutting down") })
+	requireEventually(t, "the proxy shuts down", func() bool { return strings.Contains(p.loggedLines(), "shutting down") })
 	close(goOn)
-	require.Zero(t, p.wait(), p.logged())
+	require.Zero(t, p.awaitExit(), p.loggedLines())
 
-	got := start(t, upstream.URL, args...).post(path, "x", keyed("k"), as("alice"))
+	got := startProxy(t, upstream.URL, args...).post(path, "x", withKey("k"), withUser("alice"))
 	require.True(t, got.replayed, got)
-	require.Equal(t, 1, upstream.count())
+	require.Equal(t, 1, upstream.requestCount())
 }
 
-// It does not wait forever, and a second signal ends it at once.
+// A shutdown ends after -shutdown-timeout. A second signal ends the proxy at once.
 func TestShutdownIsBounded(t *testing.T) {
 	t.Parallel()
-	upstream, working, goOn := held(t)
+	upstream, working, goOn := startHeldService(t)
 	defer close(goOn)
-	for name, second := range map[string]bool{"time": false, "signal": true} {
+	for name, sendSecondSignal := range map[string]bool{"time": false, "signal": true} {
 		timeout := "300ms"
-		if second {
+		if sendSecondSignal {
 			timeout = "1h"
 		}
-		p := start(t, upstream.URL, append(asHeader, "-store", "memory:", "-shutdown-timeout", timeout)...)
+		p := startProxy(t, upstream.URL, append(userHeaderFlags, "-store", "memory:", "-shutdown-timeout", timeout)...)
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			_ = p.post("/", "x", keyed(name), as("alice"))
+			_ = p.post("/", "x", withKey(name), withUser("alice"))
 		}()
 		<-working
 		p.terminate()
-		eventually(t, "it shuts down", func() bool { return strings.Contains(p.logged(), "shutting down") })
-		if second {
+		requireEventually(t, "the proxy shuts down", func() bool { return strings.Contains(p.loggedLines(), "shutting down") })
+		if sendSecondSignal {
 			p.terminate()
-			p.wait()
+			p.awaitExit()
 			require.Equal(t, syscall.SIGTERM, p.cmd.ProcessState.Sys().(syscall.WaitStatus).Signal())
 		} else {
-			require.Equal(t, 1, p.wait())
-			require.Contains(t, p.logged(), "idempotency-proxy: not all requests ended")
+			require.Equal(t, 1, p.awaitExit())
+			require.Contains(t, p.loggedLines(), "idempotency-proxy: not all requests ended")
 		}
 		<-ended
 	}
 }
 
-// websocket opens a conversation.
-func (p *process) websocket(t *testing.T) conversation {
+// openWebSocket opens a WebSocket.
+func (p *process) openWebSocket(t *testing.T) conversation {
 	t.Helper()
-	c := p.converse(t, "GET / HTTP/1.1", "Connection: Upgrade", "Upgrade: websocket")
-	await(t, c.in, "HTTP/1.1 101 Switching Protocols")
-	await(t, c.in, "")
+	c := p.openConversation(t, "GET / HTTP/1.1", "Connection: Upgrade", "Upgrade: websocket")
+	awaitLine(t, c.in, "HTTP/1.1 101 Switching Protocols")
+	awaitLine(t, c.in, "")
 	return c
 }
 
-// A shutdown waits for open WebSockets, as for everything that runs.
+// A shutdown waits for open WebSockets, as for running requests.
 func TestShutdownWaitsForWebSockets(t *testing.T) {
 	t.Parallel()
-	upstream, ended := switching(t)
-	p := start(t, upstream.URL, append(asHeader, "-store", "memory:")...)
-	c := p.websocket(t)
+	upstream, ended := startSwitchingService(t)
+	p := startProxy(t, upstream.URL, append(userHeaderFlags, "-store", "memory:")...)
+	c := p.openWebSocket(t)
 	p.terminate()
-	eventually(t, "it accepts nothing", func() bool {
+	requireEventually(t, "the proxy accepts no connection", func() bool {
 		conn, err := net.Dial("tcp", p.address())
 		if err == nil {
 			_ = conn.Close()
 		}
 		return err != nil
 	})
-	for range 500 { // much longer than a shutdown takes
-		c.echoes(t, "hello")
+	for range 500 { // longer than a shutdown takes
+		c.requireEcho(t, "hello")
 	}
 	require.NoError(t, c.Close())
-	require.Zero(t, p.wait(), p.logged())
+	require.Zero(t, p.awaitExit(), p.loggedLines())
 	awaitEnd(t, ended)
 }
 
-// It does not wait forever. What is open then is closed, at both ends.
+// After -shutdown-timeout, open WebSockets are closed at both ends.
 func TestShutdownClosesWebSockets(t *testing.T) {
 	t.Parallel()
-	upstream, ended := switching(t)
-	p := start(t, upstream.URL, append(asHeader, "-store", "memory:", "-shutdown-timeout", "300ms")...)
-	c := p.websocket(t)
+	upstream, ended := startSwitchingService(t)
+	p := startProxy(t, upstream.URL, append(userHeaderFlags, "-store", "memory:", "-shutdown-timeout", "300ms")...)
+	c := p.openWebSocket(t)
 	p.terminate()
 	_, err := c.in.ReadLine()
 	require.ErrorIs(t, err, io.EOF)
 	awaitEnd(t, ended)
-	require.Equal(t, 1, p.wait())
-	require.Contains(t, p.logged(), "idempotency-proxy: not all requests ended")
+	require.Equal(t, 1, p.awaitExit())
+	require.Contains(t, p.loggedLines(), "idempotency-proxy: not all requests ended")
 }
 
-// Metrics and logs show outcomes, but no user and no key.
+// Metrics and logs show outcomes, and neither users nor keys.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
-	upstream := serve(t, created)
-	p := start(t, upstream.URL, append(asHeader, "-store", "memory:")...)
-	p.post("/", "x", keyed("secret-key"), as("alice"))
-	p.post("/", "x", keyed("secret-key"), as("alice"))
-	p.post("/", "other", keyed("secret-key"), as("alice"))
-	p.post("/", "x", keyed("secret-key"))
-	told := get(t, p.admin+"/metrics").body
+	upstream := startService(t, answerCreated)
+	p := startProxy(t, upstream.URL, append(userHeaderFlags, "-store", "memory:")...)
+	p.post("/", "x", withKey("secret-key"), withUser("alice"))
+	p.post("/", "x", withKey("secret-key"), withUser("alice"))
+	p.post("/", "other", withKey("secret-key"), withUser("alice"))
+	p.post("/", "x", withKey("secret-key"))
+	metrics := getURL(t, p.adminURL+"/metrics").body
 	for _, outcome := range []string{"executed", "replayed", "key-reused", "rejected"} {
-		require.Contains(t, told, `idempotency_proxy_request_seconds_count{outcome="`+outcome+`"} 1`)
+		require.Contains(t, metrics, `idempotency_proxy_request_seconds_count{outcome="`+outcome+`"} 1`)
 	}
-	require.Contains(t, told, "idempotency_proxy_upstream_seconds_count 1")
-	require.Contains(t, told, "idempotency_proxy_requests_running 0")
-	require.NotContains(t, told+p.logged(), "alice")
-	require.NotContains(t, told+p.logged(), "secret-key")
-	require.Equal(t, "made for ", get(t, p.url+"/metrics").body, "the public listener has only the service")
+	require.Contains(t, metrics, "idempotency_proxy_upstream_seconds_count 1")
+	require.Contains(t, metrics, "idempotency_proxy_requests_running 0")
+	require.NotContains(t, metrics+p.loggedLines(), "alice")
+	require.NotContains(t, metrics+p.loggedLines(), "secret-key")
+	require.Equal(t, "made for ", getURL(t, p.url+"/metrics").body, "the public listener has only the service")
 }
 
-// The command that the Dockerfile runs builds a program that needs no libraries, nor anything else of an image.
+// The command in the Dockerfile builds a static program, which needs nothing else in the image.
 func TestStaticBinary(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("IDEMPOTENCY_CI") == "" {
@@ -231,7 +232,7 @@ func TestStaticBinary(t *testing.T) {
 	line, _, _ = strings.Cut(line, "\n\n")
 	output := t.TempDir() + "/idempotency-proxy"
 	build := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(line, "-o /idempotency-proxy", "-o "+output, 1))
-	build.Dir, build.Env = "../..", append(os.Environ(), "GOFLAGS=") // what the Dockerfile copies
+	build.Dir, build.Env = "../..", append(os.Environ(), "GOFLAGS=") // the directory that the Dockerfile copies
 	said, err := build.CombinedOutput()
 	require.NoError(t, err, string(said))
 	program, err := os.ReadFile(output)

@@ -16,18 +16,19 @@ import (
 
 // bank is a payment service in Perl.
 type bank struct {
-	t      testing.TB
-	ledger string
-	port   string
-	args   []string
-	cmd    *exec.Cmd
-	output *bufio.Scanner
+	t          testing.TB
+	ledgerPath string
+	port       string
+	args       []string
+	cmd        *exec.Cmd
+	output     *bufio.Scanner
 }
 
-// open starts the service. With "remember" it looks for the operation in its ledger before it charges.
-func open(t testing.TB, args ...string) *bank {
+// openBank starts the service. With the argument "remember", the service looks for the operation in its ledger before a
+// charge.
+func openBank(t testing.TB, args ...string) *bank {
 	t.Helper()
-	b := &bank{t: t, ledger: filepath.Join(t.TempDir(), "ledger"), port: "0", args: args}
+	b := &bank{t: t, ledgerPath: filepath.Join(t.TempDir(), "ledger"), port: "0", args: args}
 	b.start()
 	t.Cleanup(b.kill)
 	return b
@@ -35,13 +36,13 @@ func open(t testing.TB, args ...string) *bank {
 
 func (b *bank) start() {
 	b.t.Helper()
-	b.cmd = exec.Command("perl", append([]string{"../../examples/proxy/service.pl", b.port, b.ledger}, b.args...)...)
-	b.output = tellingPort(b.t, b.cmd)
+	b.cmd = exec.Command("perl", append([]string{"../../examples/proxy/service.pl", b.port, b.ledgerPath}, b.args...)...)
+	b.output = startAndReadPort(b.t, b.cmd)
 	b.port = b.output.Text()
 }
 
-// tellingPort starts a service, and returns what it prints: its port is in the first line, which is read.
-func tellingPort(t testing.TB, cmd *exec.Cmd) *bufio.Scanner {
+// startAndReadPort starts a service, and returns the scanner of its output. The current line has the port.
+func startAndReadPort(t testing.TB, cmd *exec.Cmd) *bufio.Scanner {
 	t.Helper()
 	cmd.Stderr = os.Stderr
 	output, err := cmd.StdoutPipe()
@@ -52,7 +53,7 @@ func tellingPort(t testing.TB, cmd *exec.Cmd) *bufio.Scanner {
 	return lines
 }
 
-// awaitCharge returns when the service has begun to charge a card.
+// awaitCharge waits until the service has begun to charge a card.
 func (b *bank) awaitCharge() {
 	b.t.Helper()
 	require.True(b.t, b.output.Scan())
@@ -66,25 +67,26 @@ func (b *bank) kill() {
 
 func (b *bank) url() string { return "http://127.0.0.1:" + b.port }
 
-// charges returns how often a user was charged.
-func (b *bank) charges(user string) int {
+// countCharges returns the number of charges of user.
+func (b *bank) countCharges(user string) int {
 	b.t.Helper()
-	text, err := os.ReadFile(b.ledger)
+	text, err := os.ReadFile(b.ledgerPath)
 	if !os.IsNotExist(err) {
 		require.NoError(b.t, err)
 	}
 	return strings.Count(string(text), " "+user+" ")
 }
 
-func amount(n int) string { return fmt.Sprintf(`{"amount":%d}`, n) }
+// paymentBody returns the body of a payment.
+func paymentBody(n int) string { return fmt.Sprintf(`{"amount":%d}`, n) }
 
-// retries sends the same request 50 times at once. All are the same answer.
-func retries(t testing.TB, p *process) answer {
+// sendRetries sends the same request 50 times concurrently, and requires the same answer to each.
+func sendRetries(t testing.TB, p *process) answer {
 	t.Helper()
 	answers := make([]answer, 50)
 	var all sync.WaitGroup
 	for i := range answers {
-		all.Go(func() { answers[i] = p.post("/payments", amount(4200), as("alice"), keyed("order-1")) })
+		all.Go(func() { answers[i] = p.post("/payments", paymentBody(4200), withUser("alice"), withKey("order-1")) })
 	}
 	all.Wait()
 	for _, a := range answers {
@@ -95,75 +97,76 @@ func retries(t testing.TB, p *process) answer {
 	return answers[0]
 }
 
-// durable stores outlive the proxy.
-var durable = map[string]func(testing.TB) string{
-	"redis":  newRedis,
-	"sqlite": func(t testing.TB) string { return inFile(t, "sqlite:"+filepath.Join(t.TempDir(), "records.db")) },
+// durableStores starts stores that outlive the proxy, and returns their URLs in a file.
+var durableStores = map[string]func(testing.TB) string{
+	"redis":  startRedis,
+	"sqlite": func(t testing.TB) string { return writeFile(t, "sqlite:"+filepath.Join(t.TempDir(), "records.db")) },
 }
 
-// Alice's phone hangs up while her card is charged, and tries again, 50 times at once. The proxy in front of the
-// service, which is not written in Go, is killed and started again.
+// Alice's phone hangs up while her card is charged, and then sends 50 concurrent retries. The proxy is killed and started
+// again. The service behind the proxy is written in Perl.
 func TestStory(t *testing.T) {
 	t.Parallel()
-	for name, store := range durable {
+	for name, store := range durableStores {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			service := open(t)
-			args := append(asHeader, "-store-file", store(t), "-wait", "20s", "-lease", "2s")
-			p := start(t, service.url(), args...)
-			phone := p.order("/payments", amount(4200), "order-1")
+			service := openBank(t)
+			args := append(userHeaderFlags, "-store-file", store(t), "-wait", "20s", "-lease", "2s")
+			p := startProxy(t, service.url(), args...)
+			phone := p.postUnread("/payments", paymentBody(4200), "order-1")
 			service.awaitCharge()
-			require.NoError(t, phone.Close()) // without having read a byte
-			first := retries(t, p)
-			require.Equal(t, 1, service.charges("alice"))
+			require.NoError(t, phone.Close()) // before the phone has read a byte
+			first := sendRetries(t, p)
+			require.Equal(t, 1, service.countCharges("alice"))
 
 			p.kill()
-			p = startAt(t, p.address(), service.url(), args...)
-			require.Equal(t, first.body, retries(t, p).body)
-			reused := p.post("/payments", amount(9900), as("alice"), keyed("order-1"))
+			p = startProxyAt(t, p.address(), service.url(), args...)
+			require.Equal(t, first.body, sendRetries(t, p).body)
+			reused := p.post("/payments", paymentBody(9900), withUser("alice"), withKey("order-1"))
 			require.Equal(t, 409, reused.status)
-			require.Equal(t, "key-reused", reused.code())
-			require.Equal(t, 201, p.post("/payments", amount(4200), as("bob"), keyed("order-1")).status)
-			require.Equal(t, 1, service.charges("alice"))
-			require.Equal(t, 1, service.charges("bob"))
+			require.Equal(t, "key-reused", reused.problemCode())
+			require.Equal(t, 201, p.post("/payments", paymentBody(4200), withUser("bob"), withKey("order-1")).status)
+			require.Equal(t, 1, service.countCharges("alice"))
+			require.Equal(t, 1, service.countCharges("bob"))
 		})
 	}
 }
 
-// The proxy is killed while the card is being charged. With re-execute the service finds out what came of the charge;
-// with refuse a retry is told that nobody knows.
+// The proxy is killed during a charge. With re-execute, the service looks up the outcome of the charge. With refuse, a
+// retry gets the answer outcome-unknown.
 func TestKilledWithinTheCharge(t *testing.T) {
 	t.Parallel()
-	for name, store := range durable {
+	for name, store := range durableStores {
 		for _, remembers := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, remembers=%t", name, remembers), func(t *testing.T) {
 				t.Parallel()
-				args := append(asHeader, "-store-file", store(t), "-wait", "20s", "-lease", "2s")
+				args := append(userHeaderFlags, "-store-file", store(t), "-wait", "20s", "-lease", "2s")
 				var service *bank
 				if remembers {
-					service = open(t, "remember")
+					service = openBank(t, "remember")
 					args = append(args, "-abandoned", "re-execute")
 				} else {
-					service = open(t)
+					service = openBank(t)
 				}
-				p := start(t, service.url(), args...)
+				p := startProxy(t, service.url(), args...)
 				lost := make(chan answer)
-				go func() { lost <- p.post("/payments", amount(4200), as("alice"), keyed("order-1")) }()
+				go func() { lost <- p.post("/payments", paymentBody(4200), withUser("alice"), withKey("order-1")) }()
 				service.awaitCharge()
 				p.kill()
 				require.Error(t, (<-lost).err)
 
-				p = startAt(t, p.address(), service.url(), args...)
+				p = startProxyAt(t, p.address(), service.url(), args...)
 				if remembers {
-					require.Regexp(t, charged, retries(t, p).body)
+					require.Regexp(t, chargedBody, sendRetries(t, p).body)
 				} else {
-					got := p.post("/payments", amount(4200), as("alice"), keyed("order-1"))
-					require.Equal(t, "outcome-unknown", got.code(), got)
+					got := p.post("/payments", paymentBody(4200), withUser("alice"), withKey("order-1"))
+					require.Equal(t, "outcome-unknown", got.problemCode(), got)
 				}
-				require.Equal(t, 1, service.charges("alice"))
+				require.Equal(t, 1, service.countCharges("alice"))
 			})
 		}
 	}
 }
 
-var charged = regexp.MustCompile(`^{"id":"\d+","status":"charged"}$`)
+// chargedBody matches the body of a charge.
+var chargedBody = regexp.MustCompile(`^{"id":"\d+","status":"charged"}$`)

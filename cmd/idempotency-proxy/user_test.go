@@ -5,48 +5,49 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// One user cannot name another, and gets no answer of another.
+// A user cannot act as another user, and gets no answer of another user.
 func TestTrustedHeader(t *testing.T) {
 	t.Parallel()
-	upstream := serve(t, created)
-	p := start(t, upstream.URL, append(asHeader, "-store", "memory:")...)
-	first := p.post("/things", "x", keyed("k"), as("alice"))
+	upstream := startService(t, answerCreated)
+	p := startProxy(t, upstream.URL, append(userHeaderFlags, "-store", "memory:")...)
+	first := p.post("/things", "x", withKey("k"), withUser("alice"))
 	require.Equal(t, "201 made for alice <nil>", first.String())
-	require.True(t, p.post("/things", "x", keyed("k"), as("alice")).replayed)
-	require.Equal(t, "made for bob", p.post("/things", "x", keyed("k"), as("bob")).body)
+	require.True(t, p.post("/things", "x", withKey("k"), withUser("alice")).replayed)
+	require.Equal(t, "made for bob", p.post("/things", "x", withKey("k"), withUser("bob")).body)
 
-	ran := upstream.count()
-	for name, changes := range map[string][]request{
-		"nobody":                  {},
-		"empty":                   {as("")},
-		"two lines":               {as("mallory"), as("alice")},
-		"the same twice":          {as("alice"), as("alice")},
-		"two in one line":         {as("mallory, alice")},
-		"two in one line, packed": {as("mallory,alice")},
-		"a space":                 {as("alice b")},
-		"underscore":              {with("X_User", "alice")},
-		"underscore, small":       {with("x_user", "alice")},
+	before := upstream.requestCount()
+	for name, changes := range map[string][]requestOption{
+		"no user":                 {},
+		"empty":                   {withUser("")},
+		"two lines":               {withUser("mallory"), withUser("alice")},
+		"the same twice":          {withUser("alice"), withUser("alice")},
+		"two in one line":         {withUser("mallory, alice")},
+		"two in one line, packed": {withUser("mallory,alice")},
+		"a space":                 {withUser("alice b")},
+		"underscore":              {withField("X_User", "alice")},
+		"underscore, small":       {withField("x_user", "alice")},
 	} {
-		got := p.post("/things", "x", append(changes, keyed("k"))...)
+		got := p.post("/things", "x", append(changes, withKey("k"))...)
 		require.Equal(t, 401, got.status, "%s: %s", name, got)
-		require.Equal(t, "user-unknown", got.code(), name)
+		require.Equal(t, "user-unknown", got.problemCode(), name)
 	}
-	require.Equal(t, ran, upstream.count(), "no refused request gets through")
-	require.NotContains(t, p.logged(), "alice")
+	require.Equal(t, before, upstream.requestCount(), "no refused request gets through")
+	require.NotContains(t, p.loggedLines(), "alice")
 }
 
-// A client may write what net/http would not send: a folded line, or a name with a space behind it.
+// A client may send bytes that net/http does not send, for example a folded line, or a space after a name.
 func TestTrustedHeaderOnTheWire(t *testing.T) {
 	t.Parallel()
-	upstream := serve(t, created)
-	p := start(t, upstream.URL, append(asHeader, "-store", "memory:")...)
-	require.Equal(t, 201, p.post("/things", "x", keyed("k"), as("alice")).status)
+	upstream := startService(t, answerCreated)
+	p := startProxy(t, upstream.URL, append(userHeaderFlags, "-store", "memory:")...)
+	require.Equal(t, 201, p.post("/things", "x", withKey("k"), withUser("alice")).status)
 	for _, lines := range []string{
 		"X-User: mallory\r\n alice\r\n", "X-User : alice\r\n", "X-User: \talice\x00\r\n",
 		"X-User: mallory\r\nx-user: alice\r\n", "x_user: alice\r\nX-User: mallory alice\r\n",
@@ -62,65 +63,68 @@ func TestTrustedHeaderOnTheWire(t *testing.T) {
 		require.NoError(t, conn.Close())
 		require.Contains(t, []int{400, 401}, resp.StatusCode, "%q", lines)
 	}
-	require.Equal(t, 1, upstream.count())
+	require.Equal(t, 1, upstream.requestCount())
 }
 
-// The service gets the header as it was verified, or none, guarded or not.
+// The service receives the verified user header or none, with and without a guard.
 func TestWhatTheServiceSeesOfTheUser(t *testing.T) {
 	t.Parallel()
-	upstream := serve(t, created)
-	p := start(t, upstream.URL, append(asHeader, "-store", "memory:")...)
+	upstream := startService(t, answerCreated)
+	p := startProxy(t, upstream.URL, append(userHeaderFlags, "-store", "memory:")...)
 	for name, test := range map[string]struct {
-		changes []request
-		want    []string
+		changes   []requestOption
+		wantUsers []string
 	}{
-		"trusted":               {[]request{as("alice")}, []string{"alice"}},
-		"none":                  {nil, nil},
-		"two":                   {[]request{as("alice"), as("mallory")}, nil},
-		"underscore beside it":  {[]request{as("alice"), with("X_User", "mallory")}, []string{"alice"}},
-		"underscore alone":      {[]request{with("X_USER", "mallory")}, nil},
-		"dot":                   {[]request{as("alice"), with("X.User", "mallory")}, []string{"alice"}},
-		"tilde":                 {[]request{with("x~user", "mallory")}, nil},
-		"removed by Connection": {[]request{as("alice"), with("Connection", "X-User")}, []string{"alice"}},
+		"trusted":                {[]requestOption{withUser("alice")}, []string{"alice"}},
+		"none":                   {nil, nil},
+		"two":                    {[]requestOption{withUser("alice"), withUser("mallory")}, nil},
+		"underscore beside user": {[]requestOption{withUser("alice"), withField("X_User", "mallory")}, []string{"alice"}},
+		"underscore alone":       {[]requestOption{withField("X_USER", "mallory")}, nil},
+		"dot":                    {[]requestOption{withUser("alice"), withField("X.User", "mallory")}, []string{"alice"}},
+		"tilde":                  {[]requestOption{withField("x~user", "mallory")}, nil},
+		"removed by Connection":  {[]requestOption{withUser("alice"), withField("Connection", "X-User")}, []string{"alice"}},
 	} {
 		require.Equal(t, 201, p.post("/things", "x", test.changes...).status, name)
-		seen := upstream.last(t).Header
-		require.Equal(t, test.want, seen["X-User"], name)
+		seen := upstream.lastRequest(t).Header
+		require.Equal(t, test.wantUsers, seen["X-User"], name)
 		for field := range seen {
 			require.False(t, field != "X-User" && strings.HasSuffix(strings.ToLower(field), "user"), "%s: %s", name, field)
 		}
 	}
 }
 
-// The header of a peer that is not the proxy in front counts for nothing.
+// The proxy ignores the user header of an untrusted peer.
 func TestUntrustedPeer(t *testing.T) {
 	t.Parallel()
-	upstream := serve(t, created)
-	p := start(t, upstream.URL, append(asHeader, "-store", "memory:", "-trusted-peers", "10.0.0.0/8,192.0.2.1")...)
-	require.Equal(t, "user-unknown", p.post("/things", "x", keyed("k"), as("alice")).code())
-	eventually(t, "the log says why", func() bool { return strings.Contains(p.logged(), "the peer is not one of -trusted-peers") })
-	require.Zero(t, upstream.count())
-	require.Equal(t, "made for ", p.post("/things", "x", as("alice"), with("X-Forwarded-For", "192.0.2.1")).body)
-	require.Equal(t, "127.0.0.1", upstream.last(t).Header.Get("X-Forwarded-For"))
+	upstream := startService(t, answerCreated)
+	p := startProxy(t, upstream.URL, append(userHeaderFlags, "-store", "memory:", "-trusted-peers", "10.0.0.0/8,192.0.2.1")...)
+	require.Equal(t, "user-unknown", p.post("/things", "x", withKey("k"), withUser("alice")).problemCode())
+	requireEventually(t, "the log says why", func() bool {
+		return strings.Contains(p.loggedLines(), "the peer is not one of -trusted-peers")
+	})
+	require.Zero(t, upstream.requestCount())
+	require.Equal(t, "made for ", p.post("/things", "x", withUser("alice"), withField("X-Forwarded-For", "192.0.2.1")).body)
+	require.Equal(t, "127.0.0.1", upstream.lastRequest(t).Header.Get("X-Forwarded-For"))
 }
 
-// Without a user source it does not start; with one that says so, all callers are one.
+// With -all-callers-are-one-user, all callers share the keys.
 func TestOneUser(t *testing.T) {
 	t.Parallel()
-	upstream := serve(t, created)
-	p := start(t, upstream.URL, "-all-callers-are-one-user", "-store", "memory:")
-	require.False(t, p.post("/things", "x", keyed("k"), as("alice")).replayed)
-	require.True(t, p.post("/things", "x", keyed("k"), as("bob")).replayed)
+	upstream := startService(t, answerCreated)
+	p := startProxy(t, upstream.URL, "-all-callers-are-one-user", "-store", "memory:")
+	require.False(t, p.post("/things", "x", withKey("k"), withUser("alice")).replayed)
+	require.True(t, p.post("/things", "x", withKey("k"), withUser("bob")).replayed)
 }
 
-// The operator chooses the address of the types of refusals, also of those that the proxy makes itself.
+// -problem-base sets the base URL of the types of refusals, including the refusals of the proxy itself.
 func TestProblemBase(t *testing.T) {
 	t.Parallel()
-	upstream := serve(t, created)
+	upstream := startService(t, answerCreated)
 	base := []string{"-store", "memory:", "-required", "-problem-base", "https://api.example.com/problems/"}
-	p := start(t, upstream.URL, append(asHeader, base...)...)
-	require.Contains(t, p.post("/", "x", as("alice")).body, `"type":"https://api.example.com/problems/key-missing"`)
-	byToken := start(t, upstream.URL, append(append([]string{"-jwt-key", publicPEM(t, ecKey(t))}, issuer...), base[2:]...)...)
-	refused := byToken.post("/", "x", keyed("k"), bearer("none"))
+	p := startProxy(t, upstream.URL, append(userHeaderFlags, base...)...)
+	require.Contains(t, p.post("/", "x", withUser("alice")).body, `"type":"https://api.example.com/problems/key-missing"`)
+	byToken := startProxy(t, upstream.URL,
+		slices.Concat([]string{"-jwt-key", writePublicPEM(t, newECKey(t))}, issuerFlags, base[2:])...)
+	refused := byToken.post("/", "x", withKey("k"), withBearer("none"))
 	require.Contains(t, refused.body, `"type":"https://api.example.com/problems/user-unknown"`)
 }
