@@ -13,41 +13,42 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A shell that runs what the program tells it completes commands, flags and states.
+// A shell that evaluates the output of the command completion completes commands, flags and states.
 func TestCompletionInBash(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	bin := t.TempDir()
-	require.NoError(t, os.Symlink(program, filepath.Join(bin, "idempotency")))
+	require.NoError(t, os.Symlink(programPath, filepath.Join(bin, "idempotency")))
 	shell := exec.CommandContext(ctx, "bash", "--norc", "--noprofile", "-i")
-	shell.Env = append([]string{"HOME=/nonexistent", "TERM=dumb", "PS1=$ ", "PATH=" + bin + ":" + os.Getenv("PATH")}, asProgram...)
+	shell.Env = append([]string{"HOME=/nonexistent", "TERM=dumb", "PS1=$ ", "PATH=" + bin + ":" + os.Getenv("PATH")},
+		programEnvironment...)
 	terminal, err := pty.Start(shell)
 	require.NoError(t, err)
 	defer func() {
-		_ = terminal.Close() // the end of the shell
+		_ = terminal.Close() // ends the shell
 		_ = shell.Wait()
 	}()
-	var said strings.Builder
+	var output strings.Builder
 	expect := func(text string) {
 		t.Helper()
 		buffer := make([]byte, 4096)
-		for !strings.Contains(said.String(), text) {
+		for !strings.Contains(output.String(), text) {
 			n, err := terminal.Read(buffer)
-			require.NoError(t, err, said.String())
-			said.Write(buffer[:n])
+			require.NoError(t, err, output.String())
+			output.Write(buffer[:n])
 		}
-		said.Reset()
+		output.Reset()
 	}
-	for _, step := range []struct{ types, expects string }{
+	for _, step := range []struct{ typedText, wantOutput string }{
 		{"eval \"$(idempotency completion --code bash)\"\n", "$ "},
 		{"echo rea''dy\n", "ready"},
 		{"idempotency lis\t", "list "},
 		{"--lar\t", "--largest "},
 		{"--state ab\t", "--state abandoned "},
 	} {
-		_, err := io.WriteString(terminal, step.types)
+		_, err := io.WriteString(terminal, step.typedText)
 		require.NoError(t, err)
-		expect(step.expects)
+		expect(step.wantOutput)
 	}
 }

@@ -34,14 +34,15 @@ import (
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
-// patience bounds what is waited for. Nothing waits that long unless it is broken.
-const patience = 30 * time.Second
+// waitLimit bounds the wait for events that are certain to happen.
+const waitLimit = 30 * time.Second
 
-// program is the file of this test. With asProgram in its environment, it runs main instead of the tests, so no other
-// program has to be built. GORACE saves the second for which a process with the race detector sleeps at its end.
+// programPath is the path of this test binary. With programEnvironment, the test binary runs main instead of the tests, so
+// the tests need not build the program. GORACE saves the second for which a process with the race detector sleeps at its
+// end.
 var (
-	program   string
-	asProgram = []string{programVariable + "=1", "GORACE=atexit_sleep_ms=0"}
+	programPath        string
+	programEnvironment = []string{programVariable + "=1", "GORACE=atexit_sleep_ms=0"}
 )
 
 const programVariable = "IDEMPOTENCY_TEST_PROGRAM"
@@ -54,40 +55,41 @@ func TestMain(m *testing.M) {
 		main.Program()
 	}
 	if kind := os.Getenv(serviceVariable); kind != "" {
-		serve(kind)
+		runService(kind)
 		return
 	}
-	for _, variable := range append(awsVariables, "HOME=/nonexistent") { // what drivers read by themselves
+	for _, variable := range append(awsVariables, "HOME=/nonexistent") { // drivers read these variables by themselves
 		name, value, _ := strings.Cut(variable, "=")
 		_ = os.Setenv(name, value)
 	}
 	var err error
-	if program, err = os.Executable(); err != nil {
+	if programPath, err = os.Executable(); err != nil {
 		panic(err)
 	}
 	os.Exit(m.Run())
 }
 
-// command returns the program with an environment of its own: that of the test would have credentials.
-func command(ctx context.Context, env []string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Env = append(slices.Concat(asProgram, []string{"HOME=/nonexistent", "PATH=" + os.Getenv("PATH")}), env...)
+// newCommand returns a command that runs the program with env and without the environment of the test, which might have
+// credentials.
+func newCommand(ctx context.Context, env []string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, programPath, args...)
+	cmd.Env = append(slices.Concat(programEnvironment, []string{"HOME=/nonexistent", "PATH=" + os.Getenv("PATH")}), env...)
 	return cmd
 }
 
-// result is what the program has said, and its exit status.
+// result is the exit status and the output of the program.
 type result struct {
 	status         int
 	stdout, stderr string
 }
 
-// try runs the program without a terminal. It is a process of its own, which has these variables, and no credentials besides.
-func try(t testing.TB, env []string, args ...string) result {
+// runProcess runs the program as a process with env, without a terminal and without other credentials.
+func runProcess(t testing.TB, env []string, args ...string) result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	var out, complaints bytes.Buffer
-	cmd := command(ctx, env, args...)
+	cmd := newCommand(ctx, env, args...)
 	cmd.Stdout, cmd.Stderr = &out, &complaints
 	_ = cmd.Run()
 	return result{cmd.ProcessState.ExitCode(), out.String(), complaints.String()}
@@ -95,10 +97,10 @@ func try(t testing.TB, env []string, args ...string) result {
 
 // backend is a server with an empty store.
 type backend struct {
-	kind   string // for serve
-	env    []string
-	open   func(testing.TB) idempotency.Store
-	damage func(testing.TB) // of the record of Alice
+	kind         string   // of the store, for runService
+	environment  []string // variables of the program, with the URL of the store first
+	openStore    func(testing.TB) idempotency.Store
+	damageRecord func(testing.TB) // makes the record of Alice unreadable
 }
 
 func newRedis(t testing.TB) backend {
@@ -107,12 +109,12 @@ func newRedis(t testing.TB) backend {
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Password: servertest.RedisPassword()})
 	t.Cleanup(func() { _ = client.Close() })
 	return backend{
-		kind: "redis",
-		env:  []string{"REDIS_URL=redis://:" + servertest.RedisPassword() + "@" + server.Addr()},
-		open: func(testing.TB) idempotency.Store {
+		kind:        "redis",
+		environment: []string{"REDIS_URL=redis://:" + servertest.RedisPassword() + "@" + server.Addr()},
+		openStore: func(testing.TB) idempotency.Store {
 			return idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 		},
-		damage: func(t testing.TB) {
+		damageRecord: func(t testing.TB) {
 			names, err := client.Keys(t.Context(), "idempotency:*").Result()
 			require.NoError(t, err)
 			require.Len(t, names, 1)
@@ -121,18 +123,18 @@ func newRedis(t testing.TB) backend {
 	}
 }
 
-// server is the PostgreSQL of all tests. Each has a database of its own.
+// sharedPostgres is the PostgreSQL server of all tests. Each test has its own database.
 var (
-	server    = sync.OnceValues(func() (*servertest.Database, error) { return servertest.StartPostgres() })
-	databases atomic.Int64
+	sharedPostgres = sync.OnceValues(func() (*servertest.Database, error) { return servertest.StartPostgres() })
+	databaseCount  atomic.Int64
 )
 
-// postgresURL returns the URL of a new database.
+// postgresURL makes a database, and returns the URL.
 func postgresURL(t testing.TB) string {
 	t.Helper()
-	db, err := server()
+	db, err := sharedPostgres()
 	servertest.Require(t, err)
-	name := fmt.Sprintf("shop_%d", databases.Add(1))
+	name := fmt.Sprintf("shop_%d", databaseCount.Add(1))
 	require.NoError(t, db.Psql("postgres", "CREATE DATABASE "+name))
 	return strings.Replace(db.URL(), "/postgres?", "/"+name+"?", 1)
 }
@@ -145,40 +147,40 @@ func newPostgres(t testing.TB) backend {
 	t.Cleanup(pool.Close)
 	require.NoError(t, pgxstore.Migrate(t.Context(), pool, pgxstore.Options{}))
 	return backend{
-		kind: "postgres",
-		env:  []string{"DATABASE_URL=" + url},
-		open: func(testing.TB) idempotency.Store { return pgxstore.New(pool, pgxstore.Options{}) },
-		damage: func(t testing.TB) {
+		kind:        "postgres",
+		environment: []string{"DATABASE_URL=" + url},
+		openStore:   func(testing.TB) idempotency.Store { return pgxstore.New(pool, pgxstore.Options{}) },
+		damageRecord: func(t testing.TB) {
 			_, err := pool.Exec(t.Context(), "UPDATE idempotency_records SET fingerprint = 'short'")
 			require.NoError(t, err)
 		},
 	}
 }
 
-// maria is the MariaDB of all tests. Each has a database of its own.
-var maria = sync.OnceValues(func() (*servertest.Maria, error) { return servertest.StartMariaDB() })
+// sharedMariaDB is the MariaDB server of all tests. Each test has its own database.
+var sharedMariaDB = sync.OnceValues(func() (*servertest.Maria, error) { return servertest.StartMariaDB() })
 
 func newMySQL(t testing.TB) backend {
 	t.Helper()
-	server, err := maria()
+	server, err := sharedMariaDB()
 	servertest.Require(t, err)
-	name := fmt.Sprintf("shop_%d", databases.Add(1))
-	at := func(name string) *sql.DB {
+	name := fmt.Sprintf("shop_%d", databaseCount.Add(1))
+	openDatabase := func(name string) *sql.DB {
 		db, err := sql.Open("mysql", strings.Replace(server.DSN(), "/test", "/"+name, 1))
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = db.Close() })
 		return db
 	}
-	_, err = at("test").Exec("CREATE DATABASE " + name)
+	_, err = openDatabase("test").Exec("CREATE DATABASE " + name)
 	require.NoError(t, err)
-	db := at(name)
+	db := openDatabase(name)
 	require.NoError(t, mysqlstore.Migrate(t.Context(), db, mysqlstore.Options{}))
 	user, _, _ := strings.Cut(server.DSN(), "@")
 	return backend{
-		kind: "mysql",
-		env:  []string{"DATABASE_URL=mysql://" + user + "@" + server.Addr() + "/" + name},
-		open: func(testing.TB) idempotency.Store { return mysqlstore.New(db, mysqlstore.Options{}) },
-		damage: func(t testing.TB) {
+		kind:        "mysql",
+		environment: []string{"DATABASE_URL=mysql://" + user + "@" + server.Addr() + "/" + name},
+		openStore:   func(testing.TB) idempotency.Store { return mysqlstore.New(db, mysqlstore.Options{}) },
+		damageRecord: func(t testing.TB) {
 			_, err := db.ExecContext(t.Context(), "UPDATE idempotency_records SET attempt = 0")
 			require.NoError(t, err)
 		},
@@ -191,12 +193,12 @@ func newSQLite(t testing.TB) backend {
 	store, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = store.Close() })
-	require.NoError(t, os.Chmod(path, 0o644)) // which check finds
+	require.NoError(t, os.Chmod(path, 0o644)) // the command check reports this mode
 	return backend{
-		kind: "sqlite",
-		env:  []string{"DATABASE_URL=sqlite:" + path},
-		open: func(testing.TB) idempotency.Store { return store },
-		damage: func(t testing.TB) {
+		kind:        "sqlite",
+		environment: []string{"DATABASE_URL=sqlite:" + path},
+		openStore:   func(testing.TB) idempotency.Store { return store },
+		damageRecord: func(t testing.TB) {
 			db, err := sql.Open("sqlite", "file:"+path)
 			require.NoError(t, err)
 			defer db.Close()
@@ -208,15 +210,15 @@ func newSQLite(t testing.TB) backend {
 
 // url returns the URL of the store.
 func (b backend) url() string {
-	_, url, _ := strings.Cut(b.env[0], "=")
+	_, url, _ := strings.Cut(b.environment[0], "=")
 	return url
 }
 
-// try runs the program for this store, within this process.
-func (b backend) try(t testing.TB, args ...string) result {
+// run runs the program for this store in the process of the test.
+func (b backend) run(t testing.TB, args ...string) result {
 	t.Helper()
-	return within(t, func(name string) (string, bool) {
-		for _, variable := range b.env {
+	return runInProcess(t, func(name string) (string, bool) {
+		for _, variable := range b.environment {
 			if value, ok := strings.CutPrefix(variable, name+"="); ok {
 				return value, true
 			}
@@ -225,8 +227,8 @@ func (b backend) try(t testing.TB, args ...string) result {
 	}, args...)
 }
 
-// within runs the program within this process, which takes a quarter of the time of a process of its own.
-func within(t testing.TB, env func(string) (string, bool), args ...string) result {
+// runInProcess runs the program in the process of the test, which takes a quarter of the time of runProcess.
+func runInProcess(t testing.TB, env func(string) (string, bool), args ...string) result {
 	t.Helper()
 	stdin, err := os.Open(os.DevNull)
 	require.NoError(t, err)
@@ -246,36 +248,37 @@ func within(t testing.TB, env func(string) (string, bool), args ...string) resul
 	return result{status, string(said), string(complaints)}
 }
 
-// forEachBackend runs a test with each store that the program knows.
+// forEachBackend runs test with each store that the program supports.
 func forEachBackend(t *testing.T, test func(*testing.T, backend)) {
-	for name, open := range map[string]func(testing.TB) backend{
+	for name, newBackend := range map[string]func(testing.TB) backend{
 		"redis": newRedis, "postgres": newPostgres, "mysql": newMySQL, "sqlite": newSQLite, "dynamodb": newDynamoDB,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, open(t))
+			test(t, newBackend(t))
 		})
 	}
 }
 
 var keyOfAlice = idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: "order-1"}
 
-func hexOf(digest [32]byte) string { return hex.EncodeToString(digest[:]) }
+func encodeHex(digest [32]byte) string { return hex.EncodeToString(digest[:]) }
 
-// asking are the flags that name a key.
-func asking(key idempotency.Key) []string {
+// keyFlags returns the flags that name key.
+func keyFlags(key idempotency.Key) []string {
 	return []string{"--user", key.User, "--endpoint", key.Endpoint, "--key", key.ID}
 }
 
-// with returns a command with the flags that name the key of Alice, and others.
-func with(command string, more ...string) []string {
-	return append(append([]string{command}, asking(keyOfAlice)...), more...)
+// commandForAlice returns the arguments of a command with the flags that name the key of Alice, and more flags.
+func commandForAlice(command string, more ...string) []string {
+	return append(append([]string{command}, keyFlags(keyOfAlice)...), more...)
 }
 
-var attempt = idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: 24 * time.Hour}
+// claimRequest is the request of an attempt.
+var claimRequest = idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: 24 * time.Hour}
 
-// claim begins an attempt.
-func claim(t testing.TB, store idempotency.Store, key idempotency.Key, request idempotency.ClaimRequest) idempotency.Claim {
+// claimKey begins an attempt, and returns the claim.
+func claimKey(t testing.TB, store idempotency.Store, key idempotency.Key, request idempotency.ClaimRequest) idempotency.Claim {
 	t.Helper()
 	_, claim, err := store.Begin(t.Context(), key, request)
 	require.NoError(t, err)
@@ -283,51 +286,52 @@ func claim(t testing.TB, store idempotency.Store, key idempotency.Key, request i
 	return claim
 }
 
-// complete stores an answer.
-func complete(t testing.TB, store idempotency.Store, key idempotency.Key, resp idempotency.Response) {
+// completeRecord begins an attempt, and stores resp as the answer.
+func completeRecord(t testing.TB, store idempotency.Store, key idempotency.Key, resp idempotency.Response) {
 	t.Helper()
-	require.NoError(t, claim(t, store, key, attempt).Complete(t.Context(), resp, attempt.TTL))
+	require.NoError(t, claimKey(t, store, key, claimRequest).Complete(t.Context(), resp, claimRequest.TTL))
 }
 
-// takingOver begins an attempt also where another one was abandoned.
-var takingOver = idempotency.ClaimRequest{
-	Fingerprint: attempt.Fingerprint, Lease: attempt.Lease, TTL: attempt.TTL, TakeOver: true,
+// takeOverRequest is a claim request that takes over an abandoned attempt.
+var takeOverRequest = idempotency.ClaimRequest{
+	Fingerprint: claimRequest.Fingerprint, Lease: claimRequest.Lease, TTL: claimRequest.TTL, TakeOver: true,
 }
 
-// abandon begins an attempt whose owner does not renew its lease, and returns when that has lapsed.
-func abandon(t testing.TB, b backend, key idempotency.Key) idempotency.Claim {
+// abandonAttempt begins an attempt without renewals of the lease, and returns after the lease has lapsed.
+func abandonAttempt(t testing.TB, b backend, key idempotency.Key) idempotency.Claim {
 	t.Helper()
-	store, lapsing := b.open(t), takingOver
-	lapsing.Lease = time.Millisecond
-	own := claim(t, store, key, lapsing)
-	await(t, func() bool {
+	store, request := b.openStore(t), takeOverRequest
+	request.Lease = time.Millisecond
+	own := claimKey(t, store, key, request)
+	waitUntil(t, func() bool {
 		entry, err := store.(idempotency.Inspector).Inspect(t.Context(), key)
 		return err == nil && entry.State == idempotency.StateAbandoned
 	})
 	return own
 }
 
-// resolving returns the command that resolves a key, with a reason.
-func resolving(key idempotency.Key, more ...string) []string {
-	return append(append([]string{"resolve", "--reason", "case 17"}, asking(key)...), more...)
+// resolveCommand returns the arguments of a command that resolves the operation of key, with a reason.
+func resolveCommand(key idempotency.Key, more ...string) []string {
+	return append(append([]string{"resolve", "--reason", "case 17"}, keyFlags(key)...), more...)
 }
 
 var answer = idempotency.Response{Status: 201, Header: "Content-Type: text/plain\n", Body: []byte("charged\n")}
 
-// The service that the stories are about is this program, started again.
+// The service in the stories is this test binary, started again.
 
 const (
 	serviceVariable = "IDEMPOTENCY_TEST_SERVICE"
 	urlVariable     = "IDEMPOTENCY_TEST_URL"
 )
 
-// service is a running one.
+// service is a running service.
 type service struct {
-	cmd   *exec.Cmd
-	url   string
-	lines *bufio.Scanner
+	cmd         *exec.Cmd
+	url         string
+	outputLines *bufio.Scanner
 }
 
+// startService starts a service with the store at url, and kills the service at the end of the test.
 func startService(t testing.TB, kind, url string) *service {
 	t.Helper()
 	s := &service{cmd: exec.Command(os.Args[0])}
@@ -335,33 +339,32 @@ func startService(t testing.TB, kind, url string) *service {
 	s.cmd.Stderr = os.Stderr
 	out, err := s.cmd.StdoutPipe()
 	require.NoError(t, err)
-	_, err = s.cmd.StdinPipe() // which ends with this process
+	_, err = s.cmd.StdinPipe() // stdin of the service ends with this process, see runService
 	require.NoError(t, err)
 	require.NoError(t, s.cmd.Start())
 	t.Cleanup(s.kill)
-	s.lines = bufio.NewScanner(out)
-	require.True(t, s.lines.Scan(), "the service does not start")
-	s.url = s.lines.Text()
+	s.outputLines = bufio.NewScanner(out)
+	require.True(t, s.outputLines.Scan(), "the service does not start")
+	s.url = s.outputLines.Text()
 	return s
 }
 
-// kill ends the service as a crash does.
+// kill ends the service by SIGKILL, as a crash does.
 func (s *service) kill() {
 	_ = s.cmd.Process.Kill()
 	_ = s.cmd.Wait()
 }
 
-// pay sends the request of Alice, and returns status and whether it was replayed. An attempt that is to hang does not
-// answer.
-func (s *service) pay(t testing.TB, change ...func(*http.Request)) (status int, replayed bool) {
+// sendPayment sends the request of Alice, and returns the status of the answer.
+func (s *service) sendPayment(t testing.TB, changes ...func(*http.Request)) (status int, replayed bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/payments", strings.NewReader("amount=4200"))
 	require.NoError(t, err)
 	r.Header.Set("X-User", "alice")
 	r.Header.Set("Idempotency-Key", "order-1")
-	for _, change := range change {
+	for _, change := range changes {
 		change(r)
 	}
 	transport := &http.Transport{DisableKeepAlives: true}
@@ -373,8 +376,8 @@ func (s *service) pay(t testing.TB, change ...func(*http.Request)) (status int, 
 	return resp.StatusCode, resp.Header.Get("Idempotent-Replayed") == "true"
 }
 
-// hang sends the request of Alice, and returns when its handler is at work, which it does not end.
-func (s *service) hang(t testing.TB) {
+// sendHangingPayment sends the request of Alice, and returns when the handler has begun. The handler never returns.
+func (s *service) sendHangingPayment(t testing.TB) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 	require.NoError(t, err)
@@ -382,12 +385,13 @@ func (s *service) hang(t testing.TB) {
 	_, err = fmt.Fprint(conn, "POST /payments HTTP/1.1\r\nHost: "+strings.TrimPrefix(s.url, "http://")+"\r\nX-User: alice\r\n"+
 		"Idempotency-Key: order-1\r\nX-Hang: 1\r\nContent-Length: 11\r\n\r\namount=4200")
 	require.NoError(t, err)
-	require.True(t, s.lines.Scan(), "the service has ended")
-	require.Equal(t, "charging", s.lines.Text())
+	require.True(t, s.outputLines.Scan(), "the service has ended")
+	require.Equal(t, "charging", s.outputLines.Text())
 }
 
-// serve is the service. It says where it listens, and when a handler hangs.
-func serve(kind string) {
+// runService serves payments until the process is killed. The standard output has the URL, and a line for each hanging
+// handler.
+func runService(kind string) {
 	must := func(err error) {
 		if err != nil {
 			panic(err)
@@ -395,7 +399,7 @@ func serve(kind string) {
 	}
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(1) // the test has ended without a word
+		os.Exit(1) // the process of the test has ended
 	}()
 	url := os.Getenv(urlVariable)
 	var store idempotency.Store
@@ -416,7 +420,7 @@ func serve(kind string) {
 		store = file
 	case "dynamodb":
 		_, endpoint, _ := strings.Cut(url, "endpoint=")
-		store = dynamodbstore.New(dynamodbAt(endpoint), dynamodbstore.Options{Skew: time.Millisecond})
+		store = dynamodbstore.New(newDynamoDBClient(endpoint), dynamodbstore.Options{Skew: time.Millisecond})
 	default:
 		pool, err := pgxpool.New(context.Background(), url)
 		must(err)

@@ -12,30 +12,30 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// Each command prints one document, and the documentation of the command has the names in it.
+// With --json, each command prints one document. The documentation of the command contains all names in the document.
 func TestJSON(t *testing.T) {
 	t.Parallel()
 	documentation, err := os.ReadFile("main.go")
 	require.NoError(t, err)
 	forEachBackend(t, func(t *testing.T, b backend) {
-		store := b.open(t)
-		complete(t, store, keyOfAlice, idempotency.Response{
+		store := b.openStore(t)
+		completeRecord(t, store, keyOfAlice, idempotency.Response{
 			Status: 201, Header: "Content-Type: text/plain\n", Trailer: "X-Sum: 1\n", Body: []byte("\xff"), Note: "payment pay_1",
 		})
 		bob := idempotency.Key{User: "bob", Endpoint: "POST /payments", ID: "1"}
-		_, err := claim(t, store, bob, attempt).(idempotency.Checkpointer).Checkpoint(t.Context(), "charge", nil)
+		_, err := claimKey(t, store, bob, claimRequest).(idempotency.Checkpointer).Checkpoint(t.Context(), "charge", nil)
 		require.NoError(t, err)
 		carol := idempotency.Key{User: "carol", Endpoint: "POST /payments", ID: "1"}
-		abandon(t, b, carol)
+		abandonAttempt(t, b, carol)
 		for _, args := range [][]string{
-			with("inspect", "--body"), {"list"}, {"list", "--limit", "1"}, {"stats"}, {"check"}, with("forget", "--yes"),
-			with("inspect"),
-			append([]string{"inspect"}, asking(bob)...),
-			resolving(carol, "--happened", "--status", "200", "--header", "A: b", "--yes"),
+			commandForAlice("inspect", "--body"), {"list"}, {"list", "--limit", "1"}, {"stats"}, {"check"},
+			commandForAlice("forget", "--yes"), commandForAlice("inspect"),
+			append([]string{"inspect"}, keyFlags(bob)...),
+			resolveCommand(carol, "--happened", "--status", "200", "--header", "A: b", "--yes"),
 		} {
-			got := b.try(t, append(args, "--json")...)
-			if changes := map[string]string{"forget": "forgotten", "resolve": "happened"}[args[0]]; changes != "" {
-				require.Regexp(t, `^time=\S+ level=INFO msg="idempotency: `+changes+`" operation=\S+ attempt=\d+ .*\n$`, got.stderr)
+			got := b.run(t, append(args, "--json")...)
+			if event := map[string]string{"forget": "forgotten", "resolve": "happened"}[args[0]]; event != "" {
+				require.Regexp(t, `^time=\S+ level=INFO msg="idempotency: `+event+`" operation=\S+ attempt=\d+ .*\n$`, got.stderr)
 			} else {
 				require.Empty(t, got.stderr)
 			}
@@ -56,7 +56,7 @@ func TestJSON(t *testing.T) {
 	})
 }
 
-// requireNames requires that the documentation has each name in a document.
+// requireNames requires that the documentation contains all names in value.
 func requireNames(t testing.TB, documentation string, value any) {
 	t.Helper()
 	switch value := value.(type) {
@@ -74,7 +74,7 @@ func requireNames(t testing.TB, documentation string, value any) {
 	}
 }
 
-// The flags of PostgreSQL name a table that is not the usual one.
+// Flags name the table of PostgreSQL, if the table is not the default.
 func TestTableOfTheService(t *testing.T) {
 	t.Parallel()
 	url := postgresURL(t)
@@ -83,18 +83,20 @@ func TestTableOfTheService(t *testing.T) {
 	t.Cleanup(pool.Close)
 	opts := pgxstore.Options{Schema: "of shop", Table: "Keys", PartitionDays: 2}
 	require.NoError(t, pgxstore.Migrate(t.Context(), pool, opts))
-	complete(t, pgxstore.New(pool, opts), keyOfAlice, answer)
+	completeRecord(t, pgxstore.New(pool, opts), keyOfAlice, answer)
 	env, flags := []string{"DATABASE_URL=" + url}, []string{"--schema", "of shop", "--table", "Keys", "--partition-days", "2"}
-	for _, args := range [][]string{with("inspect"), {"list", "--user", "alice"}, {"stats"}, with("forget", "--yes")} {
-		got := try(t, env, append(args, flags...)...)
+	for _, args := range [][]string{
+		commandForAlice("inspect"), {"list", "--user", "alice"}, {"stats"}, commandForAlice("forget", "--yes"),
+	} {
+		got := runProcess(t, env, append(args, flags...)...)
 		require.Zero(t, got.status, got.stderr)
 	}
-	require.NotContains(t, try(t, env, append([]string{"check"}, flags...)...).stdout, "broken")
-	got := try(t, env, "check", "--schema", "of shop", "--table", "Keys")
+	require.NotContains(t, runProcess(t, env, append([]string{"check"}, flags...)...).stdout, "broken")
+	got := runProcess(t, env, "check", "--schema", "of shop", "--table", "Keys")
 	require.Equal(t, 1, got.status)
 	require.Contains(t, got.stdout, "a different PartitionDays")
 	require.Contains(t, got.stdout, "broken")
-	got = try(t, env, with("inspect")...)
-	require.Equal(t, 3, got.status, "the usual table is not there")
+	got = runProcess(t, env, commandForAlice("inspect")...)
+	require.Equal(t, 3, got.status, "the default table does not exist")
 	require.Contains(t, got.stderr, "idempotency_records")
 }

@@ -8,17 +8,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What could not be printed is not taken for the whole answer.
+// If the output cannot be written, the program fails.
 func TestOutputIsLost(t *testing.T) {
 	t.Parallel()
 	b := newRedis(t)
-	complete(t, b.open(t), keyOfAlice, answer)
+	completeRecord(t, b.openStore(t), keyOfAlice, answer)
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	require.NoError(t, err)
 	defer full.Close()
-	for _, args := range [][]string{with("inspect"), {"list"}, {"stats"}, {"check"}, {"list", "--json"}} {
+	for _, args := range [][]string{commandForAlice("inspect"), {"list"}, {"stats"}, {"check"}, {"list", "--json"}} {
 		var complaints bytes.Buffer
-		cmd := command(t.Context(), b.env, args...)
+		cmd := newCommand(t.Context(), b.environment, args...)
 		cmd.Stdout, cmd.Stderr = full, &complaints
 		_ = cmd.Run()
 		require.Equal(t, 3, cmd.ProcessState.ExitCode(), "%v: %s", args, &complaints)

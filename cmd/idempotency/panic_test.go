@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The report of a panic has no credential either. No argument makes the program panic, so env does, which looks up its
-// variables.
+// The report of a panic contains no credentials. No argument makes the program panic, so the test panics in env, which
+// looks up variables.
 func TestPanic(t *testing.T) {
 	t.Parallel()
 	const address = "redis://:s3cret@host"
@@ -20,7 +20,7 @@ func TestPanic(t *testing.T) {
 		}
 		return "", false
 	}
-	got := within(t, env, "list")
+	got := runInProcess(t, env, "list")
 	require.Equal(t, 3, got.status)
 	said := got.stdout + got.stderr
 	require.Contains(t, said, "panic: cannot dial ***")

@@ -24,7 +24,8 @@ import (
 	"github.com/idempotency-go/idempotency/proof/faulty"
 )
 
-// probedVariable makes the test binary a payment service: it has the address, the directory and the fault.
+// probedVariable is the environment variable with the address, the directory and the fault of a payment service. The
+// variable makes the test binary run this service.
 const probedVariable = "IDEMPOTENCY_TEST_PROBED"
 
 // serveProbed serves payments until the process is killed.
@@ -41,13 +42,14 @@ type probedService struct {
 	args      []string // of the command
 }
 
+// newProbedService returns a service with the given fault, and the arguments of a command that probes the service.
 func newProbedService(t *testing.T, fault faulty.Fault, args ...string) probedService {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, listener.Close())
 	s := probedService{address: listener.Addr().String(), directory: t.TempDir()}
-	start := fmt.Sprintf("%s='%s|%s|%s' exec '%s'", probedVariable, s.address, s.directory, fault, program)
+	start := fmt.Sprintf("%s='%s|%s|%s' exec '%s'", probedVariable, s.address, s.directory, fault, programPath)
 	s.args = append([]string{"probe", "http://" + s.address + "/payments", "--start", start,
 		"--effects", "cat '" + filepath.Join(s.directory, "charges") + "' 2>/dev/null | wc -l",
 		"--data", `{"amount": 10, "takes": "5ms"}`, "--other-data", `{"amount": 20}`, "--other-route", "PUT /payments",
@@ -56,7 +58,7 @@ func newProbedService(t *testing.T, fault faulty.Fault, args ...string) probedSe
 	return s
 }
 
-// requireEnded returns an error unless nobody listens at the address of the service.
+// requireEnded requires that no process listens at the address of the service.
 func (s probedService) requireEnded(t *testing.T) {
 	t.Helper()
 	connection, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", s.address)
@@ -69,7 +71,7 @@ func (s probedService) requireEnded(t *testing.T) {
 func TestProbePassesACorrectService(t *testing.T) {
 	t.Parallel()
 	service := newProbedService(t, faulty.None)
-	got := try(t, nil, service.args...)
+	got := runProcess(t, nil, service.args...)
 	assert.Zero(t, got.status, got.stdout+got.stderr)
 	assert.Regexp(t, `(?m)^deaths +passed +the process was killed 4 times, in`, got.stdout)
 	assert.Regexp(t, `(?m)^failed-request +not made +--failing-data is not set`, got.stdout)
@@ -82,7 +84,7 @@ func TestProbePassesACorrectService(t *testing.T) {
 func TestProbeFindsAFault(t *testing.T) {
 	t.Parallel()
 	service := newProbedService(t, faulty.LosesStatus, "--only", "replay,replay-later", "--skip", "replay-later=ticket 17, soon")
-	got := try(t, nil, service.args...)
+	got := runProcess(t, nil, service.args...)
 	assert.Equal(t, 1, got.status, got.stdout+got.stderr)
 	assert.Regexp(t, `(?m)^replay +failed +the retry got 200 OK, and the first request 201 Created`, got.stdout)
 	assert.Regexp(t, `(?m)^replay-later +skipped +ticket 17, soon`, got.stdout)
@@ -94,7 +96,7 @@ func TestProbeWritesReports(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "probe.xml")
 	service := newProbedService(t, faulty.LosesStatus, "--only", "replay,key-case,failed-request", "--json", "--junit", file)
-	got := try(t, nil, service.args...)
+	got := runProcess(t, nil, service.args...)
 	assert.Equal(t, 1, got.status, got.stderr)
 	var report probe.Report
 	require.NoError(t, json.Unmarshal([]byte(got.stdout), &report))
@@ -123,10 +125,10 @@ func TestProbeWritesReports(t *testing.T) {
 func TestProbeRefuses(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
-		name   string
-		args   []string
-		status int
-		says   string
+		name       string
+		args       []string
+		wantStatus int
+		wantError  string
 	}{
 		{"public address", []string{"http://192.0.2.1/payments"}, 4, "neither loopback nor private: use --remote"},
 		{"no address", []string{"localhost:8080"}, 2, "want an address like"},
@@ -136,14 +138,15 @@ func TestProbeRefuses(t *testing.T) {
 		{"file", []string{"http://127.0.0.1:9/", "--data", "@/nonexistent"}, 2, "--data: open /nonexistent"},
 		{"route", []string{"http://127.0.0.1:9/", "--other-route", "/payments"}, 2, "--other-route: want a method and a path"},
 		{"no service", []string{"http://127.0.0.1:9/"}, 3, "must execute a valid request"},
-		{"failing start", []string{"http://127.0.0.1:9/", "--start", "echo broken; exit 3"}, 3, "the service has ended: exit status 3: broken"},
+		{"failing start", []string{"http://127.0.0.1:9/", "--start", "echo broken; exit 3"}, 3,
+			"the service has ended: exit status 3: broken"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			got := try(t, nil, append([]string{"probe"}, test.args...)...)
-			assert.Equal(t, test.status, got.status, got.stdout+got.stderr)
-			assert.Contains(t, got.stderr, test.says)
+			got := runProcess(t, nil, append([]string{"probe"}, test.args...)...)
+			assert.Equal(t, test.wantStatus, got.status, got.stdout+got.stderr)
+			assert.Contains(t, got.stderr, test.wantError)
 		})
 	}
 }
@@ -151,19 +154,19 @@ func TestProbeRefuses(t *testing.T) {
 func TestEffectsThatCannotBeCounted(t *testing.T) {
 	t.Parallel()
 	service := newProbedService(t, faulty.None, "--effects", "echo none; echo no database >&2", "--only", "replay")
-	got := try(t, nil, service.args...)
+	got := runProcess(t, nil, service.args...)
 	assert.Regexp(t, `(?m)^replay +not made +the effects cannot be counted: --effects: want a number, and not "none"`, got.stdout)
 }
 
 func TestInterruptedProbeEndsTheService(t *testing.T) {
 	t.Parallel()
 	service := newProbedService(t, faulty.None, "--deaths", "10000", "--only", "deaths")
-	interrupted := command(t.Context(), nil, service.args...)
+	interrupted := newCommand(t.Context(), nil, service.args...)
 	require.NoError(t, interrupted.Start())
 	require.Eventually(t, func() bool {
 		charges, err := faulty.CountCharges(service.directory)
 		return err == nil && charges > 6
-	}, patience, 10*time.Millisecond)
+	}, waitLimit, 10*time.Millisecond)
 	require.NoError(t, interrupted.Process.Signal(syscall.SIGINT))
 	var ended *exec.ExitError
 	require.ErrorAs(t, interrupted.Wait(), &ended)

@@ -15,8 +15,8 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// documented returns what docs/support.md says behind a mark, in the next block.
-func documented(t testing.TB, mark string) string {
+// readDocumented returns the block after mark in docs/support.md.
+func readDocumented(t testing.TB, mark string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/support.md")
 	require.NoError(t, err)
@@ -28,52 +28,53 @@ func documented(t testing.TB, mark string) string {
 // uncertain is the key of an abandoned operation.
 var uncertain = idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: "uncertain"}
 
-// The role that the documentation makes for support can look, and no more, until it is given the privileges to delete and to
-// update.
+// The documented role for support can read records. With the privileges DELETE and UPDATE, the role can also forget and
+// resolve.
 func TestRoleOfSupport(t *testing.T) {
 	t.Parallel()
 	b := newPostgres(t)
-	complete(t, b.open(t), keyOfAlice, answer)
+	completeRecord(t, b.openStore(t), keyOfAlice, answer)
 	admin, err := pgx.Connect(t.Context(), b.url())
 	require.NoError(t, err)
 	defer func() { _ = admin.Close(t.Context()) }()
-	for statement := range strings.SplitSeq(documented(t, "role"), ";") {
+	for statement := range strings.SplitSeq(readDocumented(t, "role"), ";") {
 		_, err = admin.Exec(t.Context(), statement)
 		require.NoError(t, err)
 	}
 	_, err = admin.Exec(t.Context(), "ALTER ROLE support PASSWORD 'read'")
 	require.NoError(t, err)
 	env := []string{"DATABASE_URL=" + regexp.MustCompile(`//.*@`).ReplaceAllString(b.url(), "//support:read@")}
-	for _, args := range [][]string{with("inspect", "--body"), {"list"}, {"stats"}} {
-		got := try(t, env, args...)
+	for _, args := range [][]string{commandForAlice("inspect", "--body"), {"list"}, {"stats"}} {
+		got := runProcess(t, env, args...)
 		require.Zero(t, got.status, "%v: %s", args, got.stderr)
 	}
-	got := try(t, env, with("forget", "--yes")...)
+	got := runProcess(t, env, commandForAlice("forget", "--yes")...)
 	require.Equal(t, 3, got.status)
 	require.Contains(t, got.stderr, "permission denied")
-	require.Contains(t, try(t, env, "check").stdout, "role support lacks INSERT")
-	abandon(t, b, uncertain)
-	got = try(t, env, resolving(uncertain, "--not-happened", "--yes")...)
+	require.Contains(t, runProcess(t, env, "check").stdout, "role support lacks INSERT")
+	abandonAttempt(t, b, uncertain)
+	got = runProcess(t, env, resolveCommand(uncertain, "--not-happened", "--yes")...)
 	require.Equal(t, 3, got.status)
 	require.Contains(t, got.stderr, "permission denied")
 	_, err = admin.Exec(t.Context(), "GRANT UPDATE ON idempotency_records TO support")
 	require.NoError(t, err)
-	require.Zero(t, try(t, env, resolving(uncertain, "--not-happened", "--yes")...).status)
+	require.Zero(t, runProcess(t, env, resolveCommand(uncertain, "--not-happened", "--yes")...).status)
 	_, err = admin.Exec(t.Context(), "GRANT DELETE ON idempotency_records TO support")
 	require.NoError(t, err)
-	require.Zero(t, try(t, env, with("forget", "--yes")...).status)
+	require.Zero(t, runProcess(t, env, commandForAlice("forget", "--yes")...).status)
 }
 
-// So can the user of Redis, whose commands the documentation lists. It sees no other keys.
+// The documented user of Redis can read records, and with more commands also forget and resolve. The user reads no other
+// keys.
 func TestUserOfSupport(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
 	admin := redis.NewClient(&redis.Options{Addr: server.Addr(), Password: servertest.RedisPassword()})
 	defer admin.Close()
-	complete(t, idempotency.NewRedisStore(admin, idempotency.RedisOptions{}), keyOfAlice, answer)
+	completeRecord(t, idempotency.NewRedisStore(admin, idempotency.RedisOptions{}), keyOfAlice, answer)
 	require.NoError(t, admin.Set(t.Context(), "another", "secret", 0).Err())
-	acl := func(mark string) {
-		for line := range strings.Lines(documented(t, mark)) {
+	setACL := func(mark string) {
+		for line := range strings.Lines(readDocumented(t, mark)) {
 			var words []any
 			for word := range strings.FieldsSeq(line) {
 				words = append(words, word)
@@ -81,14 +82,14 @@ func TestUserOfSupport(t *testing.T) {
 			require.NoError(t, admin.Do(t.Context(), words...).Err(), line)
 		}
 	}
-	acl("acl")
+	setACL("acl")
 	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "support", ">read").Err())
 	env := []string{"REDIS_URL=redis://support:read@" + server.Addr()}
-	for _, args := range [][]string{with("inspect", "--body"), {"list"}, {"stats"}} {
-		got := try(t, env, args...)
+	for _, args := range [][]string{commandForAlice("inspect", "--body"), {"list"}, {"stats"}} {
+		got := runProcess(t, env, args...)
 		require.Zero(t, got.status, "%v: %s", args, got.stderr)
 	}
-	got := try(t, env, with("forget", "--yes")...)
+	got := runProcess(t, env, commandForAlice("forget", "--yes")...)
 	require.Equal(t, 3, got.status, got.stdout)
 	require.Contains(t, got.stderr, "NOPERM")
 	limited := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "support", Password: "read"})
@@ -100,58 +101,59 @@ func TestUserOfSupport(t *testing.T) {
 	store := func(testing.TB) idempotency.Store {
 		return idempotency.NewRedisStore(admin, idempotency.RedisOptions{})
 	}
-	abandon(t, backend{open: store}, uncertain)
-	require.Equal(t, 3, try(t, env, resolving(uncertain, "--not-happened", "--yes")...).status)
-	acl("acl of forget")
-	require.Zero(t, try(t, env, with("forget", "--yes")...).status)
-	require.Equal(t, 3, try(t, env, resolving(uncertain, "--not-happened", "--yes")...).status)
-	acl("acl of resolve")
+	abandonAttempt(t, backend{openStore: store}, uncertain)
+	require.Equal(t, 3, runProcess(t, env, resolveCommand(uncertain, "--not-happened", "--yes")...).status)
+	setACL("acl of forget")
+	require.Zero(t, runProcess(t, env, commandForAlice("forget", "--yes")...).status)
+	require.Equal(t, 3, runProcess(t, env, resolveCommand(uncertain, "--not-happened", "--yes")...).status)
+	setACL("acl of resolve")
 	for _, flags := range [][]string{{"--not-happened", "--yes"}, {"--happened", "--status", "201", "--yes"}} {
-		abandon(t, backend{open: store}, uncertain)
-		got = try(t, env, resolving(uncertain, flags...)...)
+		abandonAttempt(t, backend{openStore: store}, uncertain)
+		got = runProcess(t, env, resolveCommand(uncertain, flags...)...)
 		require.Zero(t, got.status, got.stderr)
 	}
 }
 
-// So can the user of MySQL.
+// A user of MySQL with SELECT can read records, and with DELETE and UPDATE also forget and resolve.
 func TestUserOfSupportInMySQL(t *testing.T) {
 	t.Parallel()
 	b := newMySQL(t)
-	complete(t, b.open(t), keyOfAlice, answer)
-	abandon(t, b, uncertain)
-	server, err := maria()
+	completeRecord(t, b.openStore(t), keyOfAlice, answer)
+	abandonAttempt(t, b, uncertain)
+	server, err := sharedMariaDB()
 	require.NoError(t, err)
 	admin, err := sql.Open("mysql", server.DSN())
 	require.NoError(t, err)
 	defer admin.Close()
 	database := b.url()[strings.LastIndex(b.url(), "/")+1:]
-	grant := func(rights string) {
-		_, err := admin.Exec("GRANT " + rights + " ON " + database + ".idempotency_records TO support@'127.0.0.1' IDENTIFIED BY 'read'")
+	grant := func(privilege string) {
+		_, err := admin.Exec("GRANT " + privilege + " ON " + database + ".idempotency_records " +
+			"TO support@'127.0.0.1' IDENTIFIED BY 'read'")
 		require.NoError(t, err)
 	}
 	grant("SELECT")
 	env := []string{"DATABASE_URL=" + regexp.MustCompile(`//.*@`).ReplaceAllString(b.url(), "//support:read@")}
-	for _, args := range [][]string{with("inspect", "--body"), {"list"}, {"stats"}} {
-		got := try(t, env, args...)
+	for _, args := range [][]string{commandForAlice("inspect", "--body"), {"list"}, {"stats"}} {
+		got := runProcess(t, env, args...)
 		require.Zero(t, got.status, "%v: %s", args, got.stderr)
 	}
 	for _, change := range []struct {
-		right string
-		args  []string
+		privilege string
+		args      []string
 	}{
-		{"DELETE", with("forget", "--yes")},
-		{"UPDATE", resolving(uncertain, "--not-happened", "--yes")},
+		{"DELETE", commandForAlice("forget", "--yes")},
+		{"UPDATE", resolveCommand(uncertain, "--not-happened", "--yes")},
 	} {
-		got := try(t, env, change.args...)
+		got := runProcess(t, env, change.args...)
 		require.Equal(t, 3, got.status, got.stdout)
 		require.Contains(t, got.stderr, "denied")
-		grant(change.right)
-		got = try(t, env, change.args...)
+		grant(change.privilege)
+		got = runProcess(t, env, change.args...)
 		require.Zero(t, got.status, got.stderr)
 	}
 }
 
-// The program finds the record wherever the client of the service does: in a Cluster, and behind Sentinel.
+// The program finds the records of a service that uses Redis Cluster or Sentinel.
 func TestClusterAndSentinel(t *testing.T) {
 	t.Parallel()
 	password := servertest.RedisPassword()
@@ -177,20 +179,20 @@ func TestClusterAndSentinel(t *testing.T) {
 	})
 }
 
-// requireFound completes an operation, which the program is to find and to forget at a URL.
+// requireFound completes operations, and requires that the program finds and forgets their records at url.
 func requireFound(t testing.TB, client redis.UniversalClient, url string, flags ...string) {
 	t.Helper()
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "of the service:"})
 	for _, id := range []string{"1", "2", "3", "4"} {
-		complete(t, store, idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: id}, answer)
+		completeRecord(t, store, idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: id}, answer)
 	}
 	env, flags := []string{"REDIS_URL=" + url}, append(flags, "--prefix", "of the service:")
-	require.Contains(t, try(t, env, append([]string{"list", "--limit", "1"}, flags...)...).stdout, "1 of 4 records")
+	require.Contains(t, runProcess(t, env, append([]string{"list", "--limit", "1"}, flags...)...).stdout, "1 of 4 records")
 	for _, id := range []string{"1", "2", "3", "4"} {
-		key := asking(idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: id})
-		got := try(t, env, append(append([]string{"inspect"}, key...), flags...)...)
+		key := keyFlags(idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: id})
+		got := runProcess(t, env, append(append([]string{"inspect"}, key...), flags...)...)
 		require.Zero(t, got.status, got.stdout+got.stderr)
-		got = try(t, env, append(append([]string{"forget", "--yes"}, key...), flags...)...)
+		got = runProcess(t, env, append(append([]string{"forget", "--yes"}, key...), flags...)...)
 		require.Zero(t, got.status, got.stdout+got.stderr)
 	}
 }

@@ -10,20 +10,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A file is named in several ways. One that has no records is left as it is.
+// Paths and URLs name a file. The program does not change a file without records.
 func TestFileOfSQLite(t *testing.T) {
 	t.Parallel()
 	b := newSQLite(t)
-	complete(t, b.open(t), keyOfAlice, answer)
+	completeRecord(t, b.openStore(t), keyOfAlice, answer)
 	path := strings.TrimPrefix(b.url(), "sqlite:")
 	odd := filepath.Join(filepath.Dir(path), "a%20b?c#d e")
 	require.NoError(t, os.Symlink(path, odd))
-	for _, args := range [][]string{{"--store", path}, {"--store", "sqlite:" + path}, {"--store", "sqlite://" + path}, {"--store", odd}} {
-		got := try(t, nil, with("show", args...)...)
-		require.Zero(t, got.status, "%v: %s", args, got.stderr)
+	for _, address := range []string{path, "sqlite:" + path, "sqlite://" + path, odd} {
+		got := runProcess(t, nil, commandForAlice("show", "--store", address)...)
+		require.Zero(t, got.status, "%s: %s", address, got.stderr)
 	}
-	require.Zero(t, b.try(t, with("show", "--store", "sqlite")...).status)
-	cmd := command(t.Context(), nil, with("show", "--store", "shop.db")...)
+	require.Zero(t, b.run(t, commandForAlice("show", "--store", "sqlite")...).status)
+	cmd := newCommand(t.Context(), nil, commandForAlice("show", "--store", "shop.db")...)
 	cmd.Dir = filepath.Dir(path)
 	require.NoError(t, cmd.Run())
 
@@ -37,9 +37,9 @@ func TestFileOfSQLite(t *testing.T) {
 	require.NoError(t, os.WriteFile(garbage, []byte(strings.Repeat("no database ", 100)), 0o600))
 	before, err := os.ReadFile(another)
 	require.NoError(t, err)
-	for address, want := range map[string]struct {
-		status int
-		says   string
+	for address, test := range map[string]struct {
+		wantStatus int
+		wantError  string
 	}{
 		"sqlite:" + dir + "/none": {2, "no file"},
 		dir + "/none":             {2, "a file that is there"},
@@ -49,14 +49,14 @@ func TestFileOfSQLite(t *testing.T) {
 		another:                   {2, "no table idempotency_records"},
 		garbage:                   {3, "not a database"},
 	} {
-		got := try(t, nil, with("show", "--store", address)...)
-		require.Equal(t, want.status, got.status, "%s: %s", address, got.stdout+got.stderr)
-		require.Contains(t, got.stderr, want.says, address)
+		got := runProcess(t, nil, commandForAlice("show", "--store", address)...)
+		require.Equal(t, test.wantStatus, got.status, "%s: %s", address, got.stdout+got.stderr)
+		require.Contains(t, got.stderr, test.wantError, address)
 	}
 	after, err := os.ReadFile(another)
 	require.NoError(t, err)
 	require.Equal(t, before, after)
 	files, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Len(t, files, 2, "nothing is made")
+	require.Len(t, files, 2, "the program has made no file")
 }
