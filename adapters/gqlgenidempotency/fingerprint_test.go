@@ -55,8 +55,8 @@ func TestFingerprint(t *testing.T) {
 		"digits": {variable(`{"cents": 1, "details": 12345678901234567.01}`),
 			variable(`{"cents": 1, "details": 12345678901234567.02}`), false},
 		"number, text": {variable(`{"cents": 1, "details": 1}`), variable(`{"cents": 1, "details": "1"}`), false},
-		"nested": {literal(`(input: {cents: 1, ship: {to: 7}})`), literal(`(input: {cents: 1, ship: {to: 7, express: true}})`),
-			false},
+		"nested": {literal(`(input: {cents: 1, ship: {to: 7}})`),
+			literal(`(input: {cents: 1, ship: {to: 7, express: true}})`), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

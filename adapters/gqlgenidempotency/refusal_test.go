@@ -137,8 +137,8 @@ func TestKeys(t *testing.T) {
 			` @idempotent(key: "2") { id } }`, nil, "", []string{"pay"}},
 		"directive below, excluded": {`mutation { ` + refund +
 			` @idempotent(key: "1") { id cents @idempotent(key: "2") @skip(if: true) } }`, nil, "", []string{"refund"}},
-		"directive below, not excluded": {`mutation { ` + refund + ` { id @idempotent(key: "1") @skip(if: false) } }`, nil, "KEY_INVALID",
-			nil},
+		"directive below, not excluded": {`mutation { ` + refund + ` { id @idempotent(key: "1") @skip(if: false) } }`,
+			nil, "KEY_INVALID", nil},
 		"directive below, excluded once": {`mutation { ` + refund +
 			` { ...A @skip(if: true) ...A } } fragment A on Order { id @idempotent(key: "1") }`,
 			nil, "KEY_INVALID", nil},
