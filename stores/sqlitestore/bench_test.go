@@ -22,28 +22,28 @@ import (
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
-// disks are what a first execution waits for. The disk of the machine may be too fast for what its transactions wait
-// for to show, so that some wait for a millisecond more.
-var disks = []struct {
-	name  string
-	opts  sqlitestore.Options
-	delay time.Duration
+// diskSettings are the kinds of disk for first executions. The disk of the machine may be so fast that waiting for
+// it does not show, so one kind delays each commit by a millisecond.
+var diskSettings = []struct {
+	name        string
+	opts        sqlitestore.Options
+	commitDelay time.Duration
 }{
 	{"full", sqlitestore.Options{}, 0},
 	{"full+1ms", sqlitestore.Options{}, time.Millisecond},
 	{"normal", sqlitestore.Options{Synchronous: sqlitestore.Normal}, 0},
 }
 
-// BenchmarkFirst runs first executions, a claim and a completion each, and reports how many a second, and how long one
-// takes.
+// BenchmarkFirst runs first executions with a claim and a completion each. It reports the executions per second and
+// the duration of one.
 func BenchmarkFirst(b *testing.B) {
-	for _, disk := range disks {
+	for _, disk := range diskSettings {
 		for _, workers := range []int{1, 16, 64} {
 			b.Run(fmt.Sprintf("%s/workers=%d", disk.name, workers), func(b *testing.B) {
-				store := open(b, filepath.Join(b.TempDir(), "a.db"), disk.opts)
-				delay(b, store, disk.delay)
+				store := openStore(b, filepath.Join(b.TempDir(), "a.db"), disk.opts)
+				delayCommits(b, store, disk.commitDelay)
 				rowtest.Measure(b, workers, func(int) {
-					if err := complete(store, uuid.NewString()); err != nil {
+					if err := tryComplete(store, uuid.NewString()); err != nil {
 						b.Error(err)
 					}
 				})
@@ -52,15 +52,15 @@ func BenchmarkFirst(b *testing.B) {
 	}
 }
 
-// BenchmarkRows runs first executions of handlers that insert a row in a step.
+// BenchmarkRows runs first executions whose handlers insert a row in a step.
 func BenchmarkRows(b *testing.B) {
-	for _, disk := range disks {
+	for _, disk := range diskSettings {
 		for _, workers := range []int{1, 16, 64} {
 			b.Run(fmt.Sprintf("%s/workers=%d", disk.name, workers), func(b *testing.B) {
 				s := openShop(b, disk.opts)
-				delay(b, s.store, disk.delay)
+				delayCommits(b, s.store, disk.commitDelay)
 				rowtest.Measure(b, workers, func(int) {
-					err := run(s.store, uuid.NewString(), func(ctx context.Context) error {
+					err := runOperation(s.store, uuid.NewString(), func(ctx context.Context) error {
 						_, err := sqlitestore.DoTx(ctx, "book", func(tx *sql.Tx) (int64, error) {
 							result, err := tx.Exec("INSERT INTO orders (item) VALUES (?)", "tea")
 							if err != nil {
@@ -79,18 +79,18 @@ func BenchmarkRows(b *testing.B) {
 	}
 }
 
-// delay has commits take longer, and reports how long the disk takes.
-func delay(b *testing.B, store interface{ OnCommit(func() int32) error }, d time.Duration) {
+// delayCommits delays each commit of store by d, and reports how long an fsync takes.
+func delayCommits(b *testing.B, store interface{ OnCommit(func() int32) error }, d time.Duration) {
 	b.Helper()
 	if d > 0 {
 		require.NoError(b, store.OnCommit(func() int32 { time.Sleep(d); return 0 }))
 	}
-	disk := syncDelay(b)
+	disk := measureSync(b)
 	b.Cleanup(func() { b.ReportMetric(float64(disk.Microseconds()), "fsync-µs") })
 }
 
-// syncDelay returns how long the disk takes to keep 4 KiB.
-func syncDelay(b *testing.B) time.Duration {
+// measureSync returns how long the disk takes to write and sync 4 KiB (median of 100).
+func measureSync(b *testing.B) time.Duration {
 	b.Helper()
 	file, err := os.Create(filepath.Join(b.TempDir(), "sync"))
 	require.NoError(b, err)
@@ -107,8 +107,8 @@ func syncDelay(b *testing.B) time.Duration {
 	return all[len(all)/2]
 }
 
-// BenchmarkStepCost compares the processor time of steps to that of an INSERT by hand for each, which keeps the same bytes
-// under the same name in a file of its own. Each operation has one step.
+// BenchmarkStepCost compares the processor time of steps with the time of a plain INSERT for each step. The INSERT
+// stores the same bytes under the same name in its own file. Each operation has one step.
 func BenchmarkStepCost(b *testing.B) {
 	for _, size := range []int{200, 64 << 10} {
 		for _, workers := range []int{1, 16} {
@@ -119,7 +119,7 @@ func BenchmarkStepCost(b *testing.B) {
 }
 
 func compareSteps(b *testing.B, size, workers int) {
-	store := open(b, newPath(b), sqlitestore.Options{})
+	store := openStore(b, newPath(b), sqlitestore.Options{})
 	db, err := sql.Open("sqlite", "file:"+newPath(b)+"?_pragma=journal_mode(wal)")
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = db.Close() })
@@ -134,17 +134,17 @@ func compareSteps(b *testing.B, size, workers int) {
 	for b.Loop() {
 		claims := make([]idempotency.Claim, steps)
 		for i := range claims {
-			_, claims[i] = begun(b, store, uuid.NewString())
+			_, claims[i] = claimKey(b, store, uuid.NewString())
 		}
-		ours := spent(func() {
-			round(workers, steps, func(i int) {
+		ours := measureCPU(func() {
+			runRound(workers, steps, func(i int) {
 				if _, err := claims[i].(idempotency.Checkpointer).Checkpoint(b.Context(), "charge", result); err != nil {
 					b.Error(err)
 				}
 			})
 		})
-		theirs := spent(func() {
-			round(workers, steps, func(int) {
+		theirs := measureCPU(func() {
+			runRound(workers, steps, func(int) {
 				if _, err := insert.ExecContext(b.Context(), uuid.NewString(), "charge", result); err != nil {
 					b.Error(err)
 				}
@@ -160,23 +160,23 @@ func compareSteps(b *testing.B, size, workers int) {
 	b.ReportMetric(0, "ns/op") // of a pair of rounds: of no interest
 }
 
-// spent returns the processor time of the process for something.
-func spent(do func()) time.Duration {
+// measureCPU returns the processor time that the process uses while do runs.
+func measureCPU(do func()) time.Duration {
 	var before, after syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &before) // fails only if it is called wrongly
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &before) // fails only for invalid arguments
 	do()
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &after)
 	return time.Duration(after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano())
 }
 
-// BenchmarkReplay compares replays to a bare SELECT of an answer by primary key, on as many connections of the same
-// driver, in pairs of rounds.
+// BenchmarkReplay compares replays with a plain SELECT of an answer by primary key, on as many connections of the
+// same driver. Rounds of both alternate.
 func BenchmarkReplay(b *testing.B) {
 	normal := sqlitestore.Options{Synchronous: sqlitestore.Normal}
 	for _, workers := range []int{1, 16} {
 		b.Run("workers="+strconv.Itoa(workers), func(b *testing.B) {
 			path := filepath.Join(b.TempDir(), "a.db")
-			compareReplays(b, workers, path, open(b, path, normal))
+			compareReplays(b, workers, path, openStore(b, path, normal))
 		})
 	}
 }
@@ -187,13 +187,13 @@ func compareReplays(b *testing.B, workers int, path string, store idempotency.St
 	for i := range keys {
 		keys[i] = keyOf(uuid.NewString())
 	}
-	round(16, records, func(i int) {
-		if err := complete(store, keys[i].ID); err != nil {
+	runRound(16, records, func(i int) {
+		if err := tryComplete(store, keys[i].ID); err != nil {
 			b.Error(err)
 		}
 	})
-	bare := bareSelect(b, path)
-	ctx, cancel := context.WithTimeout(b.Context(), time.Hour) // as each step of the middleware has
+	bare := prepareSelect(b, path)
+	ctx, cancel := context.WithTimeout(b.Context(), time.Hour) // the middleware also sets a deadline for each step
 	defer cancel()
 	ours := func(i int) {
 		record, _, err := store.Begin(ctx, keys[i], request)
@@ -209,7 +209,7 @@ func compareReplays(b *testing.B, workers int, path string, store idempotency.St
 	}
 	var ratios, rates []float64
 	for b.Loop() {
-		t, o := round(workers, records, theirs), round(workers, records, ours)
+		t, o := runRound(workers, records, theirs), runRound(workers, records, ours)
 		ratios = append(ratios, t.Seconds()/o.Seconds())
 		rates = append(rates, records/o.Seconds())
 	}
@@ -220,8 +220,8 @@ func compareReplays(b *testing.B, workers int, path string, store idempotency.St
 	b.ReportMetric(0, "ns/op") // of a pair of rounds: of no interest
 }
 
-// bareSelect returns what reads an answer.
-func bareSelect(b *testing.B, path string) func(ctx context.Context, digest []byte) error {
+// prepareSelect returns a function that reads an answer with a prepared SELECT.
+func prepareSelect(b *testing.B, path string) func(ctx context.Context, digest []byte) error {
 	b.Helper()
 	db, err := sql.Open("sqlite", "file:"+path)
 	require.NoError(b, err)
@@ -236,8 +236,8 @@ func bareSelect(b *testing.B, path string) func(ctx context.Context, digest []by
 	}
 }
 
-// round runs a step n times by several workers.
-func round(workers, n int, step func(i int)) time.Duration {
+// runRound calls step n times on the given number of workers, and returns how long that takes.
+func runRound(workers, n int, step func(i int)) time.Duration {
 	var next atomic.Int64
 	var group sync.WaitGroup
 	began := time.Now()

@@ -15,8 +15,8 @@ func TestCheckKnowsFileSystems(t *testing.T) {
 	dir, err := os.MkdirTemp("/dev/shm", "sqlitestore")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	store := open(t, filepath.Join(dir, "a.db"), sqlitestore.Options{})
-	require.Equal(t, "tmpfs", findings(t, store)["file system"])
-	large := open(t, newPath(t), sqlitestore.Options{MaxBytes: 1 << 60})
-	require.Contains(t, findings(t, large), "free space")
+	store := openStore(t, filepath.Join(dir, "a.db"), sqlitestore.Options{})
+	require.Equal(t, "tmpfs", findUnsafeSettings(t, store)["file system"])
+	large := openStore(t, newPath(t), sqlitestore.Options{MaxBytes: 1 << 60})
+	require.Contains(t, findUnsafeSettings(t, large), "free space")
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
-// findings returns the settings that Check reports, by name, apart from those of the disk that the tests run on.
-func findings(t *testing.T, store *sqlitestore.Store) map[string]string {
+// findUnsafeSettings returns the values of the settings that Check reports, by name.
+func findUnsafeSettings(t *testing.T, store *sqlitestore.Store) map[string]string {
 	t.Helper()
 	found := make(map[string]string)
 	err := store.Check(t.Context())
@@ -31,23 +31,23 @@ func findings(t *testing.T, store *sqlitestore.Store) map[string]string {
 
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	disk := findings(t, open(t, newPath(t), sqlitestore.Options{}))
+	disk := findUnsafeSettings(t, openStore(t, newPath(t), sqlitestore.Options{}))
 	for _, setting := range []string{"synchronous", "permissions"} {
 		require.NotContains(t, disk, setting)
 	}
-	normal := open(t, newPath(t), sqlitestore.Options{Synchronous: sqlitestore.Normal})
-	require.Equal(t, "NORMAL", findings(t, normal)["synchronous"])
+	normal := openStore(t, newPath(t), sqlitestore.Options{Synchronous: sqlitestore.Normal})
+	require.Equal(t, "NORMAL", findUnsafeSettings(t, normal)["synchronous"])
 	path := newPath(t)
-	store := open(t, path, sqlitestore.Options{})
+	store := openStore(t, path, sqlitestore.Options{})
 	require.NoError(t, os.Chmod(path, 0o644))
-	require.Equal(t, "-rw-r--r--", findings(t, store)["permissions"])
-	require.NoError(t, store.Execute("PRAGMA synchronous = OFF"))
-	require.Equal(t, "OFF", findings(t, store)["synchronous"])
+	require.Equal(t, "-rw-r--r--", findUnsafeSettings(t, store)["permissions"])
+	require.NoError(t, store.ExecOnWriter("PRAGMA synchronous = OFF"))
+	require.Equal(t, "OFF", findUnsafeSettings(t, store)["synchronous"])
 }
 
 func TestCheckOfAClosedStore(t *testing.T) {
 	t.Parallel()
-	store := open(t, newPath(t), sqlitestore.Options{})
+	store := openStore(t, newPath(t), sqlitestore.Options{})
 	require.NoError(t, store.Close())
 	require.ErrorIs(t, store.Check(t.Context()), sqlitestore.ErrClosed)
 }

@@ -11,28 +11,28 @@ import (
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
-// clock stands still unless it is set.
-type clock struct{ micros atomic.Int64 }
+// clock is a clock that stands still unless a test calls advance.
+type clock struct{ unixMicros atomic.Int64 }
 
 func newClock() *clock {
 	c := new(clock)
-	c.micros.Store(time.Now().UnixMicro())
+	c.unixMicros.Store(time.Now().UnixMicro())
 	return c
 }
 
-func (c *clock) now() time.Time { return time.UnixMicro(c.micros.Load()) }
+func (c *clock) now() time.Time { return time.UnixMicro(c.unixMicros.Load()) }
 
-func (c *clock) step(d time.Duration) { c.micros.Add(d.Microseconds()) }
+func (c *clock) advance(d time.Duration) { c.unixMicros.Add(d.Microseconds()) }
 
-// A clock that is set forward lets leases lapse. The owner has its lease again with the next renewal, unless somebody
-// was faster.
+// If the clock is set forward, leases lapse. The next renewal restores the lease unless another attempt has taken
+// the key over.
 func TestClockSetForward(t *testing.T) {
 	t.Parallel()
 	clock := newClock()
-	store := open(t, newPath(t), sqlitestore.Options{}.At(clock.now))
-	_, renewed := begun(t, store, "renewed")
-	_, overtaken := begun(t, store, "overtaken")
-	clock.step(2 * request.Lease)
+	store := openStore(t, newPath(t), sqlitestore.Options{}.WithClock(clock.now))
+	_, renewed := claimKey(t, store, "renewed")
+	_, overtaken := claimKey(t, store, "overtaken")
+	clock.advance(2 * request.Lease)
 
 	require.NoError(t, renewed.Extend(t.Context(), request.Lease))
 	record, claim, err := store.Begin(t.Context(), keyOf("renewed"), takeover)
@@ -48,14 +48,14 @@ func TestClockSetForward(t *testing.T) {
 	require.ErrorIs(t, overtaken.Complete(t.Context(), answer, time.Hour), idempotency.ErrClaimLost)
 }
 
-// A clock that is set back keeps leases and records for so much longer. The owner shortens its lease with the next
-// renewal.
+// If the clock is set back by a day, leases and records last a day longer. The next renewal shortens the lease
+// again.
 func TestClockSetBack(t *testing.T) {
 	t.Parallel()
 	clock := newClock()
-	store := open(t, newPath(t), sqlitestore.Options{}.At(clock.now))
-	_, claim := begun(t, store, "key")
-	clock.step(-24 * time.Hour)
+	store := openStore(t, newPath(t), sqlitestore.Options{}.WithClock(clock.now))
+	_, claim := claimKey(t, store, "key")
+	clock.advance(-24 * time.Hour)
 	seen := func() idempotency.Record {
 		record, claim, err := store.Begin(t.Context(), keyOf("key"), request)
 		require.NoError(t, err)

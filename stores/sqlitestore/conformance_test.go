@@ -15,15 +15,15 @@ import (
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	store := open(t, newPath(t), sqlitestore.Options{})
+	store := openStore(t, newPath(t), sqlitestore.Options{})
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
 	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return store })
 }
 
-// The store conforms with all options set and sealed, too.
+// The store also conforms with all options set, and when it is sealed.
 func TestSealedStoreConforms(t *testing.T) {
 	t.Parallel()
-	store := open(t, newPath(t), sqlitestore.Options{Synchronous: sqlitestore.Normal, MaxBytes: 256 << 20})
+	store := openStore(t, newPath(t), sqlitestore.Options{Synchronous: sqlitestore.Normal, MaxBytes: 256 << 20})
 	sealed, err := seal.New(store, seal.Options{
 		Keys: []seal.Key{{ID: "1", Secret: make([]byte, 32)}},
 	})
@@ -32,25 +32,26 @@ func TestSealedStoreConforms(t *testing.T) {
 	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return sealed })
 }
 
-// Stores with the same file exclude each other as processes do: each has connections and a writer of its own.
+// Stores on the same file exclude each other as processes do, because each store has its own connections and its own
+// writer.
 func TestStoresShareOneFile(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	stores := spread{stores: []idempotency.Store{
-		open(t, path, sqlitestore.Options{}), open(t, path, sqlitestore.Options{}), open(t, path, sqlitestore.Options{}),
+	stores := roundRobin{stores: []idempotency.Store{
+		openStore(t, path, sqlitestore.Options{}), openStore(t, path, sqlitestore.Options{}), openStore(t, path, sqlitestore.Options{}),
 	}}
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return &stores })
 	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return &stores })
 }
 
-// spread asks one store after the other.
-type spread struct {
-	stores []idempotency.Store
-	next   atomic.Int64
+// roundRobin sends each request to the next store.
+type roundRobin struct {
+	stores       []idempotency.Store
+	requestCount atomic.Int64
 }
 
-func (s *spread) Begin(
+func (s *roundRobin) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	return s.stores[int(s.next.Add(1))%len(s.stores)].Begin(ctx, key, request)
+	return s.stores[int(s.requestCount.Add(1))%len(s.stores)].Begin(ctx, key, request)
 }

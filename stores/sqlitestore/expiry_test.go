@@ -11,47 +11,47 @@ import (
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
-// Expired records go with the claims of others: the table is bounded by the records that count, and no transaction is
-// made for that.
+// Claims of other keys delete expired records, so the table holds little more than the live records. The deletions
+// need no transactions of their own.
 func TestExpiredRecordsGo(t *testing.T) {
 	t.Parallel()
 	clock, path := newClock(), newPath(t)
-	store := open(t, path, sqlitestore.Options{Synchronous: sqlitestore.Normal}.At(clock.now))
+	store := openStore(t, path, sqlitestore.Options{Synchronous: sqlitestore.Normal}.WithClock(clock.now))
 	commits := 0
 	require.NoError(t, store.OnCommit(func() int32 { commits++; return 0 }))
 	const records, live = 2000, 100
 	for i := range records {
-		completed(t, store, strconv.Itoa(i))
-		clock.step(time.Hour / live)
+		completeKey(t, store, strconv.Itoa(i))
+		clock.advance(time.Hour / live)
 	}
-	other := foreign(t, path)
-	require.LessOrEqual(t, one[int](t, other, "SELECT count(*) FROM idempotency_records"), live+1)
-	require.LessOrEqual(t, one[int](t, other, "PRAGMA page_count"), 40) // all records would take 200
+	other := openConn(t, path)
+	require.LessOrEqual(t, queryValue[int](t, other, "SELECT count(*) FROM idempotency_records"), live+1)
+	require.LessOrEqual(t, queryValue[int](t, other, "PRAGMA page_count"), 40) // all records would take 200
 	require.Equal(t, 2*records, commits)
 
-	clock.step(2 * time.Hour) // a backlog is worked off by half as many claims
+	clock.advance(2 * time.Hour) // half as many claims delete all expired records
 	const claims = live/2 + 1
 	for i := range claims {
-		begun(t, store, "new "+strconv.Itoa(i))
+		claimKey(t, store, "new "+strconv.Itoa(i))
 	}
-	require.Equal(t, claims, one[int](t, other, "SELECT count(*) FROM idempotency_records"))
+	require.Equal(t, claims, queryValue[int](t, other, "SELECT count(*) FROM idempotency_records"))
 }
 
-// An attempt that another one has followed does not come back, even if the successor's record has expired: the token in
-// it tells.
+// An attempt cannot continue after another attempt has taken its key over, even if the record of the successor has
+// expired, because the expired record has the token of the successor.
 func TestForgottenSuccessor(t *testing.T) {
 	t.Parallel()
-	for name, step := range map[string]time.Duration{"taken over": 2 * request.Lease, "forgotten": 2 * request.TTL} {
+	for name, clockStep := range map[string]time.Duration{"taken over": 2 * request.Lease, "forgotten": 2 * request.TTL} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			clock := newClock()
-			store := open(t, newPath(t), sqlitestore.Options{}.At(clock.now))
-			_, old := begun(t, store, "key")
-			clock.step(step)
+			store := openStore(t, newPath(t), sqlitestore.Options{}.WithClock(clock.now))
+			_, old := claimKey(t, store, "key")
+			clock.advance(clockStep)
 			_, successor, err := store.Begin(t.Context(), keyOf("key"), takeover)
 			require.NoError(t, err)
 			require.NotNil(t, successor)
-			clock.step(2 * request.TTL)
+			clock.advance(2 * request.TTL)
 			require.ErrorIs(t, old.Extend(t.Context(), time.Minute), idempotency.ErrClaimLost)
 			require.ErrorIs(t, old.Complete(t.Context(), answer, time.Hour), idempotency.ErrClaimLost)
 			require.ErrorIs(t, successor.Complete(t.Context(), answer, time.Hour), idempotency.ErrRestored)

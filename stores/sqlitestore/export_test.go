@@ -6,14 +6,14 @@ import (
 	"modernc.org/sqlite"
 )
 
-// At returns the options with another clock.
-func (o Options) At(now func() time.Time) Options {
+// WithClock returns the options with now as the clock.
+func (o Options) WithClock(now func() time.Time) Options {
 	o.now = now
 	return o
 }
 
-// OnCommit has SQLite call a function in front of each commit that writes something. Other than zero, what it returns
-// makes the commit fail.
+// OnCommit registers a function that SQLite calls before each commit that writes. If do returns a number other than
+// zero, the commit fails.
 func (s *Store) OnCommit(do func() int32) error {
 	guard := s.writer.guard
 	hook := func() int32 {
@@ -28,8 +28,8 @@ func (s *Store) OnCommit(do func() int32) error {
 	})
 }
 
-// Execute runs a statement on the connection that writes. No step may run at the same time.
-func (s *Store) Execute(sql string) error {
+// ExecOnWriter runs a statement on the writer's connection. The store must be idle meanwhile.
+func (s *Store) ExecOnWriter(sql string) error {
 	_, err := s.writer.conn.ExecContext(statementContext, sql)
 	return err
 }

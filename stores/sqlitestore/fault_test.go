@@ -18,14 +18,14 @@ import (
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
-// Steps that wait share one transaction, and are answered when it is committed.
+// Calls that wait for the writer share one transaction, and return when this transaction has committed.
 func TestStepsShareTransactions(t *testing.T) {
 	t.Parallel()
-	store := open(t, newPath(t), sqlitestore.Options{})
+	store := openStore(t, newPath(t), sqlitestore.Options{})
 	const waiting = 64
 	var settle []idempotency.Claim
 	for i := range waiting {
-		_, claim := begun(t, store, strconv.Itoa(i))
+		_, claim := claimKey(t, store, strconv.Itoa(i))
 		settle = append(settle, claim)
 	}
 	var commits, asked, answered atomic.Int64
@@ -52,14 +52,14 @@ func TestStepsShareTransactions(t *testing.T) {
 	require.Zero(t, answered.Load())
 	close(proceed)
 	callers.Wait()
-	require.Less(t, commits.Load(), int64(waiting/4)) // two, but for those who have only just asked
+	require.Less(t, commits.Load(), int64(waiting/4)) // two, and a few more for calls that reach the writer late
 }
 
-// The context of a step may end while the step is committed: nobody waits for what it finds out.
+// A call returns when its context ends, even if the writer still commits the change.
 func TestContextEndsDuringTheCommit(t *testing.T) {
 	t.Parallel()
-	store := open(t, newPath(t), sqlitestore.Options{})
-	_, claim := begun(t, store, "key")
+	store := openStore(t, newPath(t), sqlitestore.Options{})
+	_, claim := claimKey(t, store, "key")
 	proceed := make(chan struct{})
 	require.NoError(t, store.OnCommit(func() int32 {
 		<-proceed
@@ -78,20 +78,20 @@ func TestContextEndsDuringTheCommit(t *testing.T) {
 	requireReplay(t, store, "key")
 }
 
-// A step that fails undoes no other one, whatever SQLite does with the transaction.
-func TestFailuresAreAlone(t *testing.T) {
+// A failed statement undoes only its own change, whatever SQLite does with the transaction.
+func TestFailedStatementUndoesOnlyItself(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"ABORT", "FAIL", "ROLLBACK"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			store := open(t, newPath(t), sqlitestore.Options{})
-			require.NoError(t, store.Execute(`CREATE TRIGGER refuse BEFORE INSERT ON idempotency_records
+			store := openStore(t, newPath(t), sqlitestore.Options{})
+			require.NoError(t, store.ExecOnWriter(`CREATE TRIGGER refuse BEFORE INSERT ON idempotency_records
 				WHEN NEW.key LIKE 'refused%' BEGIN SELECT RAISE(`+how+`, 'refused by a trigger'); END`))
 			var claims sync.WaitGroup
 			for i := range 64 {
 				claims.Go(func() {
 					if i%8 > 0 {
-						assert.NoError(t, complete(store, strconv.Itoa(i)))
+						assert.NoError(t, tryComplete(store, strconv.Itoa(i)))
 						return
 					}
 					_, _, err := store.Begin(t.Context(), keyOf("refused "+strconv.Itoa(i)), request)
@@ -108,11 +108,11 @@ func TestFailuresAreAlone(t *testing.T) {
 	}
 }
 
-// A commit that fails leaves nothing behind.
+// A failed commit leaves no change behind.
 func TestFailedCommit(t *testing.T) {
 	t.Parallel()
-	store := open(t, newPath(t), sqlitestore.Options{})
-	_, settled := begun(t, store, "claimed")
+	store := openStore(t, newPath(t), sqlitestore.Options{})
+	_, settled := claimKey(t, store, "claimed")
 	require.NoError(t, store.OnCommit(func() int32 { return 1 }))
 	_, _, err := store.Begin(t.Context(), keyOf("refused"), request)
 	require.ErrorContains(t, err, "sqlitestore: claim: ")
@@ -125,16 +125,16 @@ func TestFailedCommit(t *testing.T) {
 	requireReplay(t, store, "claimed")
 }
 
-// While another process writes, answers are replayed. Claims wait for as long as they may, and are told that the store
-// is busy.
+// While another process writes, answers are replayed. Claims wait until their contexts end, and then report that the
+// store is busy.
 func TestAnotherProcessWrites(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	store := open(t, path, sqlitestore.Options{})
-	completed(t, store, "completed")
-	_, claim := begun(t, store, "claimed")
-	other := foreign(t, path)
-	execute(t, other, "BEGIN IMMEDIATE")
+	store := openStore(t, path, sqlitestore.Options{})
+	completeKey(t, store, "completed")
+	_, claim := claimKey(t, store, "claimed")
+	other := openConn(t, path)
+	execStatement(t, other, "BEGIN IMMEDIATE")
 	requireReplay(t, store, "completed")
 	hasty, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -148,16 +148,17 @@ func TestAnotherProcessWrites(t *testing.T) {
 		t.Fatal("completed while another process writes: ", err)
 	case <-hasty.Done():
 	}
-	execute(t, other, "COMMIT")
+	execStatement(t, other, "COMMIT")
 	require.NoError(t, <-finished)
 	requireFree(t, store, "new")
 }
 
-// If the disk does not answer, the store is down, not busy, so that FailOpen can help. Answers are replayed meanwhile.
+// If the disk does not answer, the store reports a failure instead of ErrStoreBusy, so FailOpen can help. Meanwhile,
+// answers are replayed.
 func TestStuckDisk(t *testing.T) {
 	t.Parallel()
-	store := open(t, newPath(t), sqlitestore.Options{})
-	completed(t, store, "completed")
+	store := openStore(t, newPath(t), sqlitestore.Options{})
+	completeKey(t, store, "completed")
 	stuck, proceed := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	require.NoError(t, store.OnCommit(func() int32 {
@@ -192,16 +193,16 @@ func TestStuckDisk(t *testing.T) {
 	require.Nil(t, second.claim)
 
 	close(proceed)
-	require.NoError(t, first.claim.Release(t.Context(), time.Hour)) // it was granted
+	require.NoError(t, first.claim.Release(t.Context(), time.Hour)) // the claim was granted
 	requireFree(t, store, "waiting")
 }
 
-// A completion may go on in the writer although its caller has gone. The two share nothing that is not guarded, which the race
-// detector checks.
+// The writer may still work on a completion when the caller has returned. The race detector checks that the writer
+// and the caller share no unguarded memory.
 func TestStuckDiskOutlastsTheCompletion(t *testing.T) {
 	t.Parallel()
-	store := open(t, newPath(t), sqlitestore.Options{})
-	_, claim := begun(t, store, "key")
+	store := openStore(t, newPath(t), sqlitestore.Options{})
+	_, claim := claimKey(t, store, "key")
 	stuck, proceed := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	require.NoError(t, store.OnCommit(func() int32 {
@@ -209,7 +210,7 @@ func TestStuckDiskOutlastsTheCompletion(t *testing.T) {
 		<-proceed
 		return 0
 	}))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // a cancellation behind stuck would order the two
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // a cancel after stuck would synchronize the writer and the caller
 	defer cancel()
 	require.ErrorIs(t, claim.Complete(ctx, answer, time.Hour), context.DeadlineExceeded)
 	<-stuck
@@ -218,20 +219,20 @@ func TestStuckDiskOutlastsTheCompletion(t *testing.T) {
 	requireReplay(t, store, "key")
 }
 
-// A full disk refuses new operations. Those that run end, if need be without their answer. The page with the record has
-// room for that: another record in it has expired.
+// A full disk refuses new operations. Running operations end, if necessary without their answer: the page with the
+// record has room for this, because another record in the page has expired.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	clock := newClock()
-	store := open(t, newPath(t), sqlitestore.Options{}.At(clock.now))
-	_, claim := begun(t, store, "claimed")
-	_, brief := begun(t, store, "brief")
+	store := openStore(t, newPath(t), sqlitestore.Options{}.WithClock(clock.now))
+	_, claim := claimKey(t, store, "claimed")
+	_, brief := claimKey(t, store, "brief")
 	require.NoError(t, brief.Release(t.Context(), time.Millisecond))
-	for i := range 100 { // in other pages
-		begun(t, store, "other "+strconv.Itoa(i))
+	for i := range 100 { // fills other pages
+		claimKey(t, store, "other "+strconv.Itoa(i))
 	}
-	clock.step(time.Second)
-	require.NoError(t, store.Execute("PRAGMA max_page_count = 1")) // no more than there are
+	clock.advance(time.Second)
+	require.NoError(t, store.ExecOnWriter("PRAGMA max_page_count = 1")) // the file cannot grow
 	var err error
 	for i := 0; err == nil; i++ {
 		_, _, err = store.Begin(t.Context(), keyOf(strconv.Itoa(i)), request)
@@ -240,7 +241,8 @@ func TestFullDisk(t *testing.T) {
 	requireOmitted(t, store, claim, "claimed")
 }
 
-// requireOmitted completes an operation with an answer that there is no room for.
+// requireOmitted completes an operation with an answer that is too large for the store, and requires that the stored
+// answer is marked as omitted.
 func requireOmitted(t *testing.T, store idempotency.Store, claim idempotency.Claim, key string) {
 	t.Helper()
 	large := answer
@@ -251,17 +253,18 @@ func requireOmitted(t *testing.T, store idempotency.Store, claim idempotency.Cla
 	require.Equal(t, idempotency.Response{Status: 201, Omitted: true}, *record.Response)
 }
 
-// Above MaxBytes, answers are not kept first. Then new operations are refused, until records expire.
+// A file close to MaxBytes first omits the bodies of answers. Then the store refuses new operations until records
+// expire.
 func TestMaxBytes(t *testing.T) {
 	t.Parallel()
 	clock, path := newClock(), newPath(t)
 	const limit = 2 << 20
-	store := open(t, path, sqlitestore.Options{MaxBytes: limit, Synchronous: sqlitestore.Normal}.At(clock.now))
-	_, claim := begun(t, store, "large")
+	store := openStore(t, path, sqlitestore.Options{MaxBytes: limit, Synchronous: sqlitestore.Normal}.WithClock(clock.now))
+	_, claim := claimKey(t, store, "large")
 	large := answer
 	large.Body = bytes.Repeat([]byte("a"), limit*6/8)
 	require.NoError(t, claim.Complete(t.Context(), large, time.Hour))
-	_, claim = begun(t, store, "larger")
+	_, claim = claimKey(t, store, "larger")
 	requireOmitted(t, store, claim, "larger")
 	var last idempotency.Claim
 	err := error(nil)
@@ -272,22 +275,22 @@ func TestMaxBytes(t *testing.T) {
 		}
 	}
 	require.ErrorIs(t, err, idempotency.ErrStoreFull)
-	require.NoError(t, last.Complete(t.Context(), answer, time.Hour)) // without its body
-	size := one[int64](t, foreign(t, path), "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+	require.NoError(t, last.Complete(t.Context(), answer, time.Hour)) // the body is omitted
+	size := queryValue[int64](t, openConn(t, path), "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
 	require.Less(t, size, int64(limit))
-	clock.step(2 * time.Hour)
-	begun(t, store, "refused before")
+	clock.advance(2 * time.Hour)
+	claimKey(t, store, "refused before")
 }
 
-// A file that was deleted, or its log, is noticed before anything is acknowledged.
+// The store notices that the file or its log was deleted before a call is acknowledged.
 func TestFilesAreDeleted(t *testing.T) {
 	t.Parallel()
 	for _, suffix := range []string{"", "-wal", "-shm"} {
 		t.Run("file"+suffix, func(t *testing.T) {
 			t.Parallel()
 			path := newPath(t)
-			store := open(t, path, sqlitestore.Options{})
-			_, claim := begun(t, store, "claimed")
+			store := openStore(t, path, sqlitestore.Options{})
+			_, claim := claimKey(t, store, "claimed")
 			require.NoError(t, os.Remove(path+suffix))
 			_, _, err := store.Begin(t.Context(), keyOf("new"), request)
 			require.ErrorIs(t, err, sqlitestore.ErrReplaced)
@@ -299,27 +302,27 @@ func TestFilesAreDeleted(t *testing.T) {
 	}
 }
 
-// A file that cannot be written is no reason to lose what it has.
+// If the file cannot be written, the store still replays the answers in the file.
 func TestReadOnlyFile(t *testing.T) {
 	t.Parallel()
-	store := open(t, newPath(t), sqlitestore.Options{})
-	completed(t, store, "completed")
-	_, running := begun(t, store, "running")
-	require.NoError(t, store.Execute("PRAGMA query_only = 1"))
+	store := openStore(t, newPath(t), sqlitestore.Options{})
+	completeKey(t, store, "completed")
+	_, running := claimKey(t, store, "running")
+	require.NoError(t, store.ExecOnWriter("PRAGMA query_only = 1"))
 	_, _, err := store.Begin(t.Context(), keyOf("new"), request)
 	require.ErrorContains(t, err, "readonly")
 	require.ErrorContains(t, running.Complete(t.Context(), answer, time.Hour), "readonly")
 	requireReplay(t, store, "completed")
 }
 
-// A damaged file grants nothing.
+// A store on a damaged file grants no claim.
 func TestDamagedFile(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
 	store, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{})
 	require.NoError(t, err)
 	for i := range 100 {
-		completed(t, store, strconv.Itoa(i))
+		completeKey(t, store, strconv.Itoa(i))
 	}
 	require.NoError(t, store.Close())
 	whole, err := os.ReadFile(path)
@@ -328,7 +331,7 @@ func TestDamagedFile(t *testing.T) {
 		copy(whole[page:], bytes.Repeat([]byte{0xA5}, 512))
 	}
 	require.NoError(t, os.WriteFile(path, whole, 0o600))
-	store = open(t, path, sqlitestore.Options{})
+	store = openStore(t, path, sqlitestore.Options{})
 	for i := range 120 {
 		_, _, err := store.Begin(t.Context(), keyOf(strconv.Itoa(i)), request)
 		require.ErrorContains(t, err, "malformed")

@@ -17,25 +17,25 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if path := os.Getenv(mortalPath); path != "" {
-		live(path)
+	if path := os.Getenv(operationsPathEnv); path != "" {
+		runOperations(path)
 		return
 	}
-	if path := os.Getenv(clerkPath); path != "" {
-		clerk(path)
+	if path := os.Getenv(transfersPathEnv); path != "" {
+		runTransfers(path)
 		return
 	}
 	goleak.VerifyTestMain(m)
 }
 
-// newPath returns the path of a file that is not there yet.
+// newPath returns the path of a file that does not exist yet.
 func newPath(t testing.TB) string {
 	t.Helper()
 	return filepath.Join(t.TempDir(), "idempotency.db")
 }
 
-// open opens a store, and closes it at the end of the test.
-func open(t testing.TB, path string, opts sqlitestore.Options) *sqlitestore.Store {
+// openStore opens a store, and closes the store at the end of the test.
+func openStore(t testing.TB, path string, opts sqlitestore.Options) *sqlitestore.Store {
 	t.Helper()
 	store, err := sqlitestore.Open(t.Context(), path, opts)
 	require.NoError(t, err)
@@ -43,8 +43,8 @@ func open(t testing.TB, path string, opts sqlitestore.Options) *sqlitestore.Stor
 	return store
 }
 
-// foreign returns a connection that another program has to the file.
-func foreign(t testing.TB, path string) *sql.Conn {
+// openConn returns a connection to the file, as another program would have.
+func openConn(t testing.TB, path string) *sql.Conn {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)")
 	require.NoError(t, err)
@@ -57,19 +57,19 @@ func foreign(t testing.TB, path string) *sql.Conn {
 	return conn
 }
 
-func execute(t testing.TB, conn *sql.Conn, statement string, args ...any) {
+func execStatement(t testing.TB, conn *sql.Conn, statement string, args ...any) {
 	t.Helper()
 	_, err := conn.ExecContext(context.Background(), statement, args...)
 	require.NoError(t, err)
 }
 
-func one[T any](t testing.TB, conn *sql.Conn, query string) (value T) {
+func queryValue[T any](t testing.TB, conn *sql.Conn, query string) (value T) {
 	t.Helper()
 	require.NoError(t, conn.QueryRowContext(context.Background(), query).Scan(&value))
 	return value
 }
 
-// What the stores in databases have in common.
+// The stores in databases share these helpers.
 var (
 	keyOf         = rowtest.KeyOf
 	request       = rowtest.Request
@@ -77,39 +77,40 @@ var (
 	answer        = rowtest.Answer
 	happened      = rowtest.Happened
 	notHappened   = rowtest.NotHappened
-	begun         = rowtest.MustBegin
-	completed     = rowtest.MustComplete
-	complete      = rowtest.Complete
+	claimKey      = rowtest.MustBegin
+	completeKey   = rowtest.MustComplete
+	tryComplete   = rowtest.Complete
 	requireReplay = rowtest.RequireReplay
-	inspected     = rowtest.MustInspect
+	inspectKey    = rowtest.MustInspect
 )
 
-// newSubject returns a store on a file that another store has open, too.
+// newSubject returns two stores on one file, as the two stores of twoStores.
 func newSubject(t testing.TB) rowtest.Subject {
 	t.Helper()
 	path := newPath(t)
-	store := twoStores{open(t, path, sqlitestore.Options{}), open(t, path, sqlitestore.Options{})}
-	return subject(store, foreign(t, path))
+	store := twoStores{openStore(t, path, sqlitestore.Options{}), openStore(t, path, sqlitestore.Options{})}
+	return newRowSubject(store, openConn(t, path))
 }
 
-// twoStores of one file: operators look and change by one, and the other one claims.
+// twoStores are two stores on one file. Operators use the embedded store, and requests claim their keys in
+// claimStore.
 type twoStores struct {
 	*sqlitestore.Store
-	claims *sqlitestore.Store
+	claimStore *sqlitestore.Store
 }
 
 func (s twoStores) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	return s.claims.Begin(ctx, key, request)
+	return s.claimStore.Begin(ctx, key, request)
 }
 
-func subject(store rowtest.Store, other *sql.Conn) rowtest.Subject {
+func newRowSubject(store rowtest.Store, other *sql.Conn) rowtest.Subject {
 	return rowtest.Subject{
 		Store: store,
 		Set: func(t testing.TB, key, set string) {
 			digest := keyOf(key).Digest()
-			execute(t, other, "UPDATE idempotency_records SET "+set+" WHERE digest = ?", digest[:])
+			execStatement(t, other, "UPDATE idempotency_records SET "+set+" WHERE digest = ?", digest[:])
 		},
 		Dump: func(t testing.TB, key string) (row string) {
 			digest := keyOf(key).Digest()
@@ -121,10 +122,10 @@ func subject(store rowtest.Store, other *sql.Conn) rowtest.Subject {
 	}
 }
 
-// requireFree asks for a key that nobody has claimed before.
+// requireFree requires that the first attempt of key is granted, and releases the claim.
 func requireFree(t testing.TB, store idempotency.Store, key string) {
 	t.Helper()
-	record, claim := begun(t, store, key)
+	record, claim := claimKey(t, store, key)
 	require.Equal(t, 1, record.Attempt)
 	require.NoError(t, claim.Release(context.Background(), time.Hour))
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
-// A row that no store has written is neither replayed nor claimed, and stays as it is until it expires.
+// A tampered row is neither replayed nor claimed, and stays unchanged until it expires.
 func TestTamperedRows(t *testing.T) {
 	t.Parallel()
 	rowtest.TamperedRows(t, newSubject, map[string]rowtest.Tampering{
@@ -31,19 +31,19 @@ func TestTamperedRows(t *testing.T) {
 		"completed with a lease": {"completed", "lease = 0"},
 		"running with an answer": {"running", "response = (SELECT response FROM idempotency_records WHERE key = 'completed')"},
 		"empty response":         {"completed", "response = x''"},
-		"other response":         {"completed", "response = CAST('hello' AS BLOB)"},
+		"invalid response":       {"completed", "response = CAST('hello' AS BLOB)"},
 		"cut response":           {"completed", "response = substr(response, 1, length(response) - 1)"},
 		"status":                 {"completed", "response = CAST(replace(CAST(response AS TEXT), ' 201 ', ' 200 ') AS BLOB)"},
 		"huge response":          {"completed", "response = zeroblob(1000000)"},
 	}, func(testing.TB, rowtest.Subject, string) {})
 }
 
-// No answer has such a status: net/http would panic.
+// net/http would panic for these statuses, so a record with such an answer is invalid.
 func TestImpossibleStatus(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{-1, 1, 99, 100, 199, 1000} {
-		store := open(t, newPath(t), sqlitestore.Options{})
-		_, claim := begun(t, store, "key")
+		store := openStore(t, newPath(t), sqlitestore.Options{})
+		_, claim := claimKey(t, store, "key")
 		require.NoError(t, claim.Complete(t.Context(), idempotency.Response{Status: status}, time.Hour))
 		_, _, err := store.Begin(t.Context(), keyOf("key"), request)
 		require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
@@ -56,7 +56,7 @@ func TestTamperedTimes(t *testing.T) {
 	rowtest.TamperedTimes(t, newSubject)
 }
 
-// A table that is not strict may hold values of any type.
+// If the table is not strict, a column may have a value of any type.
 func TestForeignTypes(t *testing.T) {
 	t.Parallel()
 	for _, set := range []string{
@@ -66,28 +66,28 @@ func TestForeignTypes(t *testing.T) {
 		t.Run(set, func(t *testing.T) {
 			t.Parallel()
 			path := newPath(t)
-			execute(t, foreign(t, path), `CREATE TABLE idempotency_records ( /* idempotency records, version 1 */
+			execStatement(t, openConn(t, path), `CREATE TABLE idempotency_records ( /* idempotency records, version 1 */
 				digest PRIMARY KEY, user_id, endpoint, key, attempt, fingerprint, token, created, lease, expires, response, steps, resolved)`)
-			store := open(t, path, sqlitestore.Options{})
-			_, owner := begun(t, store, "key")
-			execute(t, foreign(t, path), "UPDATE idempotency_records SET "+set)
+			store := openStore(t, path, sqlitestore.Options{})
+			_, owner := claimKey(t, store, "key")
+			execStatement(t, openConn(t, path), "UPDATE idempotency_records SET "+set)
 			_, _, err := store.Begin(t.Context(), keyOf("key"), request)
 			require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
 			require.Nil(t, testservice.InDoubt(err))
-			_ = owner.Complete(t.Context(), answer, time.Hour) // its own record may be completed or lost
+			_ = owner.Complete(t.Context(), answer, time.Hour) // the owner may complete the record, or find it lost
 		})
 	}
 }
 
-// Steps of another type than a store writes are refused. No writer goes on for ever because of them.
+// The store refuses steps of another type than BLOB. The writer does not retry forever because of them.
 func TestForeignSteps(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	execute(t, foreign(t, path), `CREATE TABLE idempotency_records ( /* idempotency records, version 1 */
+	execStatement(t, openConn(t, path), `CREATE TABLE idempotency_records ( /* idempotency records, version 1 */
 		digest PRIMARY KEY, user_id, endpoint, key, attempt, fingerprint, token, created, lease, expires, response, steps, resolved)`)
-	store := open(t, path, sqlitestore.Options{})
-	claim := checkpointed(t, store, "key")
-	execute(t, foreign(t, path), "UPDATE idempotency_records SET steps = CAST(x'02c3a900' AS TEXT)")
+	store := openStore(t, path, sqlitestore.Options{})
+	claim := claimWithStep(t, store, "key")
+	execStatement(t, openConn(t, path), "UPDATE idempotency_records SET steps = CAST(x'02c3a900' AS TEXT)")
 	_, err := claim.Checkpoint(t.Context(), "ship", []byte("2"))
 	require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
 	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))

@@ -19,8 +19,8 @@ import (
 func TestInspectorConformance(t *testing.T) {
 	t.Parallel()
 	for name, store := range map[string]idempotency.Store{
-		"one store":                 open(t, newPath(t), sqlitestore.Options{}),
-		"another store of the file": newSubject(t).Store,
+		"one store":              openStore(t, newPath(t), sqlitestore.Options{}),
+		"two stores on one file": newSubject(t).Store,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -40,25 +40,26 @@ func TestOperatorsSeeChanges(t *testing.T) {
 		{"lease = lease + 7200000000", idempotency.ErrInProgress, idempotency.ErrInProgress},
 		{"lease = NULL, response = x''", idempotency.ErrEntryChanged, idempotency.ErrEntryChanged},
 		{"expires = 0", idempotency.ErrNoRecord, idempotency.ErrNoRecord},
-		// Nobody could use the answer of a record that no store has written.
+		// The record is invalid, so an answer would be of no use.
 		{"fingerprint = x'00'", nil, idempotency.ErrRecordInvalid},
 	})
 }
 
-// A file that is full refuses a resolution that needs room, and nothing is changed. It takes one that needs none.
+// A full file refuses a resolution that needs room, and the record stays unchanged. A resolution that needs no room
+// succeeds.
 func TestNoRoomForTheResolution(t *testing.T) {
 	t.Parallel()
 	clock := newClock()
-	store := open(t, newPath(t), sqlitestore.Options{MaxBytes: 1 << 20}.At(clock.now))
-	begun(t, store, "key")
-	_, claim := begun(t, store, "with steps")
+	store := openStore(t, newPath(t), sqlitestore.Options{MaxBytes: 1 << 20}.WithClock(clock.now))
+	claimKey(t, store, "key")
+	_, claim := claimKey(t, store, "with steps")
 	_, err := claim.(idempotency.Checkpointer).Checkpoint(t.Context(), "charge", make([]byte, 1000))
 	require.NoError(t, err)
-	clock.step(2 * request.Lease)
-	entry := inspected(t, store, "key")
+	clock.advance(2 * request.Lease)
+	entry := inspectKey(t, store, "key")
 	large := idempotency.Resolution{Response: &idempotency.Response{Body: make([]byte, 1<<20)}, TTL: time.Hour}
 	require.ErrorIs(t, store.Resolve(t.Context(), entry, large), idempotency.ErrStoreFull)
-	require.Equal(t, entry, inspected(t, store, "key"))
+	require.Equal(t, entry, inspectKey(t, store, "key"))
 	for i := 0; ; i++ {
 		_, claim, err := store.Begin(t.Context(), keyOf(fmt.Sprint(i)), request)
 		if errors.Is(err, idempotency.ErrStoreFull) {
@@ -68,9 +69,9 @@ func TestNoRoomForTheResolution(t *testing.T) {
 		require.NoError(t, claim.Complete(t.Context(), idempotency.Response{Body: make([]byte, 10_000)}, time.Hour))
 	}
 	require.ErrorIs(t, store.Resolve(t.Context(), entry, notHappened), idempotency.ErrStoreFull)
-	require.Equal(t, entry, inspected(t, store, "key"))
-	require.NoError(t, store.Resolve(t.Context(), inspected(t, store, "with steps"), happened))
-	require.Equal(t, idempotency.StateCompleted, inspected(t, store, "with steps").State)
+	require.Equal(t, entry, inspectKey(t, store, "key"))
+	require.NoError(t, store.Resolve(t.Context(), inspectKey(t, store, "with steps"), happened))
+	require.Equal(t, idempotency.StateCompleted, inspectKey(t, store, "with steps").State)
 	require.NoError(t, store.Forget(t.Context(), entry))
 }
 
@@ -93,18 +94,19 @@ func TestDamagedSteps(t *testing.T) {
 	rowtest.DamagedSteps(t, newSubject(t))
 }
 
-// Of a record in a table that is not strict, what is of another type is not read.
+// If the table is not strict, a column may have a value of another type. The store does not read such a record, and
+// counts the record as unreadable.
 func TestInspectForeignTypes(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	for _, set := range []string{"attempt = 'many'", "attempt = 1.5", "created = x'00'", "user_id = NULL", "lease = 'long'"} {
 		path := newPath(t)
-		execute(t, foreign(t, path), `CREATE TABLE idempotency_records ( /* idempotency records, version 1 */
+		execStatement(t, openConn(t, path), `CREATE TABLE idempotency_records ( /* idempotency records, version 1 */
 			digest PRIMARY KEY, user_id, endpoint, key, attempt, fingerprint, token, created, lease, expires, response, steps, resolved)`)
-		store := open(t, path, sqlitestore.Options{})
-		begun(t, store, "key")
-		execute(t, foreign(t, path), "UPDATE idempotency_records SET "+set)
-		completed(t, store, "sound")
+		store := openStore(t, path, sqlitestore.Options{})
+		claimKey(t, store, "key")
+		execStatement(t, openConn(t, path), "UPDATE idempotency_records SET "+set)
+		completeKey(t, store, "sound")
 		entry, err := store.Inspect(ctx, keyOf("key"))
 		require.ErrorIs(t, err, idempotency.ErrRecordInvalid, set)
 		require.Equal(t, idempotency.Entry{Digest: keyOf("key").Digest()}, entry, set)
@@ -119,25 +121,25 @@ func TestInspectForeignTypes(t *testing.T) {
 
 func TestListByUser(t *testing.T) {
 	t.Parallel()
-	rowtest.ListByUser(t, open(t, newPath(t), sqlitestore.Options{}), "sqlitestore")
+	rowtest.ListByUser(t, openStore(t, newPath(t), sqlitestore.Options{}), "sqlitestore")
 }
 
-// A listing reads the answers of its page alone: it is the same when the others are damaged.
+// A listing reads only the answers of its page, so damage to other answers does not change the listing.
 func TestListReadsNoAnswers(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	store := open(t, path, sqlitestore.Options{})
-	completed(t, store, "small")
+	store := openStore(t, path, sqlitestore.Options{})
+	completeKey(t, store, "small")
 	for i := range 3 {
-		_, claim := begun(t, store, fmt.Sprint(i))
+		_, claim := claimKey(t, store, fmt.Sprint(i))
 		require.NoError(t, claim.Complete(t.Context(), idempotency.Response{Body: make([]byte, 500_000)}, time.Hour))
 	}
 	before, err := store.List(t.Context(), idempotency.ListRequest{Limit: 1})
 	require.NoError(t, err)
 	require.Greater(t, before.Totals[idempotency.StateCompleted].Bytes, int64(3*500_000))
 	require.NoError(t, store.Close())
-	cutAnswers(t, path)
-	store = open(t, path, sqlitestore.Options{})
+	damageAnswers(t, path)
+	store = openStore(t, path, sqlitestore.Options{})
 	_, err = store.Inspect(t.Context(), keyOf("2"))
 	require.Error(t, err, "the answers are damaged")
 	after, err := store.List(t.Context(), idempotency.ListRequest{Limit: 1})
@@ -146,13 +148,13 @@ func TestListReadsNoAnswers(t *testing.T) {
 	require.Equal(t, before, after)
 }
 
-// Nothing begins once the store is closed, or the caller has gone.
+// Operators' calls fail if the store is closed or the caller's context has ended.
 func TestInspectAClosedStore(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	store := open(t, path, sqlitestore.Options{})
-	completed(t, store, "key")
-	entry := inspected(t, store, "key")
+	store := openStore(t, path, sqlitestore.Options{})
+	completeKey(t, store, "key")
+	entry := inspectKey(t, store, "key")
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	steps := []func(ctx context.Context) error{
@@ -164,17 +166,17 @@ func TestInspectAClosedStore(t *testing.T) {
 	for _, step := range steps {
 		require.ErrorIs(t, step(over), context.Canceled)
 	}
-	require.Equal(t, entry.Created, inspected(t, store, "key").Created)
+	require.Equal(t, entry.Created, inspectKey(t, store, "key").Created)
 	require.NoError(t, store.Close())
 	for _, step := range steps {
 		require.ErrorIs(t, step(t.Context()), sqlitestore.ErrClosed)
 	}
 }
 
-// cutAnswers damages all that a file has of answers outside of their rows.
-func cutAnswers(t testing.TB, path string) {
+// damageAnswers damages the parts of answers that the file stores outside of the rows (in overflow pages).
+func damageAnswers(t testing.TB, path string) {
 	t.Helper()
-	other := foreign(t, path)
+	other := openConn(t, path)
 	rows, err := other.QueryContext(t.Context(),
 		"SELECT pageno, pgsize FROM dbstat WHERE name = 'idempotency_records' AND pagetype = 'overflow'")
 	require.NoError(t, err)
@@ -186,10 +188,10 @@ func cutAnswers(t testing.TB, path string) {
 	}
 	require.NoError(t, rows.Close())
 	require.NotEmpty(t, offsets)
-	execute(t, other, "PRAGMA wal_checkpoint(TRUNCATE)")
+	execStatement(t, other, "PRAGMA wal_checkpoint(TRUNCATE)")
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
 	require.NoError(t, err)
-	for _, offset := range offsets { // of the page that follows
+	for _, offset := range offsets { // where each page has the number of the next page
 		_, err = file.WriteAt([]byte{0xff, 0xff, 0xff, 0xff}, offset)
 		require.NoError(t, err)
 	}

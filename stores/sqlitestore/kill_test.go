@@ -11,29 +11,29 @@ import (
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
-var deaths = flag.Int("deaths", 10, "how many processes each test kills that kills processes at random")
+var processesToKill = flag.Int("deaths", 10, "how many processes each test kills that kills processes at random")
 
-// Processes that share a file are killed at random. Whatever was acknowledged stays, and an operation is executed again
-// only if its attempt was killed, or overtaken, before it was acknowledged. It is charged once.
+// Processes that share a file are killed at random. Every acknowledged change stays, and an operation runs again
+// only if its attempt was killed or taken over before it was acknowledged. The provider charges each operation once.
 func TestProcessesAreKilled(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	said, provider := killtest.NewOperations(), killtest.NewProvider(t)
-	require.NoError(t, killtest.KillAll(*deaths, said, provider.Env(), mortalPath+"="+path))
+	operations, provider := killtest.NewOperations(), killtest.NewProvider(t)
+	require.NoError(t, killtest.KillAll(*processesToKill, operations, provider.Env(), operationsPathEnv+"="+path))
 
-	store := open(t, path, sqlitestore.Options{}) // nobody holds a lock any more
-	repeated, err := said.Explain(t.Context(), store, path+".effects")
+	store := openStore(t, path, sqlitestore.Options{}) // the killed processes hold no locks
+	repeated, err := operations.Explain(t.Context(), store, path+".effects")
 	require.NoError(t, err)
-	require.Equal(t, "ok", one[string](t, foreign(t, path), "PRAGMA integrity_check"))
-	require.NoError(t, provider.Explain(said.Acknowledged()...))
+	require.Equal(t, "ok", queryValue[string](t, openConn(t, path), "PRAGMA integrity_check"))
+	require.NoError(t, provider.Explain(operations.Acknowledged()...))
 	t.Logf("%d processes were killed, %d operations acknowledged, %d executed again; %s",
-		*deaths, len(said.Acknowledged()), repeated, provider)
+		*processesToKill, len(operations.Acknowledged()), repeated, provider)
 }
 
-const mortalPath = "SQLITESTORE_MORTAL"
+const operationsPathEnv = "SQLITESTORE_MORTAL"
 
-// live executes operations until the process is killed.
-func live(path string) {
+// runOperations executes operations until the process is killed.
+func runOperations(path string) {
 	killtest.RunProcess(func() (killtest.Work, error) {
 		store, err := sqlitestore.Open(context.Background(), path, sqlitestore.Options{})
 		if err != nil {

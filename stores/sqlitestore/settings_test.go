@@ -17,16 +17,16 @@ import (
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
-// hooked are the statements that a hook of the driver runs on each new connection to a file, by the path of the file.
-var hooked sync.Map
+// hookedStatements has the statements for new connections, by the path of the file. A hook of the driver runs them.
+var hookedStatements sync.Map
 
 func init() {
 	sqlite.RegisterConnectionHook(func(conn sqlite.ExecQuerierContext, source string) error {
 		name, err := url.Parse(source)
 		if err != nil {
-			return nil // a name that another test uses
+			return nil // the connection of another test
 		}
-		statements, found := hooked.Load(name.Path)
+		statements, found := hookedStatements.Load(name.Path)
 		if !found {
 			return nil
 		}
@@ -35,21 +35,21 @@ func init() {
 	})
 }
 
-// requireRound runs a whole round of a store on a file, without waiting for the disk. It expects Check to name the
-// settings unsafe, and no others.
-func requireRound(t *testing.T, path string, unsafe map[string]string) {
+// requireContract requires that a store on the file keeps its contract. The store does not wait for the disk. Check
+// must report exactly the settings in unsafe, and the relaxed synchronous setting.
+func requireContract(t *testing.T, path string, unsafe map[string]string) {
 	t.Helper()
-	store := open(t, path, sqlitestore.Options{Synchronous: sqlitestore.Normal})
+	store := openStore(t, path, sqlitestore.Options{Synchronous: sqlitestore.Normal})
 	require.NoError(t, settingtest.CheckContract(t.Context(), settingtest.Subject{Store: store}))
-	found := findings(t, store)
-	delete(found, "file system") // of the tests
+	found := findUnsafeSettings(t, store)
+	delete(found, "file system") // depends on the machine of the tests
 	delete(found, "free space")
 	want := map[string]string{"synchronous": "NORMAL"}
 	maps.Copy(want, unsafe)
 	require.Equal(t, want, found)
 }
 
-// A service may have made the file with other settings than the store would.
+// The service may have created the file with settings that the store would not use.
 func TestSettingsOfFiles(t *testing.T) {
 	t.Parallel()
 	for _, pragma := range []string{
@@ -66,17 +66,17 @@ func TestSettingsOfFiles(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, db.Close())
 			require.NoError(t, os.Chmod(path, 0o600))
-			requireRound(t, path, nil)
+			requireContract(t, path, nil)
 		})
 	}
 }
 
-// A service may set up all connections of the driver, those of the store too, by a hook.
+// The service may configure all connections of the driver by a hook, including the connections of the store.
 func TestSettingsOfConnections(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		pragmas string
-		unsafe  map[string]string
+		pragmas    string
+		wantUnsafe map[string]string
 	}{
 		"text": {pragmas: "case_sensitive_like = 1; reverse_unordered_selects = 1; full_column_names = 1;" +
 			"short_column_names = 0; empty_result_callbacks = 1; count_changes = 1"},
@@ -85,30 +85,30 @@ func TestSettingsOfConnections(t *testing.T) {
 		"memory": {pragmas: "temp_store = MEMORY; cache_size = 1; cache_spill = 0; mmap_size = 1000000; automatic_index = 0;" +
 			"threads = 2; busy_timeout = 0; journal_size_limit = 0; soft_heap_limit = 1000000; analysis_limit = 1"},
 		"files":        {pragmas: "temp_store = FILE; wal_autocheckpoint = 1; fullfsync = 0; locking_mode = NORMAL"},
-		"log":          {pragmas: "wal_autocheckpoint = 0", unsafe: map[string]string{"wal_autocheckpoint": "0"}},
-		"asynchronous": {pragmas: "synchronous = OFF", unsafe: map[string]string{"synchronous": "OFF"}},
+		"log":          {pragmas: "wal_autocheckpoint = 0", wantUnsafe: map[string]string{"wal_autocheckpoint": "0"}},
+		"asynchronous": {pragmas: "synchronous = OFF", wantUnsafe: map[string]string{"synchronous": "OFF"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			path := newPath(t)
-			hooked.Store(path, "PRAGMA "+strings.ReplaceAll(tt.pragmas, ";", "; PRAGMA "))
-			requireRound(t, path, tt.unsafe)
+			hookedStatements.Store(path, "PRAGMA "+strings.ReplaceAll(tt.pragmas, ";", "; PRAGMA "))
+			requireContract(t, path, tt.wantUnsafe)
 		})
 	}
 }
 
-// A store does not open where it could not write.
+// Open fails if the connection cannot write.
 func TestConnectionsThatCannotWrite(t *testing.T) {
 	t.Parallel()
 	for _, pragma := range []string{"query_only = 1", "max_page_count = 1"} {
 		path := newPath(t)
-		hooked.Store(path, "PRAGMA "+pragma)
+		hookedStatements.Store(path, "PRAGMA "+pragma)
 		_, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{})
 		require.Error(t, err, pragma)
 	}
 }
 
-// Parameters are those of the driver, but for what the store needs.
+// Parameters may be any parameters of the driver, except those that the store sets itself.
 func TestParameters(t *testing.T) {
 	t.Parallel()
 	for parameters, want := range map[string]string{

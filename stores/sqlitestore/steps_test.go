@@ -12,50 +12,50 @@ import (
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
-// Text in another encoding changes no byte of a step.
+// In a file with another text encoding, the bytes of steps stay unchanged.
 func TestStepsInUTF16(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	other := foreign(t, path)
-	execute(t, other, "PRAGMA encoding = 'UTF-16le'")
-	execute(t, other, "CREATE TABLE orders (id INTEGER)")
-	store := open(t, path, sqlitestore.Options{})
+	other := openConn(t, path)
+	execStatement(t, other, "PRAGMA encoding = 'UTF-16le'")
+	execStatement(t, other, "CREATE TABLE orders (id INTEGER)")
+	store := openStore(t, path, sqlitestore.Options{})
 	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return store })
-	require.Equal(t, "UTF-16le", one[string](t, other, "PRAGMA encoding"))
+	require.Equal(t, "UTF-16le", queryValue[string](t, other, "PRAGMA encoding"))
 }
 
-// checkpointed claims a key, and stores a step.
-func checkpointed(t *testing.T, store idempotency.Store, key string) idempotency.Checkpointer {
+// claimWithStep claims key, and stores the step "charge".
+func claimWithStep(t *testing.T, store idempotency.Store, key string) idempotency.Checkpointer {
 	t.Helper()
-	_, claim := begun(t, store, key)
+	_, claim := claimKey(t, store, key)
 	steps := claim.(idempotency.Checkpointer)
 	_, err := steps.Checkpoint(t.Context(), "charge", []byte("1"))
 	require.NoError(t, err)
 	return steps
 }
 
-// An operation that is completed keeps no steps.
+// A completed operation keeps no steps.
 func TestStepsGoWithTheAnswer(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	store := open(t, path, sqlitestore.Options{})
-	require.NoError(t, checkpointed(t, store, "leased").Complete(t.Context(), answer, time.Hour))
-	require.NoError(t, checkpointed(t, store, "released").Release(t.Context(), time.Hour))
-	other := foreign(t, path)
+	store := openStore(t, path, sqlitestore.Options{})
+	require.NoError(t, claimWithStep(t, store, "leased").Complete(t.Context(), answer, time.Hour))
+	require.NoError(t, claimWithStep(t, store, "released").Release(t.Context(), time.Hour))
+	other := openConn(t, path)
 	const kept = "SELECT count(steps) FROM idempotency_records"
-	require.Equal(t, 1, one[int](t, other, kept))
-	completed(t, store, "released")
-	require.Equal(t, 0, one[int](t, other, kept))
-	require.Equal(t, 2, one[int](t, other, "SELECT count(response) FROM idempotency_records"))
+	require.Equal(t, 1, queryValue[int](t, other, kept))
+	completeKey(t, store, "released")
+	require.Equal(t, 0, queryValue[int](t, other, kept))
+	require.Equal(t, 2, queryValue[int](t, other, "SELECT count(response) FROM idempotency_records"))
 }
 
-// The steps of a record that has expired are forgotten with it, even if it is still in the file.
+// When a record expires, its steps are forgotten with the record, even if the file still has them.
 func TestForgottenSteps(t *testing.T) {
 	t.Parallel()
 	clock := newClock()
-	store := open(t, newPath(t), sqlitestore.Options{}.At(clock.now))
-	claim := checkpointed(t, store, "key")
-	clock.step(2 * request.TTL)
+	store := openStore(t, newPath(t), sqlitestore.Options{}.WithClock(clock.now))
+	claim := claimWithStep(t, store, "key")
+	clock.advance(2 * request.TTL)
 	found, err := claim.Checkpoints(t.Context())
 	require.NoError(t, err)
 	require.Contains(t, found, idempotency.RecordLost)
@@ -63,12 +63,12 @@ func TestForgottenSteps(t *testing.T) {
 	stored, err := claim.Checkpoint(t.Context(), "ship", []byte("2"))
 	require.ErrorIs(t, err, idempotency.ErrRestored)
 	require.Equal(t, "2", string(stored))
-	clock.step(request.TTL - time.Second)
+	clock.advance(request.TTL - time.Second)
 	found, err = claim.Checkpoints(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, map[string][]byte{idempotency.RecordLost: {}, "ship": []byte("2")}, found)
 
-	clock.step(time.Minute)
+	clock.advance(time.Minute)
 	require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
 	_, err = claim.Checkpoint(t.Context(), "mail", nil)
 	require.ErrorIs(t, err, idempotency.ErrClaimLost)
@@ -76,7 +76,7 @@ func TestForgottenSteps(t *testing.T) {
 	require.ErrorIs(t, err, idempotency.ErrClaimLost)
 }
 
-// Steps that no store has written are neither found nor added to. The operation can be completed.
+// The store neither returns tampered steps nor adds to them. The operation can still be completed.
 func TestTamperedSteps(t *testing.T) {
 	t.Parallel()
 	rowtest.TamperedSteps(t, newSubject(t), []string{
@@ -84,14 +84,14 @@ func TestTamperedSteps(t *testing.T) {
 	})
 }
 
-// Above seven eighths of MaxBytes there is no room for steps, as for answers. Those that are stored are found.
+// Above seven eighths of MaxBytes, the store refuses new steps, as it omits answers, but still returns stored steps.
 func TestStepsNeedRoom(t *testing.T) {
 	t.Parallel()
-	store := open(t, newPath(t), sqlitestore.Options{MaxBytes: 1 << 20, Synchronous: sqlitestore.Normal})
+	store := openStore(t, newPath(t), sqlitestore.Options{MaxBytes: 1 << 20, Synchronous: sqlitestore.Normal})
 	var err error
 	for i := 0; err == nil; i++ {
 		require.Less(t, i, 16)
-		claim := checkpointed(t, store, string(rune('a'+i)))
+		claim := claimWithStep(t, store, string(rune('a'+i)))
 		_, err = claim.Checkpoint(t.Context(), "large", make([]byte, 64<<10))
 		found, also := claim.Checkpoints(t.Context())
 		require.NoError(t, also)

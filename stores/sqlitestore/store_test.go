@@ -18,34 +18,34 @@ import (
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
-// What was acknowledged is there when the file is opened again.
+// Acknowledged changes are there when the file is opened again.
 func TestRecordsSurviveRestart(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
 	store, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{})
 	require.NoError(t, err)
-	completed(t, store, "completed")
-	running, _ := begun(t, store, "running")
-	_, released := begun(t, store, "released")
+	completeKey(t, store, "completed")
+	running, _ := claimKey(t, store, "running")
+	_, released := claimKey(t, store, "released")
 	require.NoError(t, released.Release(t.Context(), time.Hour))
 	require.NoError(t, store.Close())
 
-	store = open(t, path, sqlitestore.Options{})
+	store = openStore(t, path, sqlitestore.Options{})
 	requireReplay(t, store, "completed")
 	record, claim, err := store.Begin(t.Context(), keyOf("running"), request)
 	require.NoError(t, err)
 	require.Nil(t, claim)
 	require.WithinDuration(t, running.Created, record.Created, 0)
 	require.Positive(t, record.LeaseLeft)
-	record, _ = begun(t, store, "released")
+	record, _ = claimKey(t, store, "released")
 	require.Equal(t, 2, record.Attempt)
 }
 
-// Open waits for another process that writes, as long as its context lasts. The store lasts longer.
+// Open waits until its context ends while another process writes. The store stays open after this context has ended.
 func TestOpenHasAContext(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	other := foreign(t, path)
+	other := openConn(t, path)
 	for _, statement := range []string{"PRAGMA journal_mode = WAL", "BEGIN IMMEDIATE"} {
 		_, err := other.ExecContext(t.Context(), statement)
 		require.NoError(t, err)
@@ -65,7 +65,7 @@ func TestOpenHasAContext(t *testing.T) {
 	require.NoError(t, err)
 	defer store.Close()
 	cancel()
-	completed(t, store, "completed")
+	completeKey(t, store, "completed")
 }
 
 func TestOpenReportsAllFaults(t *testing.T) {
@@ -77,7 +77,7 @@ func TestOpenReportsAllFaults(t *testing.T) {
 	require.NoFileExists(t, path)
 }
 
-// A file that is not a database is left as it is.
+// Open leaves a file that is not a database unchanged.
 func TestOpenRefusesWhatIsNoDatabase(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -86,10 +86,10 @@ func TestOpenRefusesWhatIsNoDatabase(t *testing.T) {
 	copy(content, "not a database")
 	require.NoError(t, os.WriteFile(text, content, 0o600))
 	table := filepath.Join(dir, "table")
-	execute(t, foreign(t, table), "CREATE TABLE idempotency_records (id INTEGER PRIMARY KEY)")
+	execStatement(t, openConn(t, table), "CREATE TABLE idempotency_records (id INTEGER PRIMARY KEY)")
 	for name, path := range map[string]string{
 		"empty": "", "memory": ":memory:", "directory": dir, "no directory": filepath.Join(dir, "none", "a.db"),
-		"NUL": filepath.Join(dir, "a\x00b"), "text": text, "table of somebody else": table,
+		"NUL": filepath.Join(dir, "a\x00b"), "text": text, "another program's table": table,
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{})
@@ -101,19 +101,20 @@ func TestOpenRefusesWhatIsNoDatabase(t *testing.T) {
 	require.Equal(t, content, kept)
 }
 
-// A table of another version, or of somebody else, is left as it is, and Check says so too when a store is open.
+// Open refuses a table of another version or another program, and leaves the table unchanged. Check of an open store
+// reports the same error.
 func TestOpenRefusesAnotherVersion(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	store := open(t, path, sqlitestore.Options{})
-	other := foreign(t, path)
-	text := one[string](t, other, "SELECT sql FROM sqlite_schema WHERE name = 'idempotency_records'")
+	store := openStore(t, path, sqlitestore.Options{})
+	other := openConn(t, path)
+	text := queryValue[string](t, other, "SELECT sql FROM sqlite_schema WHERE name = 'idempotency_records'")
 	for says, text := range map[string]string{
 		"idempotency records, version 99": strings.Replace(text, "version 1", "version 99", 1),
 		"":                                strings.Replace(text, "/* ", "/*", 1),
 	} {
-		execute(t, other, "DROP TABLE idempotency_records")
-		execute(t, other, text)
+		execStatement(t, other, "DROP TABLE idempotency_records")
+		execStatement(t, other, text)
 		want := fmt.Sprintf(`the version of the table idempotency_records is %q, not "idempotency records, version 1"`, says)
 		_, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{})
 		require.ErrorContains(t, err, want)
@@ -121,24 +122,24 @@ func TestOpenRefusesAnotherVersion(t *testing.T) {
 	}
 }
 
-// Whoever finds the table gone is told what makes it.
+// If the table is gone, the error says how to create the table again.
 func TestTableIsGone(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	store := open(t, path, sqlitestore.Options{})
-	_, claim := begun(t, store, "key")
-	execute(t, foreign(t, path), "DROP TABLE idempotency_records")
+	store := openStore(t, path, sqlitestore.Options{})
+	_, claim := claimKey(t, store, "key")
+	execStatement(t, openConn(t, path), "DROP TABLE idempotency_records")
 	for _, err := range []error{
-		complete(store, "other"), claim.Complete(t.Context(), answer, time.Hour),
+		tryComplete(store, "other"), claim.Complete(t.Context(), answer, time.Hour),
 		store.Check(t.Context()),
 	} {
 		require.ErrorContains(t, err, "the table idempotency_records is gone: open the store again")
 	}
-	completed(t, open(t, path, sqlitestore.Options{}), "other")
-	completed(t, store, "key")
+	completeKey(t, openStore(t, path, sqlitestore.Options{}), "other")
+	completeKey(t, store, "key")
 }
 
-// Several may open a file at once that does not exist yet: one of them makes it.
+// Several processes may open a file at the same time before the file exists. One of them creates the table.
 func TestOpenAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
@@ -149,36 +150,36 @@ func TestOpenAtTheSameTime(t *testing.T) {
 			if !assert.NoError(t, err) {
 				return
 			}
-			assert.NoError(t, complete(store, strconv.Itoa(i)))
+			assert.NoError(t, tryComplete(store, strconv.Itoa(i)))
 			assert.NoError(t, store.Close())
 		})
 	}
 	callers.Wait()
-	store := open(t, path, sqlitestore.Options{})
+	store := openStore(t, path, sqlitestore.Options{})
 	for i := range 8 {
 		requireReplay(t, store, strconv.Itoa(i))
 	}
 }
 
-// The name of a file is not read as a URL, and a link leads to its file.
+// Open takes a path literally, not as a URL, and follows symbolic links.
 func TestPaths(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, name := range []string{"a b.db", "a?b=c&d", "a#b", "a%2Fb", "ä", "file:x"} {
 		path := filepath.Join(dir, name)
-		completed(t, open(t, path, sqlitestore.Options{}), name)
+		completeKey(t, openStore(t, path, sqlitestore.Options{}), name)
 		require.FileExists(t, path)
 		link := filepath.Join(t.TempDir(), "link")
 		require.NoError(t, os.Symlink(path, link))
-		requireReplay(t, open(t, link, sqlitestore.Options{}), name)
+		requireReplay(t, openStore(t, link, sqlitestore.Options{}), name)
 	}
 }
 
-// The file is for its owner only, and so is the log, which has the answers too.
+// Only the owner of the file can read the file and its log, because the log has answers too.
 func TestFilesAreOfTheOwner(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	completed(t, open(t, path, sqlitestore.Options{}), "key")
+	completeKey(t, openStore(t, path, sqlitestore.Options{}), "key")
 	for _, suffix := range []string{"", "-wal", "-shm"} {
 		is, err := os.Stat(path + suffix)
 		require.NoError(t, err)
@@ -189,8 +190,8 @@ func TestFilesAreOfTheOwner(t *testing.T) {
 func TestClose(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	store := open(t, path, sqlitestore.Options{})
-	_, claim := begun(t, store, "claimed")
+	store := openStore(t, path, sqlitestore.Options{})
+	_, claim := claimKey(t, store, "claimed")
 	committing, proceed := make(chan struct{}), make(chan struct{})
 	require.NoError(t, store.OnCommit(func() int32 {
 		close(committing)
@@ -216,31 +217,32 @@ func TestClose(t *testing.T) {
 	close(proceed)
 	require.NoError(t, <-finished)
 	require.NoError(t, <-closed)
-	require.NoError(t, store.Close()) // again
+	require.NoError(t, store.Close()) // a second Close succeeds
 	require.NoFileExists(t, path+"-wal")
-	requireReplay(t, open(t, path, sqlitestore.Options{}), "claimed")
+	requireReplay(t, openStore(t, path, sqlitestore.Options{}), "claimed")
 }
 
-// A file may have tables of the service, too.
+// The file may also have tables of the service.
 func TestOtherTables(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	other := foreign(t, path)
-	execute(t, other, "CREATE TABLE orders (id INTEGER PRIMARY KEY)")
-	execute(t, other, "PRAGMA user_version = 12")
-	completed(t, open(t, path, sqlitestore.Options{}), "key")
-	execute(t, other, "INSERT INTO orders VALUES (1)")
-	require.Equal(t, 12, one[int](t, other, "PRAGMA user_version"))
+	other := openConn(t, path)
+	execStatement(t, other, "CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+	execStatement(t, other, "PRAGMA user_version = 12")
+	completeKey(t, openStore(t, path, sqlitestore.Options{}), "key")
+	execStatement(t, other, "INSERT INTO orders VALUES (1)")
+	require.Equal(t, 12, queryValue[int](t, other, "PRAGMA user_version"))
 }
 
-// A repetition of what has taken effect succeeds, although the record has expired since.
+// If a completion is repeated after it has taken effect, the repetition succeeds although the record has expired
+// since.
 func TestRepetitionAfterExpiry(t *testing.T) {
 	t.Parallel()
 	clock := newClock()
-	store := open(t, newPath(t), sqlitestore.Options{}.At(clock.now))
-	_, claim := begun(t, store, "key")
+	store := openStore(t, newPath(t), sqlitestore.Options{}.WithClock(clock.now))
+	_, claim := claimKey(t, store, "key")
 	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
-	clock.step(2 * time.Hour)
+	clock.advance(2 * time.Hour)
 	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
 	requireFree(t, store, "key")
 }

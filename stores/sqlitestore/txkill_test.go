@@ -11,28 +11,28 @@ import (
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
-// Processes that charge, and then move money between accounts in a step, are killed at random, while others ask for the same
-// keys. Every transfer is made once and charged once, and has one answer.
+// Processes that charge, and then move money between accounts in a step, are killed at random while other processes
+// send the same keys. Each transfer is made once, is charged once, and has one answer.
 func TestTransfersSurviveKills(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	store := open(t, path, sqlitestore.Options{})
+	store := openStore(t, path, sqlitestore.Options{})
 	db, err := openLedger(path)
 	require.NoError(t, err)
 	defer db.Close()
 	ledger := killtest.Ledger{DB: db}
 	require.NoError(t, ledger.Create(t.Context()))
-	said := killtest.NewTransfers(t)
-	require.NoError(t, said.Kill(*deaths, clerkPath+"="+path))
-	require.NoError(t, said.Explain(t.Context(), store, bookIn(db), ledger))
-	require.Equal(t, "ok", one[string](t, foreign(t, path), "PRAGMA integrity_check"))
-	t.Logf("%d processes were killed: %s", *deaths, said)
+	transfers := killtest.NewTransfers(t)
+	require.NoError(t, transfers.Kill(*processesToKill, transfersPathEnv+"="+path))
+	require.NoError(t, transfers.Explain(t.Context(), store, bookIn(db), ledger))
+	require.Equal(t, "ok", queryValue[string](t, openConn(t, path), "PRAGMA integrity_check"))
+	t.Logf("%d processes were killed: %s", *processesToKill, transfers)
 }
 
-const clerkPath = "SQLITESTORE_CLERK"
+const transfersPathEnv = "SQLITESTORE_CLERK"
 
-// clerk makes transfers until its process is killed.
-func clerk(path string) {
+// runTransfers makes transfers until the process is killed.
+func runTransfers(path string) {
 	killtest.RunProcess(func() (killtest.Work, error) {
 		store, err := sqlitestore.Open(context.Background(), path, sqlitestore.Options{})
 		if err != nil {
@@ -46,12 +46,12 @@ func clerk(path string) {
 	})
 }
 
-// openLedger opens the file besides the store.
+// openLedger opens the file with connections of the handler, besides those of the store.
 func openLedger(path string) (*sql.DB, error) {
 	return sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)&_pragma=synchronous(FULL)&_txlock=immediate")
 }
 
-// bookIn writes rows in a transaction of the store, or in one of the handler.
+// bookIn books in a transaction of the store or of the handler, alternately.
 func bookIn(db *sql.DB) killtest.Book {
 	return killtest.Alternate(killtest.BookTx(sqlitestore.DoTx[string]), killtest.BookInTx(db, sqlitestore.DoInTx[string]))
 }

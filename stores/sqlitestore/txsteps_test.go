@@ -13,7 +13,7 @@ import (
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
-// The handler's own connections may begin their transactions with a lock or without.
+// The handler's connections may begin their transactions with a lock (immediate) or without (deferred).
 func TestTxStepsConform(t *testing.T) {
 	t.Parallel()
 	for name, parameters := range map[string]string{
@@ -22,7 +22,7 @@ func TestTxStepsConform(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			path := newPath(t)
-			store := open(t, path, sqlitestore.Options{})
+			store := openStore(t, path, sqlitestore.Options{})
 			db, err := sql.Open("sqlite", "file:"+path+"?"+parameters)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, db.Close()) })
@@ -45,21 +45,22 @@ func TestTxStepsConform(t *testing.T) {
 	}
 }
 
-// A file that was restored from a backup may have lost the rows of a step, and the result of the step with them. Then the answer is
-// not stored, because it tells of rows that are not there, and a retry writes them.
+// Restoring the file from a backup may lose the rows of a step together with the result of the step. The answer of
+// the attempt is not stored then, because the rows are not there, and a retry writes the rows again.
 func TestLostRowsOfSteps(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]string{
 		"step": "UPDATE idempotency_records SET steps = NULL", "record": "DELETE FROM idempotency_records",
-		"record that was made again": "DELETE FROM idempotency_records",
+		"record that a renewal restores": "DELETE FROM idempotency_records",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			path := newPath(t)
-			runner, err := idempotency.NewRunner(open(t, path, sqlitestore.Options{}), idempotency.RunnerOptions{Lease: 3 * time.Second})
+			store := openStore(t, path, sqlitestore.Options{})
+			runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{Lease: 3 * time.Second})
 			require.NoError(t, err)
-			db, runs := foreign(t, path), 0
-			execute(t, db, "CREATE TABLE orders (name TEXT)")
+			db, runs := openConn(t, path), 0
+			execStatement(t, db, "CREATE TABLE orders (name TEXT)")
 			book := func() error {
 				_, _, err := runner.Do(t.Context(), keyOf("key"), nil, func(ctx context.Context) (idempotency.Response, error) {
 					runs++
@@ -68,10 +69,10 @@ func TestLostRowsOfSteps(t *testing.T) {
 						return "row", err
 					})
 					if runs == 1 {
-						execute(t, db, lose)
-						execute(t, db, "DELETE FROM orders")
-						if name == "record that was made again" {
-							require.Eventually(t, func() bool { return one[int](t, db, "SELECT count(*) FROM idempotency_records") == 1 },
+						execStatement(t, db, lose)
+						execStatement(t, db, "DELETE FROM orders")
+						if name == "record that a renewal restores" {
+							require.Eventually(t, func() bool { return queryValue[int](t, db, "SELECT count(*) FROM idempotency_records") == 1 },
 								20*time.Second, 10*time.Millisecond)
 						}
 					}
@@ -80,11 +81,11 @@ func TestLostRowsOfSteps(t *testing.T) {
 				return err
 			}
 			require.ErrorIs(t, book(), idempotency.ErrClaimLost)
-			execute(t, db, "UPDATE idempotency_records SET lease = 1") // the lease has lapsed
+			execStatement(t, db, "UPDATE idempotency_records SET lease = 1") // the lease has lapsed
 			require.NoError(t, book())
 			require.NoError(t, book(), "a replay")
 			require.Equal(t, 2, runs)
-			require.Equal(t, 1, one[int](t, db, "SELECT count(*) FROM orders"))
+			require.Equal(t, 1, queryValue[int](t, db, "SELECT count(*) FROM orders"))
 		})
 	}
 }

@@ -23,31 +23,32 @@ import (
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
-// shop is a store in a file with a table of orders, and a connection of another program.
+// shop is a store in a file that also has a table of orders. otherConn is the connection of another program to the
+// file.
 type shop struct {
-	path  string
-	store *sqlitestore.Store
-	other *sql.Conn
+	path      string
+	store     *sqlitestore.Store
+	otherConn *sql.Conn
 }
 
 func openShop(t testing.TB, opts sqlitestore.Options) *shop {
 	t.Helper()
 	s := &shop{path: newPath(t)}
-	s.other = foreign(t, s.path)
-	execute(t, s.other, "PRAGMA journal_mode = WAL")
-	execute(t, s.other, "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)")
-	s.store = open(t, s.path, opts)
+	s.otherConn = openConn(t, s.path)
+	execStatement(t, s.otherConn, "PRAGMA journal_mode = WAL")
+	execStatement(t, s.otherConn, "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)")
+	s.store = openStore(t, s.path, opts)
 	return s
 }
 
-// orders returns the orders that are committed.
-func (s *shop) orders(t testing.TB) string {
+// readOrders returns the ids of the committed orders.
+func (s *shop) readOrders(t testing.TB) string {
 	t.Helper()
-	return one[string](t, s.other, "SELECT coalesce(group_concat(id, ' ' ORDER BY id), '') FROM orders")
+	return queryValue[string](t, s.otherConn, "SELECT coalesce(group_concat(id, ' ' ORDER BY id), '') FROM orders")
 }
 
-// run runs an operation.
-func run(store idempotency.Store, key string, work func(ctx context.Context) error) error {
+// runOperation runs work as an operation with the given key.
+func runOperation(store idempotency.Store, key string, work func(ctx context.Context) error) error {
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{
 		StoreTimeout: 5 * time.Second, Logger: slog.New(slog.DiscardHandler),
 	})
@@ -60,10 +61,11 @@ func run(store idempotency.Store, key string, work func(ctx context.Context) err
 	return errors.Join(err, runner.Shutdown(context.Background()))
 }
 
-// step runs an operation of one step, which inserts order 1 and then does what else is given. It returns the error of the step.
-func (s *shop) step(t testing.TB, key string, also func(tx *sql.Tx) error) (err error) {
+// runStep runs an operation with one step. The step inserts order 1, and then calls also. runStep returns the error
+// of the step.
+func (s *shop) runStep(t testing.TB, key string, also func(tx *sql.Tx) error) (err error) {
 	t.Helper()
-	err = run(s.store, key, func(ctx context.Context) error {
+	err = runOperation(s.store, key, func(ctx context.Context) error {
 		_, err := sqlitestore.DoTx(ctx, "book", func(tx *sql.Tx) (int, error) {
 			if _, err := tx.Exec("INSERT INTO orders VALUES (1, 'tea')"); err != nil {
 				return 0, err
@@ -75,10 +77,11 @@ func (s *shop) step(t testing.TB, key string, also func(tx *sql.Tx) error) (err 
 	return err
 }
 
-// requireWorks has a step write a row, so the connection of the store is as it should be.
-func (s *shop) requireWorks(t testing.TB) {
+// requireUsable requires that a step can write a row and finds no temporary objects, so earlier steps have left
+// nothing on the connection of the store.
+func (s *shop) requireUsable(t testing.TB) {
 	t.Helper()
-	require.NoError(t, run(s.store, "afterwards "+t.Name(), func(ctx context.Context) error {
+	require.NoError(t, runOperation(s.store, "afterwards "+t.Name(), func(ctx context.Context) error {
 		_, err := sqlitestore.DoTx(ctx, "book", func(tx *sql.Tx) (int, error) {
 			var left int
 			if err := tx.QueryRow("SELECT count(*) FROM temp.sqlite_master").Scan(&left); err != nil || left > 0 {
@@ -89,10 +92,10 @@ func (s *shop) requireWorks(t testing.TB) {
 		})
 		return err
 	}))
-	require.Contains(t, s.orders(t), "1000")
+	require.Contains(t, s.readOrders(t), "1000")
 }
 
-func executes(statements ...string) func(*sql.Tx) error {
+func execAll(statements ...string) func(*sql.Tx) error {
 	return func(tx *sql.Tx) error {
 		for _, statement := range statements {
 			if _, err := tx.Exec(statement); err != nil {
@@ -103,8 +106,8 @@ func executes(statements ...string) func(*sql.Tx) error {
 	}
 }
 
-// ignores does the same, and ignores the errors.
-func ignores(statements ...string) func(*sql.Tx) error {
+// execIgnoringErrors returns a function that runs the statements and ignores their errors.
+func execIgnoringErrors(statements ...string) func(*sql.Tx) error {
 	return func(tx *sql.Tx) error {
 		for _, statement := range statements {
 			_, _ = tx.Exec(statement)
@@ -113,28 +116,36 @@ func ignores(statements ...string) func(*sql.Tx) error {
 	}
 }
 
-// Only the store commits, whatever a step says. A part can be undone by a savepoint.
+// Only the store commits, whatever a step executes. A step can undo a part of its changes with a savepoint.
 func TestStepsAndTheirTransactions(t *testing.T) {
 	t.Parallel()
 	errOfStep := errors.New("the step has failed")
 	for name, test := range map[string]struct {
-		also   func(*sql.Tx) error
-		orders string
-		err    error // nil: the step succeeds
-		says   string
+		statements  func(*sql.Tx) error
+		wantOrders  string
+		wantError   error // nil: the step succeeds
+		wantMessage string
 	}{
-		"nothing else":          {executes(), "1", nil, ""},
-		"an error":              {func(*sql.Tx) error { return errOfStep }, "", errOfStep, ""},
-		"Commit":                {func(tx *sql.Tx) error { _ = tx.Commit(); return nil }, "", step.ErrMisuse, "only DoTx commits"},
-		"Rollback":              {func(tx *sql.Tx) error { return tx.Rollback() }, "", step.ErrMisuse, "rolled back"},
-		"COMMIT":                {executes("COMMIT"), "", nil, "not authorized"},
-		"COMMIT, ignored":       {ignores("COMMIT", "END", "ROLLBACK", "BEGIN", "VACUUM", ";;-- a comment\n cOmMiT;"), "1", nil, ""},
-		"COMMIT behind another": {ignores("INSERT INTO orders VALUES (2, ''); COMMIT; INSERT INTO orders VALUES (3, '')"), "1 2", nil, ""},
-		"SQLite rolls back":     {ignores("INSERT OR ROLLBACK INTO orders VALUES (1, '')", "INSERT INTO orders VALUES (2, '')", "SAVEPOINT a"), "", step.ErrMisuse, "SQLite has rolled the transaction back"},
-		"a savepoint": {executes("SAVEPOINT part", "INSERT INTO orders VALUES (2, '')", "ROLLBACK TRANSACTION TO SAVEPOINT part",
+		"nothing else": {execAll(), "1", nil, ""},
+		"an error":     {func(*sql.Tx) error { return errOfStep }, "", errOfStep, ""},
+		"Commit":       {func(tx *sql.Tx) error { _ = tx.Commit(); return nil }, "", step.ErrMisuse, "only DoTx commits"},
+		"Rollback":     {func(tx *sql.Tx) error { return tx.Rollback() }, "", step.ErrMisuse, "rolled back"},
+		"COMMIT":       {execAll("COMMIT"), "", nil, "not authorized"},
+		"COMMIT, ignored": {execIgnoringErrors(
+			"COMMIT", "END", "ROLLBACK", "BEGIN", "VACUUM", ";;-- a comment\n cOmMiT;",
+		), "1", nil, ""},
+		"COMMIT after another": {execIgnoringErrors(
+			"INSERT INTO orders VALUES (2, ''); COMMIT; INSERT INTO orders VALUES (3, '')",
+		), "1 2", nil, ""},
+		"SQLite rolls back": {execIgnoringErrors(
+			"INSERT OR ROLLBACK INTO orders VALUES (1, '')", "INSERT INTO orders VALUES (2, '')", "SAVEPOINT a",
+		), "", step.ErrMisuse, "SQLite has rolled the transaction back"},
+		"a savepoint": {execAll("SAVEPOINT part", "INSERT INTO orders VALUES (2, '')", "ROLLBACK TRANSACTION TO SAVEPOINT part",
 			"INSERT INTO orders VALUES (3, '')", "RELEASE part"), "1 3", nil, ""},
-		"a constraint, ignored": {ignores("INSERT INTO orders VALUES (1, '')", "INSERT INTO orders VALUES (2, '')"), "1 2", nil, ""},
-		"a table": {executes("CREATE TABLE more (id INTEGER PRIMARY KEY)", "INSERT INTO more VALUES (7)",
+		"a constraint, ignored": {execIgnoringErrors(
+			"INSERT INTO orders VALUES (1, '')", "INSERT INTO orders VALUES (2, '')",
+		), "1 2", nil, ""},
+		"a table": {execAll("CREATE TABLE more (id INTEGER PRIMARY KEY)", "INSERT INTO more VALUES (7)",
 			"INSERT INTO orders SELECT id, '' FROM more"), "1 7", nil, ""},
 		"a prepared savepoint": {func(tx *sql.Tx) error {
 			savepoint, err := tx.Prepare("SAVEPOINT part")
@@ -145,15 +156,17 @@ func TestStepsAndTheirTransactions(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			_ = ignores("INSERT OR ROLLBACK INTO orders VALUES (1, '')")(tx)
-			_, _ = savepoint.Exec() // begins a transaction of its own
+			_ = execIgnoringErrors("INSERT OR ROLLBACK INTO orders VALUES (1, '')")(tx)
+			_, _ = savepoint.Exec() // begins a new transaction
 			_, _ = insert.Exec()
 			return nil
 		}, "", step.ErrMisuse, "SQLite has rolled the transaction back"},
-		"a temporary table": {executes("CREATE TEMP TABLE items (id INTEGER)", "INSERT INTO temp.items VALUES (4)",
+		"a temporary table": {execAll("CREATE TEMP TABLE items (id INTEGER)", "INSERT INTO temp.items VALUES (4)",
 			"CREATE TEMP TRIGGER double AFTER INSERT ON orders BEGIN INSERT INTO items VALUES (NEW.id); END",
 			"INSERT INTO orders SELECT id, '' FROM items"), "1 4", nil, ""},
-		"a table in front of the records": {executes("CREATE TEMP TABLE idempotency_records AS SELECT * FROM main.idempotency_records"), "1", nil, ""},
+		"a temporary table that shadows the records": {execAll(
+			"CREATE TEMP TABLE idempotency_records AS SELECT * FROM main.idempotency_records",
+		), "1", nil, ""},
 		"open rows": {func(tx *sql.Tx) error {
 			rows, err := tx.Query("SELECT 1 UNION SELECT 2")
 			if err == nil {
@@ -165,27 +178,27 @@ func TestStepsAndTheirTransactions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := openShop(t, sqlitestore.Options{})
-			err := s.step(t, "key", test.also)
-			require.Equal(t, test.orders, s.orders(t))
+			err := s.runStep(t, "key", test.statements)
+			require.Equal(t, test.wantOrders, s.readOrders(t))
 			switch {
-			case test.err != nil:
-				require.ErrorIs(t, err, test.err)
+			case test.wantError != nil:
+				require.ErrorIs(t, err, test.wantError)
 				fallthrough
-			case test.says != "":
-				require.ErrorContains(t, err, test.says)
+			case test.wantMessage != "":
+				require.ErrorContains(t, err, test.wantMessage)
 			default:
 				require.NoError(t, err)
 			}
 			if err != nil { // a later attempt runs the step again
-				require.NoError(t, s.step(t, "key", executes()))
-				require.Equal(t, "1", s.orders(t))
+				require.NoError(t, s.runStep(t, "key", execAll()))
+				require.Equal(t, "1", s.readOrders(t))
 			}
-			s.requireWorks(t)
+			s.requireUsable(t)
 		})
 	}
 }
 
-// A panic and Goexit undo the rows, and the connection of the store serves the next step.
+// A panic and Goexit roll the rows back, and the connection of the store serves the next step.
 func TestStepsThatDoNotReturn(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*sql.Tx) error{
@@ -198,21 +211,22 @@ func TestStepsThatDoNotReturn(t *testing.T) {
 			go func() {
 				defer close(gone)
 				defer func() { _ = recover() }()
-				_ = s.step(t, "key", end)
+				_ = s.runStep(t, "key", end)
 			}()
 			<-gone
-			require.Empty(t, s.orders(t))
-			require.NoError(t, s.step(t, "key", executes()))
-			s.requireWorks(t)
+			require.Empty(t, s.readOrders(t))
+			require.NoError(t, s.runStep(t, "key", execAll()))
+			s.requireUsable(t)
 		})
 	}
 }
 
-// Settings that would outlast the transaction are refused. Those that end with it, or are a part of it, are not.
+// A step cannot change settings that outlast its transaction. A step can change settings that are a part of the
+// transaction or end with it.
 func TestSettingsInSteps(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, sqlitestore.Options{Parameters: "_pragma=recursive_triggers(1)"})
-	require.NoError(t, s.step(t, "key", func(tx *sql.Tx) error {
+	require.NoError(t, s.runStep(t, "key", func(tx *sql.Tx) error {
 		for _, statement := range []string{
 			"PRAGMA foreign_keys = 1", "PRAGMA main.query_only(1)", "pragma Recursive_Triggers = on",
 			"PRAGMA journal_mode = DELETE", "PRAGMA synchronous = OFF", "SELECT 1; PRAGMA case_sensitive_like = 1",
@@ -221,12 +235,12 @@ func TestSettingsInSteps(t *testing.T) {
 			_, err := tx.Exec(statement)
 			require.Error(t, err, statement)
 		}
-		_, _ = tx.Exec("PRAGMA recursive_triggers = ''") // is told from one that reads only by its effect
-		return executes("PRAGMA table_info(orders)", "SELECT name FROM pragma_index_list('orders')", "PRAGMA User_Version = 7",
+		_, _ = tx.Exec("PRAGMA recursive_triggers = ''") // only its effect distinguishes this statement from a read
+		return execAll("PRAGMA table_info(orders)", "SELECT name FROM pragma_index_list('orders')", "PRAGMA User_Version = 7",
 			"PRAGMA foreign_keys", "PRAGMA defer_foreign_keys = 1")(tx)
 	}))
-	require.Equal(t, 7, one[int](t, s.other, "PRAGMA user_version"))
-	require.NoError(t, run(s.store, "next", func(ctx context.Context) error {
+	require.Equal(t, 7, queryValue[int](t, s.otherConn, "PRAGMA user_version"))
+	require.NoError(t, runOperation(s.store, "next", func(ctx context.Context) error {
 		_, err := sqlitestore.DoTx(ctx, "look", func(tx *sql.Tx) (int, error) {
 			var deferred, recursive int
 			assert.NoError(t, tx.QueryRow("PRAGMA defer_foreign_keys").Scan(&deferred))
@@ -239,12 +253,12 @@ func TestSettingsInSteps(t *testing.T) {
 	}))
 }
 
-// The table of the records is the store's. A step may read it.
-func TestRecordsAreTheStores(t *testing.T) {
+// A step may read the table of records, but only the store writes to this table.
+func TestStepsCannotWriteRecords(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, sqlitestore.Options{})
-	completed(t, s.store, "before")
-	require.NoError(t, s.step(t, "key", func(tx *sql.Tx) error {
+	completeKey(t, s.store, "before")
+	require.NoError(t, s.runStep(t, "key", func(tx *sql.Tx) error {
 		for _, statement := range []string{
 			"INSERT INTO idempotency_records SELECT * FROM idempotency_records",
 			"UPDATE Idempotency_Records SET expires = 0",
@@ -262,38 +276,39 @@ func TestRecordsAreTheStores(t *testing.T) {
 		_, err := tx.Exec("INSERT INTO orders SELECT 2, count(*) FROM idempotency_records")
 		return err
 	}))
-	require.Equal(t, "1 2", s.orders(t))
+	require.Equal(t, "1 2", s.readOrders(t))
 	requireReplay(t, s.store, "before")
 	requireReplay(t, s.store, "key")
 }
 
-// Rows are not committed if a trigger of another program keeps the result out of the table of the store.
-func TestResultIsKeptOut(t *testing.T) {
+// If a trigger of another program keeps the result of a step out of the table of records, the rows of the step are
+// not committed.
+func TestTriggerRejectsTheResult(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, sqlitestore.Options{})
-	execute(t, s.other, `CREATE TRIGGER none BEFORE UPDATE OF steps ON idempotency_records WHEN NEW.steps IS NOT NULL
+	execStatement(t, s.otherConn, `CREATE TRIGGER none BEFORE UPDATE OF steps ON idempotency_records WHEN NEW.steps IS NOT NULL
 		BEGIN SELECT RAISE(IGNORE); END`)
-	require.ErrorContains(t, s.step(t, "key", executes()), "changed concurrently")
-	require.Empty(t, s.orders(t))
-	execute(t, s.other, "DROP TRIGGER none")
-	s.requireWorks(t)
+	require.ErrorContains(t, s.runStep(t, "key", execAll()), "changed concurrently")
+	require.Empty(t, s.readOrders(t))
+	execStatement(t, s.otherConn, "DROP TRIGGER none")
+	s.requireUsable(t)
 }
 
-// A commit that the data forbid is the driver's error, and nothing is committed.
+// If a constraint forbids the commit, the step returns the driver's error, and nothing is committed.
 func TestDeferredForeignKey(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, sqlitestore.Options{Parameters: "_pragma=foreign_keys(1)"})
-	execute(t, s.other, "CREATE TABLE lines (of INTEGER REFERENCES orders DEFERRABLE INITIALLY DEFERRED)")
-	err := s.step(t, "key", executes("INSERT INTO lines VALUES (7)"))
+	execStatement(t, s.otherConn, "CREATE TABLE lines (of INTEGER REFERENCES orders DEFERRABLE INITIALLY DEFERRED)")
+	err := s.runStep(t, "key", execAll("INSERT INTO lines VALUES (7)"))
 	refusal, ok := errors.AsType[*sqlite.Error](err)
 	require.True(t, ok, err)
 	require.ErrorContains(t, refusal, "FOREIGN KEY")
-	require.Empty(t, s.orders(t))
-	require.NoError(t, s.step(t, "key", executes("INSERT INTO lines VALUES (1)")))
-	s.requireWorks(t)
+	require.Empty(t, s.readOrders(t))
+	require.NoError(t, s.runStep(t, "key", execAll("INSERT INTO lines VALUES (1)")))
+	s.requireUsable(t)
 }
 
-// A goroutine that a step leaves behind uses the transaction no more once the step has ended, and keeps nobody waiting.
+// A goroutine that still runs when its step has ended can no longer use the transaction, and delays no other step.
 func TestStepsThatLeaveAStatementRunning(t *testing.T) {
 	t.Parallel()
 	const endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
@@ -305,9 +320,9 @@ func TestStepsThatLeaveAStatementRunning(t *testing.T) {
 			t.Parallel()
 			s := openShop(t, sqlitestore.Options{})
 			runs, failed := make(chan struct{}), make(chan error, 1)
-			reached.Store(t.Name(), sync.OnceFunc(func() { close(runs) }))
+			reachedCallbacks.Store(t.Name(), sync.OnceFunc(func() { close(runs) }))
 			var left *sql.Tx
-			err := s.step(t, "key", func(tx *sql.Tx) error {
+			err := s.runStep(t, "key", func(tx *sql.Tx) error {
 				left = tx
 				go func() {
 					_, err := tx.ExecContext(context.Background(), statement, t.Name())
@@ -320,32 +335,33 @@ func TestStepsThatLeaveAStatementRunning(t *testing.T) {
 			require.Error(t, <-failed)
 			_, err = left.Exec("INSERT INTO orders VALUES (5, '')")
 			require.ErrorIs(t, err, sql.ErrTxDone)
-			require.Empty(t, s.orders(t))
-			s.requireWorks(t)
+			require.Empty(t, s.readOrders(t))
+			s.requireUsable(t)
 		})
 	}
 }
 
-// reached has a function by name, for the function of that name in SQL to call.
-var reached sync.Map
+// reachedCallbacks has a callback for each test name. The SQL function reached(name) calls the callback.
+var reachedCallbacks sync.Map
 
 func init() {
 	sqlite.MustRegisterScalarFunction("reached", 1,
 		func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) {
-			if call, ok := reached.Load(args[0]); ok {
+			if call, ok := reachedCallbacks.Load(args[0]); ok {
 				call.(func())()
 			}
 			return int64(1), nil
 		})
 }
 
-// Libraries over database/sql find what they need: prepared statements, arguments with names, types of columns and times.
+// Libraries over database/sql find what they need: prepared statements, named arguments, column types and times.
 func TestLibraries(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, sqlitestore.Options{Parameters: "_time_format=sqlite"})
-	execute(t, s.other, "CREATE TABLE payments (id INTEGER PRIMARY KEY, rate REAL, note TEXT, proof BLOB, settled BOOLEAN, made DATETIME)")
+	execStatement(t, s.otherConn, "CREATE TABLE payments "+
+		"(id INTEGER PRIMARY KEY, rate REAL, note TEXT, proof BLOB, settled BOOLEAN, made DATETIME)")
 	made := time.Date(2026, 11, 22, 21, 0, 0, 5e8, time.UTC)
-	require.NoError(t, s.step(t, "key", func(tx *sql.Tx) error {
+	require.NoError(t, s.runStep(t, "key", func(tx *sql.Tx) error {
 		insert, err := tx.Prepare("INSERT INTO payments VALUES (?, ?, ?, ?, ?, ?) RETURNING id")
 		require.NoError(t, err)
 		for i := range 3 {
@@ -375,23 +391,23 @@ func TestLibraries(t *testing.T) {
 			require.Equal(t, i < 3, note.Valid)
 			require.Equal(t, []byte{0, byte(i - 1)}, proof)
 			require.True(t, at.Equal(made))
-			var n int // while the rows are open
+			var n int // a second query, while the rows are open
 			require.NoError(t, tx.QueryRow("SELECT count(*) FROM payments").Scan(&n))
 			require.Equal(t, 3, n)
 		}
 		require.ErrorIs(t, tx.QueryRow("SELECT 1 WHERE false").Scan(new(int)), sql.ErrNoRows)
 		return rows.Err()
 	}))
-	require.Equal(t, 3, one[int](t, s.other, "SELECT count(*) FROM payments"))
-	require.Equal(t, "2026-11-22 21:00:00.5+00:00", one[string](t, s.other, "SELECT made || '' FROM payments"))
+	require.Equal(t, 3, queryValue[int](t, s.otherConn, "SELECT count(*) FROM payments"))
+	require.Equal(t, "2026-11-22 21:00:00.5+00:00", queryValue[string](t, s.otherConn, "SELECT made || '' FROM payments"))
 }
 
-// While another process writes, a step waits for its turn.
+// While another process writes, a step waits until its timeout, and then reports that the store is busy.
 func TestStepWaitsForItsTurn(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, sqlitestore.Options{})
-	_, claim := begun(t, s.store, "key")
-	execute(t, s.other, "BEGIN IMMEDIATE")
+	_, claim := claimKey(t, s.store, "key")
+	execStatement(t, s.otherConn, "BEGIN IMMEDIATE")
 	var tx *sql.Tx
 	ran := false
 	_, err := claim.(idempotency.TxCheckpointer).CheckpointTx(t.Context(), &idempotency.TxStep{
@@ -399,30 +415,31 @@ func TestStepWaitsForItsTurn(t *testing.T) {
 	})
 	require.ErrorIs(t, err, idempotency.ErrStoreBusy)
 	require.False(t, ran)
-	execute(t, s.other, "COMMIT")
+	execStatement(t, s.otherConn, "COMMIT")
 	require.NoError(t, claim.Release(t.Context(), time.Hour))
-	s.requireWorks(t)
+	s.requireUsable(t)
 }
 
-// book is a step in a transaction, for CheckpointTx.
-func book(tx **sql.Tx, timeout time.Duration, run func() error) *idempotency.TxStep {
+// newBookStep returns a step for CheckpointTx. tx is the variable that gets the transaction.
+func newBookStep(tx **sql.Tx, timeout time.Duration, run func() error) *idempotency.TxStep {
 	return &idempotency.TxStep{Name: "book", Var: tx, Timeout: timeout, Run: func() ([]byte, error) { return []byte("1"), run() }}
 }
 
-// While the function of a step runs, others find the store busy, and replays go on. Its own lease can be renewed. Close waits.
+// While the function of a step runs, other calls that write find the store busy, but replays are answered, and the
+// lease of the step's own claim can be renewed. Close waits for the step.
 func TestOthersWhileAStepRuns(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	other := foreign(t, path)
-	execute(t, other, "CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+	other := openConn(t, path)
+	execStatement(t, other, "CREATE TABLE orders (id INTEGER PRIMARY KEY)")
 	store, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{})
 	require.NoError(t, err)
-	completed(t, store, "completed")
-	_, own := begun(t, store, "own")
-	_, another := begun(t, store, "another")
+	completeKey(t, store, "completed")
+	_, own := claimKey(t, store, "own")
+	_, another := claimKey(t, store, "another")
 	closed := make(chan error, 1)
 	var tx *sql.Tx
-	_, err = own.(idempotency.TxCheckpointer).CheckpointTx(t.Context(), book(&tx, time.Minute, func() error {
+	_, err = own.(idempotency.TxCheckpointer).CheckpointTx(t.Context(), newBookStep(&tx, time.Minute, func() error {
 		requireReplay(t, store, "completed")
 		require.NoError(t, own.Extend(t.Context(), time.Minute))
 		for name, call := range map[string]func(ctx context.Context) error{
@@ -431,7 +448,7 @@ func TestOthersWhileAStepRuns(t *testing.T) {
 			"complete": func(ctx context.Context) error { return another.Complete(ctx, answer, time.Hour) },
 			"step": func(ctx context.Context) error {
 				var tx *sql.Tx
-				_, err := another.(idempotency.TxCheckpointer).CheckpointTx(ctx, book(&tx, time.Minute, func() error { return nil }))
+				_, err := another.(idempotency.TxCheckpointer).CheckpointTx(ctx, newBookStep(&tx, time.Minute, func() error { return nil }))
 				return err
 			},
 		} {
@@ -450,18 +467,18 @@ func TestOthersWhileAStepRuns(t *testing.T) {
 	}))
 	require.NoError(t, err)
 	require.NoError(t, <-closed)
-	require.Equal(t, 1, one[int](t, other, "SELECT count(*) FROM orders"))
+	require.Equal(t, 1, queryValue[int](t, other, "SELECT count(*) FROM orders"))
 }
 
-// If the disk does not answer a commit in time, the step is in doubt. No other one begins before the commit has ended, and then its
-// result is there.
+// If the disk does not answer a commit in time, the step is in doubt. The next step begins only after the commit has
+// ended, so the result of the commit is known by then.
 func TestDiskDoesNotAnswerTheCommitOfAStep(t *testing.T) {
 	t.Parallel()
 	for name, refusal := range map[string]int32{"committed": 0, "refused": 1} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := openShop(t, sqlitestore.Options{})
-			_, claim := begun(t, s.store, "key")
+			_, claim := claimKey(t, s.store, "key")
 			own := claim.(idempotency.TxCheckpointer)
 			proceed, commits := make(chan struct{}), 0
 			answer := sync.OnceFunc(func() { close(proceed) })
@@ -475,7 +492,7 @@ func TestDiskDoesNotAnswerTheCommitOfAStep(t *testing.T) {
 			}))
 			var tx *sql.Tx
 			insert := func() error { _, err := tx.Exec("INSERT INTO orders VALUES (1, 'tea')"); return err }
-			_, err := own.CheckpointTx(t.Context(), book(&tx, time.Second, insert))
+			_, err := own.CheckpointTx(t.Context(), newBookStep(&tx, time.Second, insert))
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
@@ -485,7 +502,7 @@ func TestDiskDoesNotAnswerTheCommitOfAStep(t *testing.T) {
 			found, err := own.Checkpoints(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, refusal == 0, string(found["book"]) == "1")
-			stored, err := own.CheckpointTx(t.Context(), book(&tx, time.Minute, func() error {
+			stored, err := own.CheckpointTx(t.Context(), newBookStep(&tx, time.Minute, func() error {
 				if refusal == 0 {
 					return nil // the first result counts
 				}
@@ -493,24 +510,25 @@ func TestDiskDoesNotAnswerTheCommitOfAStep(t *testing.T) {
 			}))
 			require.NoError(t, err)
 			require.Equal(t, "1", string(stored))
-			require.Equal(t, "1", s.orders(t))
+			require.Equal(t, "1", s.readOrders(t))
 			require.NoError(t, claim.Release(t.Context(), time.Hour))
-			s.requireWorks(t)
+			s.requireUsable(t)
 		})
 	}
 }
 
-// A file that was replaced while a step ran has taken the rows with it: the step has not succeeded.
+// If the file is replaced while a step runs, the rows are lost with the file, so the step fails.
 func TestFileOfAStepIsReplaced(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, sqlitestore.Options{})
-	err := s.step(t, "key", func(*sql.Tx) error { return os.Remove(s.path + "-wal") })
+	err := s.runStep(t, "key", func(*sql.Tx) error { return os.Remove(s.path + "-wal") })
 	require.ErrorIs(t, err, sqlitestore.ErrReplaced)
 	_, _, err = s.store.Begin(t.Context(), keyOf("next"), request)
 	require.ErrorIs(t, err, sqlitestore.ErrReplaced)
 }
 
-// Above MaxBytes, a step in a transaction of the store or of the handler is refused, as other steps are.
+// Above MaxBytes, steps in transactions are refused as other steps are, both in transactions of the store and of the
+// handler.
 func TestMaxBytesOfSteps(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, sqlitestore.Options{MaxBytes: 1 << 20})
@@ -522,19 +540,19 @@ func TestMaxBytesOfSteps(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, claim.Complete(t.Context(), idempotency.Response{Body: make([]byte, 10_000)}, time.Hour))
 	}
-	for i := range 7 { // so that there is room for the claim of an operation, and none for its step
-		execute(t, s.other, "DELETE FROM idempotency_records WHERE key = ?", strconv.Itoa(i))
+	for i := range 7 { // makes room for the claim of an operation, but not for its step
+		execStatement(t, s.otherConn, "DELETE FROM idempotency_records WHERE key = ?", strconv.Itoa(i))
 	}
-	require.ErrorIs(t, run(s.store, "key", func(ctx context.Context) error {
+	require.ErrorIs(t, runOperation(s.store, "key", func(ctx context.Context) error {
 		_, err := sqlitestore.DoTx(ctx, "book", func(tx *sql.Tx) (string, error) {
 			_, err := tx.Exec("INSERT INTO orders VALUES (1, ?)", make([]byte, 200_000))
 			return string(make([]byte, 4000)), err
 		})
 		return err
 	}), idempotency.ErrStoreFull)
-	require.Empty(t, s.orders(t))
-	require.ErrorIs(t, run(s.store, "key", func(ctx context.Context) error {
-		tx, err := s.other.BeginTx(ctx, nil)
+	require.Empty(t, s.readOrders(t))
+	require.ErrorIs(t, runOperation(s.store, "key", func(ctx context.Context) error {
+		tx, err := s.otherConn.BeginTx(ctx, nil)
 		require.NoError(t, err)
 		defer tx.Rollback()
 		_, err = tx.Exec("INSERT INTO orders VALUES (1, ?)", make([]byte, 200_000))
@@ -544,18 +562,18 @@ func TestMaxBytesOfSteps(t *testing.T) {
 	}), idempotency.ErrStoreFull)
 }
 
-// Steps in transactions of two stores on one file, as of two processes, write each row once.
+// Two stores on one file act as two processes do. Their steps write each row once.
 func TestStepsOfTwoStores(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, sqlitestore.Options{})
-	stores := []*sqlitestore.Store{s.store, open(t, s.path, sqlitestore.Options{})}
+	stores := []*sqlitestore.Store{s.store, openStore(t, s.path, sqlitestore.Options{})}
 	const keys = 20
 	var all sync.WaitGroup
 	for i := range 2 * keys {
 		all.Go(func() {
 			key := strconv.Itoa(i / 2)
 			for until := time.Now().Add(30 * time.Second); time.Now().Before(until); {
-				err := run(stores[i%2], key, func(ctx context.Context) error {
+				err := runOperation(stores[i%2], key, func(ctx context.Context) error {
 					_, err := sqlitestore.DoTx(ctx, "book", func(tx *sql.Tx) (int, error) {
 						_, err := tx.Exec("INSERT INTO orders VALUES (?, '')", i/2)
 						return i / 2, err
@@ -571,20 +589,20 @@ func TestStepsOfTwoStores(t *testing.T) {
 		})
 	}
 	all.Wait()
-	require.Equal(t, keys, one[int](t, s.other, "SELECT count(*) FROM orders"))
+	require.Equal(t, keys, queryValue[int](t, s.otherConn, "SELECT count(*) FROM orders"))
 }
 
-// While providers are slow, steps hold nothing: other keys run, and replays are answered.
+// Steps that wait for a slow provider hold no lock: other keys run, and replays are answered.
 func TestFileWhileProvidersAreSlow(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, sqlitestore.Options{})
-	completed(t, s.store, "replayed")
+	completeKey(t, s.store, "replayed")
 	const keys = 24
 	calls, answered := make(chan struct{}, keys), make(chan struct{})
 	var all sync.WaitGroup
 	for i := range keys {
 		all.Go(func() {
-			assert.NoError(t, run(s.store, strconv.Itoa(i), func(ctx context.Context) error {
+			assert.NoError(t, runOperation(s.store, strconv.Itoa(i), func(ctx context.Context) error {
 				_, err := step.Do(ctx, "charge", func(context.Context) (string, error) {
 					calls <- struct{}{}
 					<-answered
@@ -605,8 +623,8 @@ func TestFileWhileProvidersAreSlow(t *testing.T) {
 		<-calls
 	}
 	requireReplay(t, s.store, "replayed")
-	completed(t, s.store, "another")
+	completeKey(t, s.store, "another")
 	close(answered)
 	all.Wait()
-	require.Equal(t, keys, one[int](t, s.other, "SELECT count(*) FROM orders"))
+	require.Equal(t, keys, queryValue[int](t, s.otherConn, "SELECT count(*) FROM orders"))
 }
