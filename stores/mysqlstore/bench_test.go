@@ -19,19 +19,19 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/rowtest"
 )
 
-// BenchmarkFirst runs first executions, a claim and a completion each, and reports how many a second, and how long one
-// takes. The server waits for the disk in the one kind, and leaves that to the system in the other.
+// BenchmarkFirst runs first executions with a claim and a completion each. It reports the executions per second and
+// the duration of one. With flush=1 the server waits for the disk, with flush=2 it leaves the flush to the system.
 func BenchmarkFirst(b *testing.B) {
 	for _, flush := range []string{"1", "2"} {
 		m := servertest.MariaDB(b, "innodb_flush_log_at_trx_commit="+flush, "innodb_buffer_pool_size=128M",
 			"innodb_log_file_size=96M")
 		for _, workers := range []int{1, 16, 64} {
 			b.Run(fmt.Sprintf("flush=%s/workers=%d", flush, workers), func(b *testing.B) {
-				db := crowdedPool(b, m, workers)
+				db := openWorkerPool(b, m, workers)
 				store, _ := newStore(b, db)
-				warm(b, store, workers)
+				warmPool(b, store, workers)
 				rowtest.Measure(b, workers, func(int) {
-					if err := complete(store, uuid.NewString()); err != nil {
+					if err := tryComplete(store, uuid.NewString()); err != nil {
 						b.Error(err)
 					}
 				})
@@ -40,18 +40,18 @@ func BenchmarkFirst(b *testing.B) {
 	}
 }
 
-// BenchmarkReplay compares replays to a bare SELECT of an answer by primary key.
+// BenchmarkReplay compares replays with a plain SELECT of an answer by primary key.
 func BenchmarkReplay(b *testing.B) {
 	m := servertest.MariaDB(b, "innodb_buffer_pool_size=128M")
 	for _, workers := range []int{1, 16} {
 		const records = 1000
-		db := crowdedPool(b, m, workers)
+		db := openWorkerPool(b, m, workers)
 		store, table := newStore(b, db)
-		warm(b, store, workers)
+		warmPool(b, store, workers)
 		keys := make([]string, records)
 		for i := range keys {
 			keys[i] = uuid.NewString()
-			completed(b, store, keys[i])
+			completeKey(b, store, keys[i])
 		}
 		b.Run("replay/workers="+strconv.Itoa(workers), func(b *testing.B) {
 			rowtest.Measure(b, workers, func(i int) {
@@ -75,8 +75,8 @@ func BenchmarkReplay(b *testing.B) {
 	}
 }
 
-// BenchmarkStepCost compares the processor time of steps, in the service and in the server, to that of an INSERT by hand
-// for each, which keeps the same bytes under the same name. Each operation has one step.
+// BenchmarkStepCost compares the processor time of steps, in the service and in the server, with that of a plain
+// INSERT for each step. The INSERT stores the same bytes under the same name. Each operation has one step.
 func BenchmarkStepCost(b *testing.B) {
 	m := servertest.MariaDB(b, "innodb_buffer_pool_size=128M", "innodb_log_file_size=96M")
 	for _, size := range []int{200, 64 << 10} {
@@ -85,9 +85,9 @@ func BenchmarkStepCost(b *testing.B) {
 }
 
 func compareSteps(b *testing.B, m *servertest.Maria, size int) {
-	db := crowdedPool(b, m, 1)
+	db := openWorkerPool(b, m, 1)
 	store, table := newStore(b, db)
-	execute(b, db, "CREATE TABLE "+table+"_hand ("+
+	execStatement(b, db, "CREATE TABLE "+table+"_hand ("+
 		"id CHAR(36), name VARCHAR(100), result MEDIUMBLOB, PRIMARY KEY (id, name))")
 	insert, err := db.PrepareContext(b.Context(), "INSERT INTO "+table+"_hand VALUES (?, ?, ?)")
 	require.NoError(b, err)
@@ -97,19 +97,19 @@ func compareSteps(b *testing.B, m *servertest.Maria, size int) {
 	for b.Loop() {
 		claims := make([]idempotency.Claim, steps)
 		for i := range claims {
-			_, claims[i] = begun(b, store, uuid.NewString())
+			_, claims[i] = claimKey(b, store, uuid.NewString())
 		}
-		began := spent(b, m)
+		began := measureCPU(b, m)
 		for _, claim := range claims {
 			_, err := claim.(idempotency.Checkpointer).Checkpoint(b.Context(), "charge", result)
 			require.NoError(b, err)
 		}
-		stepped := spent(b, m)
+		stepped := measureCPU(b, m)
 		for range claims {
 			_, err := insert.ExecContext(b.Context(), uuid.NewString(), "charge", result)
 			require.NoError(b, err)
 		}
-		ratios = append(ratios, (stepped-began).Seconds()/(spent(b, m)-stepped).Seconds())
+		ratios = append(ratios, (stepped-began).Seconds()/(measureCPU(b, m)-stepped).Seconds())
 		for _, claim := range claims {
 			require.NoError(b, claim.Release(b.Context(), time.Hour))
 		}
@@ -119,20 +119,20 @@ func compareSteps(b *testing.B, m *servertest.Maria, size int) {
 	b.ReportMetric(0, "ns/op") // of a pair of rounds: of no interest
 }
 
-// BenchmarkRows compares first executions that write a row in a step to a transaction by hand, in which a unique index allows the key
-// once.
+// BenchmarkRows compares first executions that insert a row in a step with a handwritten transaction, in which a
+// unique index allows each key once.
 func BenchmarkRows(b *testing.B) {
 	m := servertest.MariaDB(b, "innodb_flush_log_at_trx_commit=1", "innodb_buffer_pool_size=128M", "innodb_log_file_size=96M")
 	for _, workers := range []int{1, 16} {
-		db := crowdedPool(b, m, workers)
+		db := openWorkerPool(b, m, workers)
 		store, table := newStore(b, db)
-		execute(b, db, "CREATE TABLE "+table+"_rows (amount INT) ENGINE = InnoDB")
-		execute(b, db, "CREATE TABLE "+table+"_keys (id CHAR(36) PRIMARY KEY) ENGINE = InnoDB")
-		warm(b, store, workers)
+		execStatement(b, db, "CREATE TABLE "+table+"_rows (amount INT) ENGINE = InnoDB")
+		execStatement(b, db, "CREATE TABLE "+table+"_keys (id CHAR(36) PRIMARY KEY) ENGINE = InnoDB")
+		warmPool(b, store, workers)
 		insert := "INSERT INTO " + table + "_rows VALUES (7)"
 		b.Run("DoTx/workers="+strconv.Itoa(workers), func(b *testing.B) {
 			rowtest.Measure(b, workers, func(int) {
-				_, claim := begun(b, store, uuid.NewString())
+				_, claim := claimKey(b, store, uuid.NewString())
 				var tx *sql.Tx
 				_, err := claim.(idempotency.TxCheckpointer).CheckpointTx(b.Context(), &idempotency.TxStep{
 					Name: "book", Var: &tx, Timeout: time.Minute, Run: func() ([]byte, error) {
@@ -162,8 +162,8 @@ func BenchmarkRows(b *testing.B) {
 	}
 }
 
-// spent returns the processor time that the process and the server have taken so far.
-func spent(b *testing.B, m *servertest.Maria) time.Duration {
+// measureCPU returns the processor time that the process and the server have used so far.
+func measureCPU(b *testing.B, m *servertest.Maria) time.Duration {
 	b.Helper()
 	server, err := m.ProcessorTime()
 	require.NoError(b, err)
@@ -172,23 +172,23 @@ func spent(b *testing.B, m *servertest.Maria) time.Duration {
 	return server + time.Duration(own.Utime.Nano()+own.Stime.Nano())
 }
 
-// crowdedPool has a connection for each worker.
-func crowdedPool(b *testing.B, m *servertest.Maria, workers int) *sql.DB {
+// openWorkerPool returns a pool with a connection for each worker.
+func openWorkerPool(b *testing.B, m *servertest.Maria, workers int) *sql.DB {
 	b.Helper()
-	db := pool(b, m.DSN())
+	db := openPool(b, m.DSN())
 	db.SetMaxOpenConns(workers)
 	db.SetMaxIdleConns(workers)
 	return db
 }
 
-// warm makes the connections, and prepares the statements on them.
-func warm(b *testing.B, store idempotency.Store, workers int) {
+// warmPool opens the connections, and prepares the statements on them.
+func warmPool(b *testing.B, store idempotency.Store, workers int) {
 	b.Helper()
 	var group sync.WaitGroup
 	for worker := range workers {
 		group.Go(func() {
 			for i := range 20 {
-				if err := complete(store, fmt.Sprint("warm ", worker, i)); err != nil {
+				if err := tryComplete(store, fmt.Sprint("warm ", worker, i)); err != nil {
 					b.Error(err)
 				}
 			}

@@ -12,8 +12,8 @@ import (
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
-// What one session stores, each other one replays, whatever their character sets are: names that a character set does
-// not have, and answers of any bytes.
+// Each session replays what any other session has stored, whatever their character sets are. The tests cover names
+// that a character set does not have, and answers of any bytes.
 func TestSessionsOfOtherCharacterSets(t *testing.T) {
 	t.Parallel()
 	sessions := [][]string{
@@ -21,10 +21,10 @@ func TestSessionsOfOtherCharacterSets(t *testing.T) {
 		{"charset=utf8mb4", "character_set_connection=latin1", "character_set_results=ascii"},
 	}
 	opts := newOptions()
-	require.NoError(t, mysqlstore.Migrate(t.Context(), pool(t, server(t).DSN()), opts))
+	require.NoError(t, mysqlstore.Migrate(t.Context(), openPool(t, sharedServer(t).DSN()), opts))
 	stores := make(map[string]idempotency.Store)
 	for _, settings := range sessions {
-		db := pool(t, server(t).DSN(), settings...)
+		db := openPool(t, sharedServer(t).DSN(), settings...)
 		stores[fmt.Sprint(settings)] = mysqlstore.New(db, opts)
 	}
 	bytesOfAnyKind := make([]byte, 1<<15)

@@ -12,15 +12,15 @@ import (
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	store, _ := newStore(t, pool(t, server(t).DSN()))
+	store, _ := newStore(t, openPool(t, sharedServer(t).DSN()))
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
 	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return store })
 }
 
-// The store is the same whatever the settings of the driver and of the session, and sealed, too.
+// The store works the same with other settings of the driver and of the session, and when it is sealed.
 func TestConformanceWithAllSettings(t *testing.T) {
 	t.Parallel()
-	store, _ := newStore(t, pool(t, server(t).DSN(), allSettings...))
+	store, _ := newStore(t, openPool(t, sharedServer(t).DSN(), allSettings...))
 	sealed, err := seal.New(store, seal.Options{
 		Keys: []seal.Key{{ID: "1", Secret: make([]byte, 32)}},
 	})
@@ -29,7 +29,7 @@ func TestConformanceWithAllSettings(t *testing.T) {
 	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return sealed })
 }
 
-// allSettings of the driver and of the session are not the default.
+// allSettings are settings of the driver and of the session that differ from the default.
 var allSettings = []string{"clientFoundRows=true", "interpolateParams=true", "charset=latin1", "parseTime=true",
 	"loc=Local", "time_zone=%27-03%3A30%27", "tx_isolation=%27SERIALIZABLE%27",
 	"sql_mode=%27ANSI,TRADITIONAL,SIMULTANEOUS_ASSIGNMENT,NO_BACKSLASH_ESCAPES%27"}

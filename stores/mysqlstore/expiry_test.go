@@ -17,34 +17,35 @@ import (
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
-// Maintain deletes what has expired, and nothing else, by statements of up to 200 records.
+// Maintain deletes all expired records, and only these, in statements of up to 200 records.
 func TestMaintain(t *testing.T) {
 	t.Parallel()
-	db := pool(t, servertest.MariaDB(t).DSN())
+	db := openPool(t, servertest.MariaDB(t).DSN())
 	store, table := newStore(t, db)
 	const records = 1001 // in several batches
-	execute(t, db, "INSERT INTO "+table+" SELECT unhex(sha2(seq, 256)), '', '', seq, 1, '', '', 0, NULL, seq, NULL, NULL, NULL, NULL "+
+	execStatement(t, db, "INSERT INTO "+table+
+		" SELECT unhex(sha2(seq, 256)), '', '', seq, 1, '', '', 0, NULL, seq, NULL, NULL, NULL, NULL "+
 		"FROM seq_1_to_1001")
-	require.Equal(t, records, one[int](t, db, "SELECT COUNT(*) FROM "+table))
-	completed(t, store, "key")
-	begun(t, store, "running")
+	require.Equal(t, records, queryValue[int](t, db, "SELECT COUNT(*) FROM "+table))
+	completeKey(t, store, "key")
+	claimKey(t, store, "running")
 	require.NoError(t, store.Maintain(t.Context()))
-	require.Equal(t, 6, one[int](t, db, status+"'COM_DELETE_MULTI'"))
-	require.Equal(t, 2, one[int](t, db, "SELECT COUNT(*) FROM "+table))
+	require.Equal(t, 6, queryValue[int](t, db, statusQuery+"'COM_DELETE_MULTI'"))
+	require.Equal(t, 2, queryValue[int](t, db, "SELECT COUNT(*) FROM "+table))
 	requireReplay(t, store, "key")
 	require.NoError(t, store.Maintain(t.Context()))
 }
 
-// Records that others have locked, more than one search finds, keep none that expired later. Many may have expired at
-// the same time.
+// Other transactions lock more expired records than one search finds. Maintain still deletes the records that
+// expired later. Many records may have expired at the same time.
 func TestMaintainPassesByWhatIsLocked(t *testing.T) {
 	t.Parallel()
-	db := pool(t, server(t).DSN())
+	db := openPool(t, sharedServer(t).DSN())
 	for name, expires := range map[string]string{"one by one": "seq", "at once": "7"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store, table := newStore(t, db)
-			execute(t, db, "INSERT INTO "+table+" SELECT unhex(sha2(seq, 256)), IF(seq > 450, '', 'locked'), '', seq, 1, "+
+			execStatement(t, db, "INSERT INTO "+table+" SELECT unhex(sha2(seq, 256)), IF(seq > 450, '', 'locked'), '', seq, 1, "+
 				"'', '', 0, NULL, IF(seq > 450, 450 + seq, "+expires+"), NULL, NULL, NULL, NULL FROM seq_1_to_500")
 			locker, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 			require.NoError(t, err)
@@ -52,23 +53,23 @@ func TestMaintainPassesByWhatIsLocked(t *testing.T) {
 			_, err = locker.ExecContext(t.Context(), "UPDATE "+table+" SET token = 'x' WHERE user_id = 'locked'")
 			require.NoError(t, err)
 			require.NoError(t, store.Maintain(t.Context()))
-			require.Equal(t, 450, one[int](t, db, "SELECT COUNT(*) FROM "+table))
-			require.Equal(t, 450, one[int](t, db, "SELECT COUNT(*) FROM "+table+" WHERE user_id = 'locked'"))
+			require.Equal(t, 450, queryValue[int](t, db, "SELECT COUNT(*) FROM "+table))
+			require.Equal(t, 450, queryValue[int](t, db, "SELECT COUNT(*) FROM "+table+" WHERE user_id = 'locked'"))
 			require.NoError(t, locker.Rollback())
 			require.NoError(t, store.Maintain(t.Context()))
-			require.Zero(t, one[int](t, db, "SELECT COUNT(*) FROM "+table))
+			require.Zero(t, queryValue[int](t, db, "SELECT COUNT(*) FROM "+table))
 		})
 	}
 }
 
-// Instances delete records while many others claim the keys of those very records, and no one fails.
+// Several instances delete expired records while many others claim the keys of the same records. No call fails.
 func TestMaintainWhileManyClaim(t *testing.T) {
 	t.Parallel()
-	db := pool(t, server(t).DSN())
+	db := openPool(t, sharedServer(t).DSN())
 	db.SetMaxOpenConns(40)
 	db.SetMaxIdleConns(40)
 	store, table := newStore(t, db)
-	before := one[int](t, db, deadlocks)
+	before := queryValue[int](t, db, deadlocksQuery)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var running sync.WaitGroup
@@ -110,22 +111,22 @@ func TestMaintainWhileManyClaim(t *testing.T) {
 	}
 	running.Wait()
 	require.GreaterOrEqual(t, executed.Load(), int64(enough))
-	t.Logf("%d executions, %d deadlocks on the server", executed.Load(), one[int](t, db, deadlocks)-before)
-	eventually(t, "the last records to expire", func() bool {
+	t.Logf("%d executions, %d deadlocks on the server", executed.Load(), queryValue[int](t, db, deadlocksQuery)-before)
+	requireEventually(t, "the last records to expire", func() bool {
 		require.NoError(t, store.Maintain(t.Context()))
-		return one[int](t, db, "SELECT COUNT(*) FROM "+table) == 0
+		return queryValue[int](t, db, "SELECT COUNT(*) FROM "+table) == 0
 	})
 }
 
 const (
-	status    = "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = "
-	deadlocks = status + "'INNODB_DEADLOCKS'"
+	statusQuery    = "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = "
+	deadlocksQuery = statusQuery + "'INNODB_DEADLOCKS'"
 )
 
-// The janitor goes on after a failure, and ends with its context.
+// The janitor continues after a failure, and ends with its context.
 func TestJanitor(t *testing.T) {
 	t.Parallel()
-	db := pool(t, server(t).DSN())
+	db := openPool(t, sharedServer(t).DSN())
 	opts := newOptions()
 	store := mysqlstore.New(db, opts)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -142,9 +143,9 @@ func TestJanitor(t *testing.T) {
 	}()
 	require.ErrorContains(t, <-failures, "mysqlstore: maintain: ") // there is no table
 	require.NoError(t, mysqlstore.Migrate(t.Context(), db, opts))
-	completed(t, store, "key")
-	execute(t, db, "UPDATE "+opts.Table+" SET expires = 0")
-	eventually(t, "the deletion", func() bool { return one[int](t, db, "SELECT COUNT(*) FROM "+opts.Table) == 0 })
+	completeKey(t, store, "key")
+	execStatement(t, db, "UPDATE "+opts.Table+" SET expires = 0")
+	requireEventually(t, "the deletion", func() bool { return queryValue[int](t, db, "SELECT COUNT(*) FROM "+opts.Table) == 0 })
 	cancel()
 	<-ended
 }

@@ -7,11 +7,11 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
-// Now is the time as the statements have it.
+// Now is the expression for the current time in the statements.
 var Now = sqlstore.Statement(files, "now")
 
-// Waited returns a query for how long a statement has waited, in seconds, that began at a local time, and has the
-// record at another one.
+// Waited returns a query for the seconds that a statement has waited, if it began at the local time now, and gets
+// the record at the local time sysdate.
 func Waited(now, sysdate string) string {
 	literal := func(s string) string { return "TIMESTAMP'" + s + "'" }
 	began := "TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(6))"
@@ -19,10 +19,10 @@ func Waited(now, sysdate string) string {
 	return "SELECT (" + waited + ") / 1e6"
 }
 
-// Features are what the statements use beyond what every engine has.
+// Features are the features that the statements use beyond plain SQL.
 var Features = features
 
-// Who uses a feature.
+// These are the uses of features.
 const (
 	ByStore     = byStore
 	BySteps     = bySteps
@@ -30,7 +30,7 @@ const (
 	ByExpiry    = byExpiry
 )
 
-// EngineRows returns the table of the README.
+// EngineRows returns the rows of the README's table.
 func EngineRows() (rows []string) {
 	for _, e := range engines {
 		rows = append(rows, enginetest.ReadmeRow(e.Engine, features, byStore, bySteps))
@@ -38,7 +38,7 @@ func EngineRows() (rows []string) {
 	return rows
 }
 
-// Statements returns all statements, by the names of their files.
+// Statements returns all statements by the names of their files.
 func (o Options) Statements() map[string]string {
 	entries, err := files.ReadDir("sql")
 	if err != nil {

@@ -18,7 +18,8 @@ import (
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
-// Whatever becomes of the connection in the middle of a step, the step is done once, and its caller learns that.
+// If the connection breaks during a step of the store, the store repeats the step, the change is made once, and the
+// caller gets the result.
 func TestConnectionBreaks(t *testing.T) {
 	t.Parallel()
 	digest := keyOf("key").Digest()
@@ -28,75 +29,76 @@ func TestConnectionBreaks(t *testing.T) {
 		for skip, step := range []string{"look", "claim", "complete"} {
 			t.Run(fmt.Sprint(step, " ", fault), func(t *testing.T) {
 				t.Parallel()
-				m := server(t)
+				m := sharedServer(t)
 				proxy := servertest.NewProxy(t, m.Addr())
-				db := pool(t, m.DSNAt(proxy.Addr()))
+				db := openPool(t, m.DSNAt(proxy.Addr()))
 				store, table := newStore(t, db)
-				completed(t, store, "warm")
+				completeKey(t, store, "warm")
 
 				proxy.Inject(servertest.Rule{Fault: fault, Pattern: hex.EncodeToString(digest[:]), Skip: skip})
-				record, claim := begun(t, store, "key")
+				record, claim := claimKey(t, store, "key")
 				require.Equal(t, 1, record.Attempt)
 				require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
 				require.Equal(t, 1, proxy.Strikes())
 				requireReplay(t, store, "key")
-				require.Equal(t, 2, one[int](t, db, "SELECT COUNT(*) FROM "+table))
+				require.Equal(t, 2, queryValue[int](t, db, "SELECT COUNT(*) FROM "+table))
 			})
 		}
 	}
 }
 
-// A claim whose fate is not known when the context ends comes with the error, and can be released.
+// If the context ends while the result of a claim is unknown, the error contains the claim, so the caller can
+// release it.
 func TestClaimInDoubt(t *testing.T) {
 	t.Parallel()
 	digest := keyOf("key").Digest()
 	for _, tt := range []struct {
-		fault servertest.Fault
-		skip  int
-		claim bool
+		fault           servertest.Fault
+		skippedMessages int
+		wantClaim       bool
 	}{
-		{servertest.HoldReply, 0, false}, // of the look
+		{servertest.HoldReply, 0, false}, // the reply to the read
 		{servertest.HoldReply, 1, true},
 		{servertest.HoldRequest, 1, true},
-		{servertest.HoldReply, 2, true}, // of the renewal: the statement has taken long for so short a lease
+		{servertest.HoldReply, 2, true}, // the renewal, because the statement has outlasted the short lease
 	} {
 		t.Run(fmt.Sprint(tt), func(t *testing.T) {
 			t.Parallel()
-			m := server(t)
+			m := sharedServer(t)
 			proxy := servertest.NewProxy(t, m.Addr())
-			store, _ := newStore(t, pool(t, m.DSNAt(proxy.Addr())))
-			completed(t, store, "warm")
-			proxy.Inject(servertest.Rule{Fault: tt.fault, Pattern: hex.EncodeToString(digest[:]), Skip: tt.skip})
+			store, _ := newStore(t, openPool(t, m.DSNAt(proxy.Addr())))
+			completeKey(t, store, "warm")
+			proxy.Inject(servertest.Rule{Fault: tt.fault, Pattern: hex.EncodeToString(digest[:]), Skip: tt.skippedMessages})
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			asked := request
-			if tt.skip == 2 {
+			if tt.skippedMessages == 2 {
 				asked.Lease = time.Microsecond
 			}
 			_, _, err := store.Begin(ctx, keyOf("key"), asked)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.NotErrorIs(t, err, idempotency.ErrStoreBusy)
 			claim := testservice.InDoubt(err)
-			require.Equal(t, tt.claim, claim != nil)
+			require.Equal(t, tt.wantClaim, claim != nil)
 			if claim != nil {
 				proxy.Release()
 				require.NoError(t, claim.Release(t.Context(), time.Hour))
-				record, _ := begun(t, store, "key")
+				record, _ := claimKey(t, store, "key")
 				require.Equal(t, 2, record.Attempt)
 			}
 		})
 	}
 }
 
-// A server that is killed forgets nothing that was acknowledged, and the pool finds it again.
+// A killed server keeps all acknowledged changes, and the pool reconnects after the restart.
 func TestServerIsKilled(t *testing.T) {
 	t.Parallel()
 	m := servertest.MariaDB(t, "innodb_flush_log_at_trx_commit=1")
-	store, _ := newStore(t, pool(t, m.DSN()))
+	store, _ := newStore(t, openPool(t, m.DSN()))
 	for i := range 20 {
-		completed(t, store, fmt.Sprint("completed ", i))
+		completeKey(t, store, fmt.Sprint("completed ", i))
 	}
-	_, claim := begun(t, store, "running")
+	_, claim := claimKey(t, store, "running")
 	m.Crash()
 	_, _, err := store.Begin(t.Context(), keyOf("another"), request)
 	require.Error(t, err)
@@ -110,29 +112,30 @@ func TestServerIsKilled(t *testing.T) {
 	requireReplay(t, store, "running")
 }
 
-// Connections that the server has closed in the meantime are replaced, unnoticed.
+// The pool replaces idle connections that the server has closed. The callers notice nothing.
 func TestIdleConnectionsDie(t *testing.T) {
 	t.Parallel()
 	m := servertest.MariaDB(t)
-	db := pool(t, m.DSN())
+	db := openPool(t, m.DSN())
 	store, _ := newStore(t, db)
 	var running sync.WaitGroup
 	for i := range 10 {
-		running.Go(func() { _ = complete(store, fmt.Sprint(i)) })
+		running.Go(func() { _ = tryComplete(store, fmt.Sprint(i)) })
 	}
 	running.Wait()
 	require.Greater(t, db.Stats().Idle, 1)
 	require.NoError(t, m.Restart())
-	completed(t, store, "key")
+	completeKey(t, store, "key")
 	requireReplay(t, store, "key")
 }
 
-// While another transaction is in the way, a step is tried again until its context ends: by then the store is busy.
+// While another transaction locks the record, the store retries until the context of the call ends. The error is
+// ErrStoreBusy then.
 func TestLockIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	db := pool(t, server(t).DSN(), "innodb_lock_wait_timeout=0") // each wait ends at once, with error 1205
+	db := openPool(t, sharedServer(t).DSN(), "innodb_lock_wait_timeout=0") // each wait ends at once, with error 1205
 	store, table := newStore(t, db)
-	_, owner := begun(t, store, "key")
+	_, owner := claimKey(t, store, "key")
 	digest := keyOf("key").Digest()
 	other, err := db.Begin()
 	require.NoError(t, err)
@@ -157,24 +160,24 @@ func TestLockIsWaitedFor(t *testing.T) {
 	requireReplay(t, store, "key")
 }
 
-// A step that the server has rolled back for the sake of another transaction is repeated.
+// The store repeats a step that the server has rolled back because of a deadlock.
 func TestDeadlock(t *testing.T) {
 	t.Parallel()
-	db := pool(t, server(t).DSN())
+	db := openPool(t, sharedServer(t).DSN())
 	store, table := newStore(t, db)
-	_, owner := begun(t, store, "key")
+	_, owner := claimKey(t, store, "key")
 	digest := keyOf("key").Digest()
-	// Each change of the record also writes a row of another table, which is what two transactions need that wait for
-	// each other.
-	execute(t, db, "CREATE TABLE "+table+"_side (n INT PRIMARY KEY, v INT) ENGINE = InnoDB")
-	execute(t, db, "INSERT INTO "+table+"_side VALUES (1, 0)")
-	execute(t, db, fmt.Sprintf("CREATE TRIGGER %s_t BEFORE UPDATE ON %s FOR EACH ROW UPDATE %s_side SET v = v + 1",
+	// Each change of the record also writes a row of another table, because two transactions that wait for each
+	// other need two rows.
+	execStatement(t, db, "CREATE TABLE "+table+"_side (n INT PRIMARY KEY, v INT) ENGINE = InnoDB")
+	execStatement(t, db, "INSERT INTO "+table+"_side VALUES (1, 0)")
+	execStatement(t, db, fmt.Sprintf("CREATE TRIGGER %s_t BEFORE UPDATE ON %s FOR EACH ROW UPDATE %s_side SET v = v + 1",
 		table, table, table))
-	before := one[int](t, db, deadlocks)
+	before := queryValue[int](t, db, deadlocksQuery)
 	for range 5 {
 		other, err := db.Begin()
 		require.NoError(t, err)
-		for range 20 { // which makes this one the heavier, that stays
+		for range 20 { // makes this transaction the heavier one, so the server rolls back the other
 			_, err = other.Exec("UPDATE " + table + "_side SET v = v + 1")
 			require.NoError(t, err)
 		}
@@ -188,16 +191,16 @@ func TestDeadlock(t *testing.T) {
 		require.NoError(t, other.Rollback())
 		require.NoError(t, <-done)
 	}
-	require.GreaterOrEqual(t, one[int](t, db, deadlocks)-before, 5)
+	require.GreaterOrEqual(t, queryValue[int](t, db, deadlocksQuery)-before, 5)
 	require.NoError(t, owner.Complete(t.Context(), answer, time.Hour))
 }
 
-// A pool that others have used up is busy, and not down.
+// If other callers use all connections of the pool, the store reports ErrStoreBusy instead of a failure.
 func TestPoolIsUsedUp(t *testing.T) {
 	t.Parallel()
-	db := pool(t, server(t).DSN())
+	db := openPool(t, sharedServer(t).DSN())
 	store, _ := newStore(t, db)
-	completed(t, store, "warm")
+	completeKey(t, store, "warm")
 	db.SetMaxOpenConns(1)
 	other, err := db.Begin()
 	require.NoError(t, err)
@@ -207,17 +210,17 @@ func TestPoolIsUsedUp(t *testing.T) {
 	require.ErrorIs(t, err, idempotency.ErrStoreBusy)
 	require.Nil(t, testservice.InDoubt(err))
 	require.NoError(t, other.Rollback())
-	completed(t, store, "key")
+	completeKey(t, store, "key")
 }
 
-// So is a server that refuses further connections.
+// A server that refuses further connections is busy, too.
 func TestServerHasTooManyConnections(t *testing.T) {
 	t.Parallel()
 	m := servertest.MariaDB(t, "max_connections=10", "extra_max_connections=1")
-	admin := pool(t, m.DSN())
-	execute(t, admin, "CREATE USER few@'127.0.0.1' IDENTIFIED BY 'few' WITH MAX_USER_CONNECTIONS 1")
-	execute(t, admin, "GRANT ALL ON test.* TO few@'127.0.0.1'")
-	db := pool(t, "few:few@tcp("+m.Addr()+")/test")
+	admin := openPool(t, m.DSN())
+	execStatement(t, admin, "CREATE USER few@'127.0.0.1' IDENTIFIED BY 'few' WITH MAX_USER_CONNECTIONS 1")
+	execStatement(t, admin, "GRANT ALL ON test.* TO few@'127.0.0.1'")
+	db := openPool(t, "few:few@tcp("+m.Addr()+")/test")
 	store, _ := newStore(t, db)
 	other, err := db.Begin()
 	require.NoError(t, err)
@@ -225,10 +228,10 @@ func TestServerHasTooManyConnections(t *testing.T) {
 	require.ErrorIs(t, err, idempotency.ErrStoreBusy)
 	require.Nil(t, testservice.InDoubt(err))
 	require.NoError(t, other.Rollback())
-	completed(t, store, "key")
+	completeKey(t, store, "key")
 }
 
-// An answer that the server does not take in one piece is stored without its body, and the claim is settled.
+// An answer that exceeds the server's max_allowed_packet is stored without its body, so the claim still ends.
 func TestAnswerAboveThePacket(t *testing.T) {
 	t.Parallel()
 	m := servertest.MariaDB(t, "max_allowed_packet=1M")
@@ -237,10 +240,10 @@ func TestAnswerAboveThePacket(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store, _ := newStore(t, pool(t, m.DSN(), settings...))
+			store, _ := newStore(t, openPool(t, m.DSN(), settings...))
 			for _, size := range []int{1 << 10, 1<<19 - 5<<10, 1<<19 - 2<<10, 1 << 19, 1 << 20, 1<<20 + 1, 3 << 20} {
 				key := fmt.Sprint(size)
-				_, claim := begun(t, store, key)
+				_, claim := claimKey(t, store, key)
 				large := idempotency.Response{Status: 201, Body: []byte(strings.Repeat("x", size))}
 				require.NoError(t, claim.Complete(t.Context(), large, time.Hour))
 				record, _, err := store.Begin(t.Context(), keyOf(key), request)
@@ -253,65 +256,67 @@ func TestAnswerAboveThePacket(t *testing.T) {
 	}
 }
 
-// A server that takes no writes is an error that passes: its connections are given up, for the pool to find the server
-// that has taken its place.
+// If a server becomes read-only, calls fail for a while. The store gives up the connections, so the pool finds the
+// server that has taken over.
 func TestServerIsReadOnly(t *testing.T) {
 	t.Parallel()
 	old, next := servertest.MariaDB(t), servertest.MariaDB(t)
 	for _, m := range []*servertest.Maria{old, next} {
-		admin := pool(t, m.DSN())
-		execute(t, admin, "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'app'")
-		execute(t, admin, "GRANT SELECT, INSERT, UPDATE, DELETE ON test.* TO app@'127.0.0.1'")
+		admin := openPool(t, m.DSN())
+		execStatement(t, admin, "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'app'")
+		execStatement(t, admin, "GRANT SELECT, INSERT, UPDATE, DELETE ON test.* TO app@'127.0.0.1'")
 		require.NoError(t, mysqlstore.Migrate(t.Context(), admin, mysqlstore.Options{}))
 	}
 	active := old.Addr()
-	db := poolTo(t, "app:app@tcp(primary)/test", func() string { return active })
+	db := openPoolTo(t, "app:app@tcp(primary)/test", func() string { return active })
 	store := mysqlstore.New(db, mysqlstore.Options{})
 	var running sync.WaitGroup
-	for i := range 10 { // makes connections
-		running.Go(func() { _ = complete(store, fmt.Sprint(i)) })
+	for i := range 10 { // opens connections
+		running.Go(func() { _ = tryComplete(store, fmt.Sprint(i)) })
 	}
 	running.Wait()
 
-	execute(t, pool(t, old.DSN()), "SET GLOBAL read_only = 1")
+	execStatement(t, openPool(t, old.DSN()), "SET GLOBAL read_only = 1")
 	active = next.Addr()
 	_, _, err := store.Begin(t.Context(), keyOf("key"), request)
 	require.ErrorContains(t, err, "read-only")
 	require.NotErrorIs(t, err, idempotency.ErrStoreFull)
 	require.Nil(t, testservice.InDoubt(err))
 	for i := range 10 {
-		completed(t, store, fmt.Sprint("next ", i))
+		completeKey(t, store, fmt.Sprint("next ", i))
 	}
-	require.Equal(t, 10, one[int](t, pool(t, next.DSN()), "SELECT COUNT(*) FROM idempotency_records"))
+	require.Equal(t, 10, queryValue[int](t, openPool(t, next.DSN()), "SELECT COUNT(*) FROM idempotency_records"))
 }
 
-// A table that can grow no more refuses new operations.
+// A full table refuses new operations.
 func TestTableIsFull(t *testing.T) {
 	t.Parallel()
 	m := servertest.MariaDB(t)
-	db := pool(t, m.DSN())
+	db := openPool(t, m.DSN())
 	opts := newOptions()
 	require.NoError(t, mysqlstore.Migrate(t.Context(), db, opts))
-	execute(t, db, "ALTER TABLE "+opts.Table+" MODIFY response VARBINARY(1000), MODIFY steps BINARY(1), MODIFY resolved BINARY(1), "+
+	execStatement(t, db, "ALTER TABLE "+opts.Table+
+		" MODIFY response VARBINARY(1000), MODIFY steps BINARY(1), MODIFY resolved BINARY(1), "+
 		"MODIFY user_id VARCHAR(100), MODIFY endpoint VARCHAR(100), MODIFY `key` VARCHAR(100), ENGINE = MEMORY, MAX_ROWS = 10")
-	execute(t, db, "SET GLOBAL max_heap_table_size = 16384")
+	execStatement(t, db, "SET GLOBAL max_heap_table_size = 16384")
 	store := mysqlstore.New(db, opts)
 	var err error
 	for i := 0; err == nil && i < 100_000; i++ {
-		err = complete(store, fmt.Sprint(i))
+		err = tryComplete(store, fmt.Sprint(i))
 	}
 	require.ErrorIs(t, err, idempotency.ErrStoreFull)
 	require.False(t, errors.Is(err, idempotency.ErrStoreBusy))
 }
 
-// An INSERT that claims was sent twice, because the first connection broke. When the first one arrives at last, the handler has
-// run and has freed the key. It claims nothing, because nobody would renew or release that claim.
+// The INSERT of a claim was sent twice, because the first connection broke. The first INSERT arrives only after the
+// handler has run and has released the key. This late INSERT must not claim the key, because the claim would never
+// be renewed or released.
 func TestLateClaimOfAFreedKey(t *testing.T) {
 	t.Parallel()
-	db := pool(t, server(t).DSN())
+	db := openPool(t, sharedServer(t).DSN())
 	store, table := newStore(t, db)
-	_, claim := begun(t, store, "key")
-	execute(t, db, "CREATE TABLE "+table+"_late AS SELECT * FROM "+table)
+	_, claim := claimKey(t, store, "key")
+	execStatement(t, db, "CREATE TABLE "+table+"_late AS SELECT * FROM "+table)
 	require.NoError(t, claim.Release(t.Context(), 0))
 	_, err := db.ExecContext(t.Context(), "INSERT INTO "+table+" SELECT * FROM "+table+"_late")
 	require.ErrorContains(t, err, "Duplicate entry")

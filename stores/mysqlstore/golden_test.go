@@ -12,16 +12,17 @@ import (
 	"github.com/idempotency-go/idempotency/proof/golden"
 )
 
-// goldenRows has what this version writes, and every later one reads. All rows were made at one time, and expire after an
-// hour, as leases do.
+// goldenRows is a file with the rows that this version writes. Every later version must read them. All rows have the
+// same creation time. Rows and leases expire after an hour.
 const goldenRows = "testdata/rows_v1.sql"
 
 const goldenTimes = "created = 1894276800000000, lease = IF(lease IS NULL, NULL, 1894280400000000), expires = 1894280400000000"
 
-const goldenColumns = "digest, user_id, endpoint, `key`, attempt, fingerprint, token, created, lease, expires, response, answer_size, steps"
+const goldenColumns = "digest, user_id, endpoint, `key`, attempt, fingerprint, token, " +
+	"created, lease, expires, response, answer_size, steps"
 
-// dumped returns the rows of a table as SQL.
-func dumped(t *testing.T, db *sql.DB, table string) string {
+// dumpRows returns the rows of a table as SQL.
+func dumpRows(t *testing.T, db *sql.DB, table string) string {
 	t.Helper()
 	var quoted []string
 	for column := range strings.SplitSeq(goldenColumns, ", ") {
@@ -33,7 +34,8 @@ func dumped(t *testing.T, db *sql.DB, table string) string {
 		}
 		quoted = append(quoted, "COALESCE("+column+", 'NULL')")
 	}
-	rows, err := db.QueryContext(context.Background(), "SELECT CONCAT_WS(', ', "+strings.Join(quoted, ", ")+") FROM "+table+" ORDER BY digest")
+	rows, err := db.QueryContext(context.Background(), "SELECT CONCAT_WS(', ', "+strings.Join(quoted, ", ")+") FROM "+table+
+		" ORDER BY digest")
 	require.NoError(t, err)
 	defer rows.Close()
 	var b strings.Builder
@@ -48,27 +50,29 @@ func dumped(t *testing.T, db *sql.DB, table string) string {
 
 func TestGoldenRowsAreWritten(t *testing.T) {
 	t.Parallel()
-	db := pool(t, server(t).DSN())
+	db := openPool(t, sharedServer(t).DSN())
 	store, table := newStore(t, db)
 	golden.MakeRows(t, store)
 	const now = "UNIX_TIMESTAMP() * 1000000 - "
-	require.Zero(t, one[int](t, db, "SELECT COUNT(*) FROM "+table+" WHERE ABS("+now+"created) > 60000000"+
+	require.Zero(t, queryValue[int](t, db, "SELECT COUNT(*) FROM "+table+" WHERE ABS("+now+"created) > 60000000"+
 		" OR ABS("+now+"expires + 3600000000) > 60000000 OR ABS("+now+"lease + 60000000) > 60000000"), "times are in microseconds")
-	execute(t, db, "UPDATE "+table+" SET token = SUBSTR(digest, 1, 16), "+goldenTimes) // all that differs each time
-	golden.RequireFile(t, goldenRows, dumped(t, db, table))
+	// only these columns differ in each run
+	execStatement(t, db, "UPDATE "+table+" SET token = SUBSTR(digest, 1, 16), "+goldenTimes)
+	golden.RequireFile(t, goldenRows, dumpRows(t, db, table))
 }
 
 func TestGoldenRowsAreRead(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "multiStatements=true")
+	w := newTableStore(t, "multiStatements=true")
 	rows, err := os.ReadFile(goldenRows)
 	require.NoError(t, err)
-	execute(t, w.db, strings.ReplaceAll(string(rows), "idempotency_records", w.table))
-	execute(t, w.db, "SET @since = (SELECT UNIX_TIMESTAMP() * 1000000 - 1894276800000000); UPDATE "+w.table+
+	execStatement(t, w.db, strings.ReplaceAll(string(rows), "idempotency_records", w.table))
+	execStatement(t, w.db, "SET @since = (SELECT UNIX_TIMESTAMP() * 1000000 - 1894276800000000); UPDATE "+w.table+
 		" SET created = created + @since, lease = lease + @since, expires = expires + @since")
 	golden.RequireHeld(t, w.store)
-	execute(t, w.db, "UPDATE "+w.table+" SET "+goldenTimes)
-	require.Equal(t, string(rows), dumped(t, w.db, w.table), "who reads changes nothing")
-	execute(t, w.db, "UPDATE "+w.table+" SET expires = UNIX_TIMESTAMP() * 1000000 + 3600000000, lease = IF(lease IS NULL, NULL, 1)")
+	execStatement(t, w.db, "UPDATE "+w.table+" SET "+goldenTimes)
+	require.Equal(t, string(rows), dumpRows(t, w.db, w.table), "who reads changes nothing")
+	execStatement(t, w.db, "UPDATE "+w.table+
+		" SET expires = UNIX_TIMESTAMP() * 1000000 + 3600000000, lease = IF(lease IS NULL, NULL, 1)")
 	golden.RequireAttempts(t, w.store)
 }

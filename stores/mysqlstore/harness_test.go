@@ -21,23 +21,23 @@ import (
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
-// Here local time changes twice a year.
-const zone = "Europe/Berlin"
+// In this zone, local time changes twice a year.
+const serverZone = "Europe/Berlin"
 
 func TestMain(m *testing.M) {
-	if dsn := os.Getenv(mortalDSN); dsn != "" {
-		live(dsn)
+	if dsn := os.Getenv(operationsDSNEnv); dsn != "" {
+		runOperations(dsn)
 		return
 	}
-	if dsn := os.Getenv(mortalTxDSN); dsn != "" {
-		liveTx(dsn)
+	if dsn := os.Getenv(transfersDSNEnv); dsn != "" {
+		runTransfers(dsn)
 		return
 	}
-	servertest.SetEnv("TZ=" + zone)
-	_ = mysql.SetLogger(new(mysql.NopLogger)) // of the connections that tests break
+	servertest.SetEnv("TZ=" + serverZone)
+	_ = mysql.SetLogger(new(mysql.NopLogger)) // hides the errors of connections that tests break
 	code := m.Run()
-	if started != nil {
-		started.Close()
+	if startedServer != nil {
+		startedServer.Close()
 	}
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
@@ -46,24 +46,24 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// shared is the server of the tests that change nothing about it. Each has tables of its own.
-var shared = sync.OnceValues(func() (m *servertest.Maria, err error) {
-	started, err = servertest.StartMariaDB("max_connections=1000")
-	return started, err
+// startSharedServer starts the server of the tests that do not change the server. Each test has its own tables.
+var startSharedServer = sync.OnceValues(func() (m *servertest.Maria, err error) {
+	startedServer, err = servertest.StartMariaDB("max_connections=1000")
+	return startedServer, err
 })
 
-var started *servertest.Maria // nil: no test has needed it
+var startedServer *servertest.Maria // the shared server, or nil if no test has used it
 
-// server returns the shared server.
-func server(t testing.TB) *servertest.Maria {
+// sharedServer returns the shared server.
+func sharedServer(t testing.TB) *servertest.Maria {
 	t.Helper()
-	m, err := shared()
+	m, err := startSharedServer()
 	servertest.Require(t, err)
 	return m
 }
 
-// pool returns a pool of connections, with settings such as "clientFoundRows=true".
-func pool(t testing.TB, dsn string, settings ...string) *sql.DB {
+// openPool opens a pool of connections with settings such as "clientFoundRows=true".
+func openPool(t testing.TB, dsn string, settings ...string) *sql.DB {
 	t.Helper()
 	if len(settings) > 0 {
 		dsn += "?" + strings.Join(settings, "&")
@@ -72,16 +72,16 @@ func pool(t testing.TB, dsn string, settings ...string) *sql.DB {
 	require.NoError(t, err)
 	db.SetMaxOpenConns(20)
 	db.SetMaxIdleConns(20)
-	t.Cleanup(func() { _ = db.Close() }) // fails if the server has ended a connection meanwhile
+	t.Cleanup(func() { _ = db.Close() }) // fails if the server has closed a connection
 	return db
 }
 
-// newOptions name a table that no other test has.
+// newOptions returns options with a new table name.
 func newOptions() mysqlstore.Options {
 	return mysqlstore.Options{Table: "records_" + strings.ReplaceAll(uuid.NewString(), "-", "")}
 }
 
-// newStore returns a store on a table of its own.
+// newStore returns a store with its own table, and the name of the table.
 func newStore(t testing.TB, db *sql.DB) (*mysqlstore.Store, string) {
 	t.Helper()
 	opts := newOptions()
@@ -89,19 +89,19 @@ func newStore(t testing.TB, db *sql.DB) (*mysqlstore.Store, string) {
 	return mysqlstore.New(db, opts), opts.Table
 }
 
-func execute(t testing.TB, db *sql.DB, statement string, args ...any) {
+func execStatement(t testing.TB, db *sql.DB, statement string, args ...any) {
 	t.Helper()
 	_, err := db.ExecContext(context.Background(), statement, args...)
 	require.NoError(t, err)
 }
 
-func one[T any](t testing.TB, db *sql.DB, query string, args ...any) (value T) {
+func queryValue[T any](t testing.TB, db *sql.DB, query string, args ...any) (value T) {
 	t.Helper()
 	require.NoError(t, db.QueryRowContext(context.Background(), query, args...).Scan(&value))
 	return value
 }
 
-// What the stores in databases have in common.
+// The stores in databases share these helpers.
 var (
 	keyOf         = rowtest.KeyOf
 	request       = rowtest.Request
@@ -109,25 +109,25 @@ var (
 	answer        = rowtest.Answer
 	happened      = rowtest.Happened
 	notHappened   = rowtest.NotHappened
-	begun         = rowtest.MustBegin
-	completed     = rowtest.MustComplete
-	complete      = rowtest.Complete
+	claimKey      = rowtest.MustBegin
+	completeKey   = rowtest.MustComplete
+	tryComplete   = rowtest.Complete
 	requireStored = rowtest.MustReadResponse
 	requireReplay = rowtest.RequireReplay
-	inspected     = rowtest.MustInspect
+	inspectKey    = rowtest.MustInspect
 )
 
-// requireWaiting waits until a statement on the table waits for another transaction: it has run for a tenth of a
-// second.
+// requireWaiting waits until a statement on the table has run for a tenth of a second, because it waits for another
+// transaction.
 func requireWaiting(t testing.TB, db *sql.DB, table string) {
 	t.Helper()
-	eventually(t, "a statement that waits", func() bool {
-		return one[int](t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST "+
+	requireEventually(t, "a statement that waits", func() bool {
+		return queryValue[int](t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST "+
 			"WHERE COMMAND IN ('Query', 'Execute') AND TIME_MS > 100 AND ID <> CONNECTION_ID() AND INFO LIKE ?", "%"+table+"%") > 0
 	})
 }
 
-func eventually(t testing.TB, what string, happened func() bool) {
+func requireEventually(t testing.TB, what string, happened func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -136,8 +136,8 @@ func eventually(t testing.TB, what string, happened func() bool) {
 	}
 }
 
-// poolTo returns a pool that connects to the server at the address which there is at the time.
-func poolTo(t testing.TB, dsn string, addr func() string) *sql.DB {
+// openPoolTo returns a pool whose new connections go to the address that addr returns at that time.
+func openPoolTo(t testing.TB, dsn string, addr func() string) *sql.DB {
 	t.Helper()
 	config, err := mysql.ParseDSN(dsn)
 	require.NoError(t, err)

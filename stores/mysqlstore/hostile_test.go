@@ -14,27 +14,27 @@ import (
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
-// looseTable holds more than the one that Migrate makes.
-const looseTable = `ALTER TABLE {table} MODIFY attempt TEXT NULL, MODIFY fingerprint VARBINARY(99) NULL,
+// loosenTable alters the table of Migrate so that columns take more values.
+const loosenTable = `ALTER TABLE {table} MODIFY attempt TEXT NULL, MODIFY fingerprint VARBINARY(99) NULL,
 	MODIFY user_id TEXT NULL, MODIFY created TEXT NULL, MODIFY token VARBINARY(99) NULL`
 
-// newLoose returns a store whose table is made loose before a row is changed.
-func newLoose(t testing.TB) rowtest.Subject {
+// newLooseSubject returns a store whose table is loosened before a row is changed.
+func newLooseSubject(t testing.TB) rowtest.Subject {
 	t.Helper()
-	w := newWorld(t)
-	s := w.subject()
+	w := newTableStore(t)
+	s := w.newRowSubject()
 	set := s.Set
 	s.Set = func(t testing.TB, key, to string) {
-		execute(t, w.db, strings.ReplaceAll(looseTable, "{table}", w.table))
+		execStatement(t, w.db, strings.ReplaceAll(loosenTable, "{table}", w.table))
 		set(t, key, to)
 	}
 	return s
 }
 
-// A row that no store has written is neither replayed nor claimed, and stays as it is until it expires.
+// A tampered row is neither replayed nor claimed, and stays unchanged until it expires.
 func TestTamperedRows(t *testing.T) {
 	t.Parallel()
-	rowtest.TamperedRows(t, newLoose, map[string]rowtest.Tampering{
+	rowtest.TamperedRows(t, newLooseSubject, map[string]rowtest.Tampering{
 		"user":                   {"completed", "user_id = 'user 43'"},
 		"case of the user":       {"completed", "user_id = 'USER 42'"},
 		"space after the user":   {"completed", "user_id = 'user 42 '"},
@@ -46,17 +46,17 @@ func TestTamperedRows(t *testing.T) {
 		"huge attempt":           {"released", "attempt = '9223372036854775808'"},
 		"attempt in words":       {"completed", "attempt = 'many'"},
 		"no attempt":             {"completed", "attempt = NULL"},
-		"creation":               {"completed", "created = 'once'"},
+		"creation in words":      {"completed", "created = 'once'"},
 		"short fingerprint":      {"released", "fingerprint = ''"},
 		"long fingerprint":       {"completed", "fingerprint = repeat(x'00', 33)"},
 		"zero fingerprint":       {"released", "fingerprint = repeat(x'00', 32)"},
 		"lease without end":      {"running", "lease = 9223372036854775807"},
 		"completed with a lease": {"completed", "lease = 0"},
 		"empty response":         {"completed", "response = ''"},
-		"other response":         {"completed", "response = 'hello'"},
+		"invalid response":       {"completed", "response = 'hello'"},
 		"cut response":           {"completed", "response = substr(response, 1, length(response) - 1)"},
 		"status":                 {"completed", "response = replace(response, ' 201 ', ' 200 ')"},
-		"impossible status":      {"completed", "response = '" + marshal(t, idempotency.Response{Status: 99}) + "'"},
+		"impossible status":      {"completed", "response = '" + encodeResponse(t, idempotency.Response{Status: 99}) + "'"},
 		"huge response":          {"completed", "response = repeat('x', 1000000)"},
 	}, func(t testing.TB, s rowtest.Subject, set string) {
 		if isUnreadable(set) {
@@ -65,13 +65,13 @@ func TestTamperedRows(t *testing.T) {
 	})
 }
 
-// isUnreadable reports whether a value is not of the type of its column, so that the record counts until it is deleted.
+// isUnreadable reports whether set gives a column a value of another type. Such a record counts until it is deleted.
 func isUnreadable(set string) bool {
 	return slices.Contains([]string{"user_id = NULL", "attempt = '9223372036854775808'", "attempt = 'many'",
 		"attempt = NULL", "created = 'once'"}, set)
 }
 
-func marshal(t *testing.T, resp idempotency.Response) string {
+func encodeResponse(t *testing.T, resp idempotency.Response) string {
 	t.Helper()
 	stored, err := resp.MarshalBinary()
 	require.NoError(t, err)
@@ -81,21 +81,21 @@ func marshal(t *testing.T, resp idempotency.Response) string {
 func TestTamperedTimes(t *testing.T) {
 	t.Parallel()
 	rowtest.TamperedTimes(t, func(t testing.TB) rowtest.Subject {
-		w := newWorld(t)
+		w := newTableStore(t)
 		t.Cleanup(func() { require.NoError(t, w.store.Maintain(context.Background())) })
-		return w.subject()
+		return w.newRowSubject()
 	})
 }
 
-// A record whose answer says that it was not kept is completed: so the effects of a transaction count that was
-// committed under its handler, before there was an answer.
+// A record with an omitted answer is completed. Such a marker stands for the effects of a handler that has committed
+// by itself, before there was an answer.
 func TestOmittedAnswerIsCompleted(t *testing.T) {
 	t.Parallel()
-	db := pool(t, server(t).DSN())
+	db := openPool(t, sharedServer(t).DSN())
 	store, table := newStore(t, db)
-	_, claim := begun(t, store, "key")
-	marker := marshal(t, idempotency.Response{Omitted: true})
-	execute(t, db, "UPDATE "+table+" SET lease = NULL, response = ?", marker)
+	_, claim := claimKey(t, store, "key")
+	marker := encodeResponse(t, idempotency.Response{Omitted: true})
+	execStatement(t, db, "UPDATE "+table+" SET lease = NULL, response = ?", marker)
 	asked := request
 	asked.TakeOver = true
 	record, other, err := store.Begin(t.Context(), keyOf("key"), asked)
@@ -105,25 +105,25 @@ func TestOmittedAnswerIsCompleted(t *testing.T) {
 	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
 }
 
-// What a key contains does not matter: text that no column takes, and names that are equal for a collation.
+// A key may have any content: text that no column takes, and names that a collation takes for equal.
 func TestNamesOfAnyKind(t *testing.T) {
 	t.Parallel()
 	for _, settings := range [][]string{nil, {"charset=latin1"}, {"interpolateParams=true"}, {"charset=utf8mb4"}} {
-		store, _ := newStore(t, pool(t, server(t).DSN(), settings...))
+		store, _ := newStore(t, openPool(t, sharedServer(t).DSN(), settings...))
 		long := strings.Repeat("\xff", 4096)
 		for _, id := range []string{"a", "A", "ä", "a ", "", "\x00", "\xff", "😀", `\`, "'", "?", "`", long} {
-			completed(t, store, id)
+			completeKey(t, store, id)
 			requireReplay(t, store, id)
 		}
 	}
 }
 
-// The faults of options are those of every call, and of the middleware.
+// Every call and the middleware report faulty options.
 func TestFaultyOptions(t *testing.T) {
 	t.Parallel()
 	_, err := idempotency.NewRunner(mysqlstore.New(nil, mysqlstore.Options{}), idempotency.RunnerOptions{})
 	require.ErrorContains(t, err, "the *sql.DB is nil")
-	db := pool(t, "nobody@tcp(127.0.0.1:1)/test")
+	db := openPool(t, "nobody@tcp(127.0.0.1:1)/test")
 	for _, name := range []string{"`", "a b", "a.b", "ä", "a;", strings.Repeat("a", 65), "?", "'"} {
 		opts := mysqlstore.Options{Table: name}
 		store := mysqlstore.New(db, opts)

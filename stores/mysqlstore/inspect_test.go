@@ -19,48 +19,49 @@ import (
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
-// The store is the same whatever the settings of the driver and of the session.
+// The inspector works the same with all settings of the driver and of the session.
 func TestInspectorConformance(t *testing.T) {
 	t.Parallel()
-	sound, odd := newWorld(t), newWorld(t, allSettings...)
-	for name, w := range map[string]*world{
+	sound, odd := newTableStore(t), newTableStore(t, allSettings...)
+	for name, w := range map[string]*tableStore{
 		"default": sound, "all settings": odd,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return w.store })
 			idempotencytest.RunResolver(t, func(*testing.T) idempotency.Store { return w.store })
-			require.Zero(t, one[int](t, w.db, "SELECT COUNT(*) FROM "+w.table+" WHERE NOT answer_size <=> LENGTH(response)"))
+			require.Zero(t, queryValue[int](t, w.db, "SELECT COUNT(*) FROM "+w.table+" WHERE NOT answer_size <=> LENGTH(response)"))
 		})
 	}
 }
 
-// abandoned claims a key by a lease, lets that lapse, and returns the entry.
-func (w *world) abandoned(t testing.TB, key string) idempotency.Entry {
+// abandonKey claims a key, lets the lease lapse, and returns the entry.
+func (w *tableStore) abandonKey(t testing.TB, key string) idempotency.Entry {
 	t.Helper()
-	return w.subject().AbandonKey(t, key)
+	return w.newRowSubject().AbandonKey(t, key)
 }
 
-// lapsed lets the lease of a key lapse, and returns the entry.
-func (w *world) lapsed(t testing.TB, key string) idempotency.Entry {
+// lapseLease lets the lease of a key lapse, and returns the entry.
+func (w *tableStore) lapseLease(t testing.TB, key string) idempotency.Entry {
 	t.Helper()
-	execute(t, w.db, "UPDATE "+w.table+" SET lease = lease - 3600000000 WHERE `key` = ?", key)
-	entry := inspected(t, w.store, key)
+	execStatement(t, w.db, "UPDATE "+w.table+" SET lease = lease - 3600000000 WHERE `key` = ?", key)
+	entry := inspectKey(t, w.store, key)
 	require.Equal(t, idempotency.StateAbandoned, entry.State)
 	return entry
 }
 
-// While the transaction of a step has the record locked, nobody else changes it, even if its lease has lapsed.
+// While the transaction of a step locks the record, operators cannot change the record, even if its lease has
+// lapsed.
 func TestOperatorsWaitForAStep(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(w *world, entry idempotency.Entry) error{
-		"forget": forgetting, "resolve": resolving,
+	for name, change := range map[string]func(w *tableStore, entry idempotency.Entry) error{
+		"forget": forgetEntry, "resolve": resolveEntry,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			_, claim := begun(t, w.store, "key")
-			entry, changed := w.lapsed(t, "key"), make(chan error, 1)
+			w := newTableStore(t)
+			_, claim := claimKey(t, w.store, "key")
+			entry, changed := w.lapseLease(t, "key"), make(chan error, 1)
 			var tx *sql.Tx
 			_, err := claim.(idempotency.TxCheckpointer).CheckpointTx(t.Context(), &idempotency.TxStep{
 				Name: "book", Var: &tx, Timeout: 20 * time.Second, Run: func() ([]byte, error) {
@@ -68,7 +69,7 @@ func TestOperatorsWaitForAStep(t *testing.T) {
 					select {
 					case err := <-changed:
 						return nil, fmt.Errorf("changed what a transaction has: %w", err)
-					case <-time.After(100 * time.Millisecond): // it would take much less
+					case <-time.After(100 * time.Millisecond): // a change without the lock takes much less
 						return []byte("1"), nil
 					}
 				},
@@ -81,33 +82,34 @@ func TestOperatorsWaitForAStep(t *testing.T) {
 	}
 }
 
-func resolving(w *world, entry idempotency.Entry) error {
+func resolveEntry(w *tableStore, entry idempotency.Entry) error {
 	return w.store.Resolve(context.Background(), entry, happened)
 }
 
-func forgetting(w *world, entry idempotency.Entry) error {
+func forgetEntry(w *tableStore, entry idempotency.Entry) error {
 	return w.store.Forget(context.Background(), entry)
 }
 
-// Whatever becomes of the connection, a change is made once, and its caller learns that.
+// If the connection breaks, an operator's change is made once, and the caller gets the result.
 func TestOperatorsConnectionBreaks(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []servertest.Fault{
 		servertest.LoseRequest, servertest.LoseReply, servertest.CutRequest, servertest.CutReply,
 	} {
-		for name, change := range map[string]func(w *world, entry idempotency.Entry) error{
-			"forget": forgetting, "resolve": resolving,
+		for name, change := range map[string]func(w *tableStore, entry idempotency.Entry) error{
+			"forget": forgetEntry, "resolve": resolveEntry,
 		} {
 			digest := keyOf("key").Digest()
 			key := hex.EncodeToString(digest[:])
 			for step, at := range map[string]servertest.Rule{
-				"look": {Pattern: key}, "lock": {Pattern: key, Skip: 1}, "change": {Pattern: key, Skip: 2}, "commit": {Pattern: "COMMIT"},
+				"look": {Pattern: key}, "lock": {Pattern: key, Skip: 1}, "change": {Pattern: key, Skip: 2},
+				"commit": {Pattern: "COMMIT"},
 			} {
 				t.Run(fmt.Sprint(name, " ", step, " ", fault), func(t *testing.T) {
 					t.Parallel()
-					through, direct, proxy := newProxied(t)
-					require.NoError(t, change(through, through.abandoned(t, "warm")))
-					entry := direct.abandoned(t, "key")
+					through, direct, proxy := newProxiedStore(t)
+					require.NoError(t, change(through, through.abandonKey(t, "warm")))
+					entry := direct.abandonKey(t, "key")
 					at.Fault = fault
 					proxy.Inject(at)
 					require.NoError(t, change(through, entry))
@@ -140,14 +142,14 @@ func TestOperatorsSeeChanges(t *testing.T) {
 	})
 }
 
-// A checkpoint that comes while the operation is resolved is kept, or refused.
+// A checkpoint that arrives during a resolution is either kept or refused.
 func TestResolveWhileACheckpointComes(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newTableStore(t)
 	for i := range 20 {
 		key := fmt.Sprint(i)
-		_, claim := begun(t, w.store, key)
-		entry := w.lapsed(t, key)
+		_, claim := claimKey(t, w.store, key)
+		entry := w.lapseLease(t, key)
 		var kept, resolved error
 		var both sync.WaitGroup
 		both.Go(func() {
@@ -156,7 +158,7 @@ func TestResolveWhileACheckpointComes(t *testing.T) {
 		both.Go(func() { resolved = w.store.Resolve(context.Background(), entry, notHappened) })
 		both.Wait()
 		require.NoError(t, resolved)
-		seen := inspected(t, w.store, key)
+		seen := inspectKey(t, w.store, key)
 		require.Equal(t, notHappened.Operator, seen.Resolved.Operator)
 		if kept != nil {
 			require.ErrorIs(t, kept, idempotency.ErrClaimLost)
@@ -167,37 +169,37 @@ func TestResolveWhileACheckpointComes(t *testing.T) {
 	}
 }
 
-// An answer or a note that does not fit into a packet changes nothing.
+// A resolution that does not fit into a packet changes nothing, whether its answer or its note is too large.
 func TestNoRoomForTheResolution(t *testing.T) {
 	t.Parallel()
-	w := newWorldAt(t, servertest.MariaDB(t, "max_allowed_packet=1M").DSN())
-	_, claim := begun(t, w.store, "key")
+	w := newTableStoreAt(t, servertest.MariaDB(t, "max_allowed_packet=1M").DSN())
+	_, claim := claimKey(t, w.store, "key")
 	_, err := claim.(idempotency.Checkpointer).Checkpoint(t.Context(), "charge", make([]byte, 519_000))
 	require.NoError(t, err)
-	entry := w.lapsed(t, "key")
-	before := w.subject().Dump(t, "key")
+	entry := w.lapseLease(t, "key")
+	before := w.newRowSubject().Dump(t, "key")
 	large := idempotency.Response{Status: 201, Body: make([]byte, 600_000)}
 	long := idempotency.Resolution{Operator: "bob", Reason: strings.Repeat("x", 2_000), TTL: time.Hour}
 	for _, resolution := range []idempotency.Resolution{{Response: &large, TTL: time.Hour}, long} {
 		require.ErrorIs(t, w.store.Resolve(t.Context(), entry, resolution), idempotency.ErrStoreFull)
 	}
-	require.Equal(t, before, w.subject().Dump(t, "key"))
+	require.Equal(t, before, w.newRowSubject().Dump(t, "key"))
 	require.NoError(t, w.store.Resolve(t.Context(), entry, notHappened))
-	require.Equal(t, []idempotency.StepSize{{Name: "charge", Bytes: 519_000}}, inspected(t, w.store, "key").Steps)
+	require.Equal(t, []idempotency.StepSize{{Name: "charge", Bytes: 519_000}}, inspectKey(t, w.store, "key").Steps)
 }
 
 func TestUnreadableRecords(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	execute(t, w.db, "ALTER TABLE "+w.table+" MODIFY fingerprint VARBINARY(99)")
-	s := w.subject()
+	w := newTableStore(t)
+	execStatement(t, w.db, "ALTER TABLE "+w.table+" MODIFY fingerprint VARBINARY(99)")
+	s := w.newRowSubject()
 	set := s.Set
 	s.Set = func(t testing.TB, key, to string) { set(t, key, to+", answer_size = LENGTH(response)") }
 	rowtest.UnreadableRecords(t, s, []string{
 		"fingerprint = 'short'", "attempt = 0", "attempt = 2147483647", "lease = 0", "lease = 9223372036854775807, response = NULL",
 	})
-	unreadable := one[int](t, w.db, "SELECT COUNT(*) FROM "+w.table) - 1
-	execute(t, w.db, "INSERT INTO "+w.table+" SELECT UNHEX(SHA2('unreadable', 256)), '', '', '', -1, '', '', 0, NULL, "+
+	unreadable := queryValue[int](t, w.db, "SELECT COUNT(*) FROM "+w.table) - 1
+	execStatement(t, w.db, "INSERT INTO "+w.table+" SELECT UNHEX(SHA2('unreadable', 256)), '', '', '', -1, '', '', 0, NULL, "+
 		"9223372036854775807, NULL, NULL, NULL, NULL")
 	rowtest.RequireUnreadable(t, w.store, unreadable+1)
 }
@@ -218,42 +220,43 @@ func TestDamagedSteps(t *testing.T) {
 func TestListByUser(t *testing.T) {
 	t.Parallel()
 	for _, settings := range [][]string{nil, allSettings} {
-		rowtest.ListByUser(t, newWorld(t, settings...).store, "mysqlstore")
+		rowtest.ListByUser(t, newTableStore(t, settings...).store, "mysqlstore")
 	}
 }
 
-// A listing reads the answers of its page alone.
+// A listing reads only the answers of its page.
 func TestListReadsNoAnswers(t *testing.T) {
 	t.Parallel()
-	w := newWorldAt(t, servertest.MariaDB(t).DSN())
+	w := newTableStoreAt(t, servertest.MariaDB(t).DSN())
 	for i := range 30 {
-		_, claim := begun(t, w.store, fmt.Sprint(i))
+		_, claim := claimKey(t, w.store, fmt.Sprint(i))
 		require.NoError(t, claim.Complete(t.Context(), idempotency.Response{Body: make([]byte, 200_000)}, time.Hour))
 	}
-	const requested = "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'INNODB_BUFFER_POOL_READ_REQUESTS'"
+	const requested = "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS " +
+		"WHERE VARIABLE_NAME = 'INNODB_BUFFER_POOL_READ_REQUESTS'"
 	for _, request := range []idempotency.ListRequest{
 		{Limit: 1}, {Limit: 1, Largest: true}, {Limit: 1, States: []idempotency.State{idempotency.StateCompleted}},
 	} {
-		eventually(t, "a listing while the server does nothing else", func() bool {
-			before := one[int](t, w.db, requested)
+		requireEventually(t, "a listing while the server does nothing else", func() bool {
+			before := queryValue[int](t, w.db, requested)
 			listing, err := w.store.List(t.Context(), request)
 			require.NoError(t, err)
 			require.Len(t, listing.Entries, 1)
 			require.Greater(t, listing.Totals[idempotency.StateCompleted].Bytes, int64(30*200_000))
-			return one[int](t, w.db, requested)-before < 100 // pages: an answer has 13
+			return queryValue[int](t, w.db, requested)-before < 100 // pages; an answer takes 13 pages
 		})
 	}
 }
 
-// A listing waits for nobody who changes records, and nobody waits for it.
+// A listing neither waits for transactions that change records, nor locks records.
 func TestListLocksNothing(t *testing.T) {
 	t.Parallel()
 	for _, settings := range [][]string{nil, {"tx_isolation=%27SERIALIZABLE%27"}} {
-		w := newWorld(t, settings...)
+		w := newTableStore(t, settings...)
 		for i := range 50 {
-			completed(t, w.store, fmt.Sprint(i))
+			completeKey(t, w.store, fmt.Sprint(i))
 		}
-		other, err := w.other(t).Begin()
+		other, err := w.openOtherPool(t).Begin()
 		require.NoError(t, err)
 		_, err = other.Exec("SELECT COUNT(*) FROM " + w.table + " FOR UPDATE")
 		require.NoError(t, err)
@@ -269,37 +272,37 @@ func TestListLocksNothing(t *testing.T) {
 	}
 }
 
-// A user who may only read can look, and no more.
+// A user with SELECT alone can inspect and list, but cannot change records.
 func TestInspectAsAReader(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	m := servertest.MariaDB(t)
-	w := newWorldAt(t, m.DSN())
-	execute(t, w.db, "CREATE USER reader@'127.0.0.1' IDENTIFIED BY 'r'")
-	execute(t, w.db, "GRANT SELECT ON test."+w.table+" TO reader@'127.0.0.1'")
-	reader := func() *mysqlstore.Table { // with what is granted by now
-		return mysqlstore.NewTable(pool(t, "reader:r@tcp("+m.Addr()+")/test"), mysqlstore.Options{Table: w.table})
+	w := newTableStoreAt(t, m.DSN())
+	execStatement(t, w.db, "CREATE USER reader@'127.0.0.1' IDENTIFIED BY 'r'")
+	execStatement(t, w.db, "GRANT SELECT ON test."+w.table+" TO reader@'127.0.0.1'")
+	reader := func() *mysqlstore.Table { // a new pool has the current grants
+		return mysqlstore.NewTable(openPool(t, "reader:r@tcp("+m.Addr()+")/test"), mysqlstore.Options{Table: w.table})
 	}
-	_, claim := begun(t, w.store, "key")
-	require.Equal(t, idempotency.StateRunning, inspected(t, reader(), "key").State)
+	_, claim := claimKey(t, w.store, "key")
+	require.Equal(t, idempotency.StateRunning, inspectKey(t, reader(), "key").State)
 	require.NoError(t, claim.Complete(ctx, answer, time.Hour))
-	abandoned := w.abandoned(t, "abandoned")
+	abandoned := w.abandonKey(t, "abandoned")
 	listing, err := reader().List(ctx, idempotency.ListRequest{})
 	require.NoError(t, err)
 	require.Len(t, listing.Entries, 2)
 	require.ErrorContains(t, reader().Forget(ctx, abandoned), "denied")
 	require.ErrorContains(t, reader().Resolve(ctx, abandoned, happened), "denied")
-	execute(t, w.db, "GRANT UPDATE, DELETE ON test."+w.table+" TO reader@'127.0.0.1'")
+	execStatement(t, w.db, "GRANT UPDATE, DELETE ON test."+w.table+" TO reader@'127.0.0.1'")
 	require.NoError(t, reader().Resolve(ctx, abandoned, happened))
-	require.NoError(t, reader().Forget(ctx, inspected(t, reader(), "abandoned")))
+	require.NoError(t, reader().Forget(ctx, inspectKey(t, reader(), "abandoned")))
 }
 
-// The faults of options, and a table that is missing, are told by every method.
+// All methods report faulty options and a missing table.
 func TestInspectNoTable(t *testing.T) {
 	t.Parallel()
 	for want, table := range map[string]*mysqlstore.Table{
 		"Table is":     mysqlstore.NewTable(new(sql.DB), mysqlstore.Options{Table: "a b"}),
-		"call Migrate": mysqlstore.NewTable(pool(t, server(t).DSN()), newOptions()),
+		"call Migrate": mysqlstore.NewTable(openPool(t, sharedServer(t).DSN()), newOptions()),
 	} {
 		_, err := table.Inspect(t.Context(), keyOf("key"))
 		require.ErrorContains(t, err, want)

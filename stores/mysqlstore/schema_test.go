@@ -10,10 +10,10 @@ import (
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
-// Many processes may migrate at once, each time that they start.
+// Many processes may migrate at the same time, each time they start.
 func TestMigrateAtOnce(t *testing.T) {
 	t.Parallel()
-	db := pool(t, server(t).DSN())
+	db := openPool(t, sharedServer(t).DSN())
 	for range 5 {
 		opts := newOptions()
 		var migrating sync.WaitGroup
@@ -25,30 +25,30 @@ func TestMigrateAtOnce(t *testing.T) {
 		for _, err := range errs {
 			require.NoError(t, err)
 		}
-		completed(t, mysqlstore.New(db, opts), "key")
+		completeKey(t, mysqlstore.New(db, opts), "key")
 		require.NoError(t, mysqlstore.Migrate(t.Context(), db, opts))
 		requireReplay(t, mysqlstore.New(db, opts), "key")
 	}
 }
 
-// Other tools apply the same migrations, and can undo them.
+// Other tools can apply the same migrations, and undo them.
 func TestMigrations(t *testing.T) {
 	t.Parallel()
-	db := pool(t, servertest.MariaDB(t).DSN())
+	db := openPool(t, servertest.MariaDB(t).DSN())
 	const tables = "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'test'"
 	migrations := mysqlstore.Migrations(mysqlstore.Options{})
 	for range 2 {
 		for i, m := range migrations {
 			require.Equal(t, i+1, m.Version)
-			execute(t, db, m.SQL)
+			execStatement(t, db, m.SQL)
 		}
 	}
-	completed(t, mysqlstore.New(db, mysqlstore.Options{}), "key")
-	require.Equal(t, 1, one[int](t, db, "SELECT COUNT(*) FROM idempotency_records"))
+	completeKey(t, mysqlstore.New(db, mysqlstore.Options{}), "key")
+	require.Equal(t, 1, queryValue[int](t, db, "SELECT COUNT(*) FROM idempotency_records"))
 	for range 2 {
 		for _, m := range migrations {
-			execute(t, db, m.Down)
+			execStatement(t, db, m.Down)
 		}
 	}
-	require.Equal(t, 0, one[int](t, db, tables))
+	require.Equal(t, 0, queryValue[int](t, db, tables))
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/rowtest"
 )
 
-// checkpointed claims a key, and stores a step.
-func checkpointed(t testing.TB, store idempotency.Store, key string) idempotency.Checkpointer {
+// claimWithStep claims key, and stores the step "charge".
+func claimWithStep(t testing.TB, store idempotency.Store, key string) idempotency.Checkpointer {
 	t.Helper()
-	_, claim := begun(t, store, key)
+	_, claim := claimKey(t, store, key)
 	steps := claim.(idempotency.Checkpointer)
 	stored, err := steps.Checkpoint(context.Background(), "charge", []byte("1"))
 	require.NoError(t, err)
@@ -27,40 +27,40 @@ func checkpointed(t testing.TB, store idempotency.Store, key string) idempotency
 	return steps
 }
 
-// A step takes one round trip, and so does the question for those of earlier attempts.
+// Storing a step takes one round trip, and reading the steps of earlier attempts takes one.
 func TestRoundTripsOfSteps(t *testing.T) {
 	t.Parallel()
 	for _, settings := range [][]string{nil, {"interpolateParams=true"}, {"clientFoundRows=true"}} {
 		t.Run(fmt.Sprint(settings), func(t *testing.T) {
 			t.Parallel()
 			m := servertest.MariaDB(t)
-			db := pool(t, m.DSN(), settings...)
+			db := openPool(t, m.DSN(), settings...)
 			db.SetMaxOpenConns(1)
 			store, _ := newStore(t, db)
-			counter := pool(t, m.DSN())
+			counter := openPool(t, m.DSN())
 			counter.SetMaxOpenConns(1)
 			trips := func(do func()) int {
-				before := commands(t, counter)
+				before := countCommands(t, counter)
 				do()
-				return commands(t, counter) - before - 1 // which is that of the counter
+				return countCommands(t, counter) - before - 1 // less the query of the counter
 			}
 			adds := func(claim idempotency.Checkpointer, name string) {
 				_, err := claim.Checkpoint(t.Context(), name, []byte("2"))
 				require.NoError(t, err)
 			}
-			// Prepares the statements.
-			require.NoError(t, checkpointed(t, store, "warm").Release(t.Context(), time.Hour))
-			claim := checkpointed(t, store, "warm")
+			// The driver prepares the statements.
+			require.NoError(t, claimWithStep(t, store, "warm").Release(t.Context(), time.Hour))
+			claim := claimWithStep(t, store, "warm")
 			require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
 
 			require.Equal(t, 2+3, trips(func() {
-				claim = checkpointed(t, store, "key")
+				claim = claimWithStep(t, store, "key")
 				adds(claim, "reserve")
 				adds(claim, "ship")
 			}))
 			require.Equal(t, 1, trips(func() { require.NoError(t, claim.Release(t.Context(), time.Hour)) }))
 			require.Equal(t, 2+1+1+1, trips(func() {
-				_, next := begun(t, store, "key")
+				_, next := claimKey(t, store, "key")
 				claim = next.(idempotency.Checkpointer)
 				found, err := claim.Checkpoints(t.Context())
 				require.NoError(t, err)
@@ -72,23 +72,23 @@ func TestRoundTripsOfSteps(t *testing.T) {
 	}
 }
 
-// An operation that is completed keeps no steps, whichever attempt completes it.
+// A completed operation keeps no steps, whichever attempt completes it.
 func TestStepsGoWithTheAnswer(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	require.NoError(t, checkpointed(t, w.store, "completed").Complete(t.Context(), answer, time.Hour))
-	require.NoError(t, checkpointed(t, w.store, "released").Release(t.Context(), time.Hour))
+	w := newTableStore(t)
+	require.NoError(t, claimWithStep(t, w.store, "completed").Complete(t.Context(), answer, time.Hour))
+	require.NoError(t, claimWithStep(t, w.store, "released").Release(t.Context(), time.Hour))
 	kept := "SELECT COUNT(steps) FROM " + w.table
-	require.Equal(t, 1, one[int](t, w.db, kept))
-	_, claim := begun(t, w.store, "released")
+	require.Equal(t, 1, queryValue[int](t, w.db, kept))
+	_, claim := claimKey(t, w.store, "released")
 	require.NoError(t, claim.Release(t.Context(), time.Hour))
-	require.Equal(t, 1, one[int](t, w.db, kept))
-	completed(t, w.store, "released")
-	require.Equal(t, 0, one[int](t, w.db, kept))
-	require.Equal(t, 2, one[int](t, w.db, "SELECT COUNT(response) FROM "+w.table))
+	require.Equal(t, 1, queryValue[int](t, w.db, kept))
+	completeKey(t, w.store, "released")
+	require.Equal(t, 0, queryValue[int](t, w.db, kept))
+	require.Equal(t, 2, queryValue[int](t, w.db, "SELECT COUNT(response) FROM "+w.table))
 }
 
-// Steps that no store has written are neither found nor added to. The operation can be completed.
+// The store neither returns tampered steps nor adds to them. The operation can still be completed.
 func TestTamperedSteps(t *testing.T) {
 	t.Parallel()
 	rowtest.TamperedSteps(t, newSubject(t), []string{
@@ -96,11 +96,11 @@ func TestTamperedSteps(t *testing.T) {
 	})
 }
 
-// Steps that the server does not take in one piece are refused. Those that are stored stay.
+// The server refuses steps that exceed its max_allowed_packet. Stored steps stay.
 func TestStepsAboveThePacket(t *testing.T) {
 	t.Parallel()
 	m := servertest.MariaDB(t, "max_allowed_packet=256K", "sql_mode=")
-	db := pool(t, m.DSN())
+	db := openPool(t, m.DSN())
 	store, _ := newStore(t, db)
 	for kind, add := range map[string]func(claim idempotency.Checkpointer, name string, data []byte) error{
 		"Do": func(claim idempotency.Checkpointer, name string, data []byte) error {
@@ -126,9 +126,9 @@ func TestStepsAboveThePacket(t *testing.T) {
 		},
 	} {
 		t.Run(kind, func(t *testing.T) {
-			claim := checkpointed(t, store, kind)
+			claim := claimWithStep(t, store, kind)
 			want := []string{"charge"}
-			for _, name := range []string{"a", "b", "c", "d", "e", "f"} { // of which two fit
+			for _, name := range []string{"a", "b", "c", "d", "e", "f"} { // only two of them fit
 				err := add(claim, name, make([]byte, 50<<10))
 				if len(want) < 3 {
 					require.NoError(t, err)
@@ -145,7 +145,7 @@ func TestStepsAboveThePacket(t *testing.T) {
 	}
 }
 
-// Whatever becomes of the connection in the middle of a step, its result is stored once.
+// If the connection breaks while a step is stored, the result of the step is stored once.
 func TestConnectionBreaksAtAStep(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []servertest.Fault{
@@ -153,40 +153,41 @@ func TestConnectionBreaksAtAStep(t *testing.T) {
 	} {
 		t.Run(string(fault), func(t *testing.T) {
 			t.Parallel()
-			proxy := servertest.NewProxy(t, server(t).Addr())
-			db := pool(t, server(t).DSNAt(proxy.Addr()))
+			proxy := servertest.NewProxy(t, sharedServer(t).Addr())
+			db := openPool(t, sharedServer(t).DSNAt(proxy.Addr()))
 			store, table := newStore(t, db)
-			checkpointed(t, store, "warm")
+			claimWithStep(t, store, "warm")
 
-			proxy.Inject(strikesStep(fault))
-			claim := checkpointed(t, store, "key")
+			proxy.Inject(newStepFault(fault))
+			claim := claimWithStep(t, store, "key")
 			require.Equal(t, 1, proxy.Strikes())
 			found, err := claim.Checkpoints(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, map[string][]byte{"charge": []byte("1")}, found)
-			require.Equal(t, 2, one[int](t, db, "SELECT COUNT(*) FROM "+table+" WHERE LENGTH(steps) = 9"))
+			require.Equal(t, 2, queryValue[int](t, db, "SELECT COUNT(*) FROM "+table+" WHERE LENGTH(steps) = 9"))
 		})
 	}
 }
 
-// strikesStep strikes the step of checkpointed, behind what it claims the key by.
-func strikesStep(fault servertest.Fault) servertest.Rule {
+// newStepFault returns a rule for the statement that stores a step, after the two statements of the claim.
+func newStepFault(fault servertest.Fault) servertest.Rule {
 	digest := keyOf("key").Digest()
 	return servertest.Rule{Fault: fault, Pattern: hex.EncodeToString(digest[:]), Skip: 2}
 }
 
-// A step whose fate is not known when its context ends is stored at most once: the first that reaches the server counts.
+// If the context ends while the result of a checkpoint is unknown, the step is stored at most once: the first
+// checkpoint that reaches the server counts.
 func TestStepInDoubt(t *testing.T) {
 	t.Parallel()
 	for fault, want := range map[servertest.Fault]string{servertest.HoldReply: "1", servertest.HoldRequest: "2"} {
 		t.Run(string(fault), func(t *testing.T) {
 			t.Parallel()
-			proxy := servertest.NewProxy(t, server(t).Addr())
-			store, _ := newStore(t, pool(t, server(t).DSNAt(proxy.Addr())))
-			checkpointed(t, store, "warm")
+			proxy := servertest.NewProxy(t, sharedServer(t).Addr())
+			store, _ := newStore(t, openPool(t, sharedServer(t).DSNAt(proxy.Addr())))
+			claimWithStep(t, store, "warm")
 
-			proxy.Inject(strikesStep(fault))
-			_, own := begun(t, store, "key")
+			proxy.Inject(newStepFault(fault))
+			_, own := claimKey(t, store, "key")
 			claim := own.(idempotency.Checkpointer)
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 			defer cancel()

@@ -19,8 +19,8 @@ import (
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
-// A handler calls a provider in a step, and books a row with its answer in another one. Whatever breaks, each key has one row and one
-// answer, which is that of the row.
+// A handler calls a provider in a step, and inserts a row with an answer in another step. After all faults, each key
+// has one row and one answer, and the answer is that of the row.
 func TestStepsSurviveAborts(t *testing.T) {
 	t.Parallel()
 	for level, settings := range map[string][]string{
@@ -37,31 +37,31 @@ func TestStepsSurviveAborts(t *testing.T) {
 	}
 }
 
-// aborts is a service behind a proxy that breaks connections. Its handlers panic, give up, lose their sessions and their clients, and
-// stand still.
+// aborts is a service behind a proxy that breaks connections. Its handlers panic, give up, lose their sessions and
+// their clients, and stand still.
 type aborts struct {
 	aborttest.Service
-	direct, through *sql.DB
-	rows            string
-	isJoined        bool
+	directPool, proxiedPool *sql.DB
+	rowsTable               string
+	isJoined                bool
 }
 
 func newAborts(t *testing.T, isJoined bool, settings ...string) *aborts {
-	a := &aborts{direct: pool(t, server(t).DSN()), isJoined: isJoined}
-	a.T, a.Proxy = t, servertest.NewProxy(t, server(t).Addr())
+	a := &aborts{directPool: openPool(t, sharedServer(t).DSN()), isJoined: isJoined}
+	a.T, a.Proxy = t, servertest.NewProxy(t, sharedServer(t).Addr())
 	a.Patterns = []string{
 		"SET autocommit = 0, @idem", "LAST_INSERT_ID", "SAVEPOINT", "INSERT INTO", "CONCAT(COALESCE", "autocommit = 1",
 		"SELECT token, COALESCE(lease", "COMMIT", "ROLLBACK", "",
 	}
-	// Statements of the handler have no other deadline, and Commit of package database/sql can have none.
-	a.through = pool(t, server(t).DSNAt(a.Proxy.Addr()), append(settings, "readTimeout=3s")...)
-	a.through.SetMaxOpenConns(6)
+	// Statements of the handler have no other deadline, and Commit of package database/sql takes no context.
+	a.proxiedPool = openPool(t, sharedServer(t).DSNAt(a.Proxy.Addr()), append(settings, "readTimeout=3s")...)
+	a.proxiedPool.SetMaxOpenConns(6)
 	opts := newOptions()
 	opts.IdleTimeout = time.Second
-	require.NoError(t, mysqlstore.Migrate(t.Context(), a.direct, opts))
-	a.rows = opts.Table + "_rows"
-	execute(t, a.direct, "CREATE TABLE "+a.rows+" (name CHAR(36), answer CHAR(36)) ENGINE = InnoDB")
-	a.Handler = newMiddleware(t, mysqlstore.New(a.through, opts), idempotency.Options{
+	require.NoError(t, mysqlstore.Migrate(t.Context(), a.directPool, opts))
+	a.rowsTable = opts.Table + "_rows"
+	execStatement(t, a.directPool, "CREATE TABLE "+a.rowsTable+" (name CHAR(36), answer CHAR(36)) ENGINE = InnoDB")
+	a.Handler = newMiddleware(t, mysqlstore.New(a.proxiedPool, opts), idempotency.Options{
 		Lease: 1500 * time.Millisecond, StoreTimeout: time.Second, CancelWithClient: true,
 	}, a.ServeHTTP)
 	return a
@@ -72,7 +72,7 @@ func (a *aborts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	receipt, err := step.Do(ctx, "charge", func(context.Context) (string, error) { return uuid.NewString(), a.interrupt(nil) })
 	answer := ""
 	if err == nil {
-		answer, err = a.book(ctx, r.Header.Get("Idempotency-Key"))
+		answer, err = a.bookRow(ctx, r.Header.Get("Idempotency-Key"))
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
@@ -82,16 +82,16 @@ func (a *aborts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, receipt, " ", answer)
 }
 
-func (a *aborts) book(ctx context.Context, key string) (string, error) {
+func (a *aborts) bookRow(ctx context.Context, key string) (string, error) {
 	write := func(tx *sql.Tx) (string, error) {
 		answer := uuid.NewString()
-		_, err := tx.ExecContext(ctx, "INSERT INTO "+a.rows+" VALUES ('"+key+"', '"+answer+"')")
+		_, err := tx.ExecContext(ctx, "INSERT INTO "+a.rowsTable+" VALUES ('"+key+"', '"+answer+"')")
 		return answer, errors.Join(err, a.interrupt(tx))
 	}
 	if !a.isJoined {
 		return mysqlstore.DoTx(ctx, "book", write)
 	}
-	tx, err := a.through.BeginTx(ctx, nil)
+	tx, err := a.proxiedPool.BeginTx(ctx, nil)
 	if err != nil {
 		return "", err
 	}
@@ -113,7 +113,7 @@ func (a *aborts) interrupt(tx *sql.Tx) error {
 
 func (a *aborts) requireExactlyOnce(answers map[string]string) {
 	a.Helper()
-	rows, err := a.direct.Query("SELECT name, answer FROM " + a.rows)
+	rows, err := a.directPool.Query("SELECT name, answer FROM " + a.rowsTable)
 	require.NoError(a, err)
 	defer rows.Close()
 	written := map[string]string{}

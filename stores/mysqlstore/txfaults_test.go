@@ -19,36 +19,36 @@ import (
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
-// ownTx returns a step in a transaction of the store. It writes a row, and then does what else is given.
-func (b *bookings) ownTx(row string, also func(tx *sql.Tx) error) *idempotency.TxStep {
+// newStoreTxStep returns a step in a transaction of the store. The step inserts row, and then calls also.
+func (b *bookings) newStoreTxStep(row string, also func(tx *sql.Tx) error) *idempotency.TxStep {
 	var tx *sql.Tx
 	s := &idempotency.TxStep{Name: "book", Var: &tx, Timeout: 20 * time.Second}
-	s.Run = func() ([]byte, error) { return b.write(tx, row, also) }
+	s.Run = func() ([]byte, error) { return b.insertRow(tx, row, also) }
 	return s
 }
 
-// joinedTx returns such a step in a transaction of the handler.
-func (b *bookings) joinedTx(tx *sql.Tx, row string, also func(tx *sql.Tx) error) *idempotency.TxStep {
+// newHandlerTxStep returns a step in tx, the transaction of the handler. The step inserts row, and then calls also.
+func (b *bookings) newHandlerTxStep(tx *sql.Tx, row string, also func(tx *sql.Tx) error) *idempotency.TxStep {
 	return &idempotency.TxStep{
-		Name: "book", Tx: tx, Timeout: 20 * time.Second, Run: func() ([]byte, error) { return b.write(tx, row, also) },
+		Name: "book", Tx: tx, Timeout: 20 * time.Second, Run: func() ([]byte, error) { return b.insertRow(tx, row, also) },
 	}
 }
 
-func (b *bookings) write(tx *sql.Tx, row string, also func(tx *sql.Tx) error) ([]byte, error) {
-	if _, err := tx.Exec("INSERT INTO " + b.rows + " (name) VALUES ('" + row + "')"); err != nil {
+func (b *bookings) insertRow(tx *sql.Tx, row string, also func(tx *sql.Tx) error) ([]byte, error) {
+	if _, err := tx.Exec("INSERT INTO " + b.rowsTable + " (name) VALUES ('" + row + "')"); err != nil {
 		return nil, err
 	}
 	return []byte(row), also(tx)
 }
 
-// claim claims a key.
-func (b *bookings) claim(t *testing.T, key string) idempotency.TxCheckpointer {
+// claimKey claims key for steps in transactions.
+func (b *bookings) claimKey(t *testing.T, key string) idempotency.TxCheckpointer {
 	t.Helper()
-	_, claim := begun(t, b.store, key)
+	_, claim := claimKey(t, b.store, key)
 	return claim.(idempotency.TxCheckpointer)
 }
 
-func run(tx *sql.Tx, statements ...string) error {
+func execAll(tx *sql.Tx, statements ...string) error {
 	for _, statement := range statements {
 		if _, err := tx.Exec(statement); err != nil {
 			return err
@@ -59,16 +59,16 @@ func run(tx *sql.Tx, statements ...string) error {
 
 var errOfStep = errors.New("the step has failed")
 
-// What a step has committed by itself is told, however busy renewals are meanwhile.
+// The store reports that a step has committed by itself, even while renewals of the same claim are busy.
 func TestRenewalHidesNoCommit(t *testing.T) {
 	t.Parallel()
-	proxy := servertest.NewProxy(t, server(t).Addr())
+	proxy := servertest.NewProxy(t, sharedServer(t).Addr())
 	b := newBookings(t, proxy.Addr())
-	claim := b.claim(t, "key")
+	claim := b.claimKey(t, "key")
 	require.NoError(t, claim.Extend(t.Context(), time.Minute)) // prepares the statement
 	ended, renewed := make(chan struct{}), make(chan error, 1)
-	s := b.ownTx("row", func(tx *sql.Tx) error {
-		err := run(tx, "COMMIT")
+	s := b.newStoreTxStep("row", func(tx *sql.Tx) error {
+		err := execAll(tx, "COMMIT")
 		proxy.Inject(servertest.Rule{Fault: servertest.DelayRequest, Pattern: "SELECT token, COALESCE(lease"})
 		go func() {
 			var err error
@@ -94,17 +94,17 @@ func TestRenewalHidesNoCommit(t *testing.T) {
 	b.requireRows(t, 1, "row")
 }
 
-// A result that was stored while the function ran is an error, by which the handler rolls back.
+// If the step already has a result, a later joined step returns an error, so its handler rolls back.
 func TestResultIsThereBeforeAJoinedStep(t *testing.T) {
 	t.Parallel()
-	b := newBookings(t, server(t).Addr())
-	claim := b.claim(t, "key")
+	b := newBookings(t, sharedServer(t).Addr())
+	claim := b.claimKey(t, "key")
 	for _, row := range []string{"first", "second"} {
 		tx, err := b.db.Begin()
 		require.NoError(t, err)
-		_, err = claim.CheckpointTx(t.Context(), b.joinedTx(tx, row, nothing))
+		_, err = claim.CheckpointTx(t.Context(), b.newHandlerTxStep(tx, row, doNothing))
 		if err == nil {
-			require.NoError(t, tx.Commit()) // of which the reply may get lost
+			require.NoError(t, tx.Commit()) // the reply may get lost
 			continue
 		}
 		require.NotErrorIs(t, err, idempotency.ErrClaimLost)
@@ -117,42 +117,43 @@ func TestResultIsThereBeforeAJoinedStep(t *testing.T) {
 	require.Equal(t, map[string][]byte{"book": []byte("first")}, found)
 }
 
-// A step that ends the transaction of its handler is told so, whether it returns a result, an error, or none of them.
+// The store notices that a step has ended the transaction of its handler, whether the step returns a result or an
+// error, or panics.
 func TestJoinedStepEndsItsTransaction(t *testing.T) {
 	t.Parallel()
 	for end, test := range map[string]struct {
-		end     func(tx *sql.Tx) error
-		escapes bool
+		endTx       func(tx *sql.Tx) error
+		wantEscaped bool
 	}{
-		"COMMIT":        {func(tx *sql.Tx) error { return run(tx, "COMMIT") }, true},
-		"COMMIT, BEGIN": {func(tx *sql.Tx) error { return run(tx, "COMMIT", "BEGIN") }, true},
+		"COMMIT":        {func(tx *sql.Tx) error { return execAll(tx, "COMMIT") }, true},
+		"COMMIT, BEGIN": {func(tx *sql.Tx) error { return execAll(tx, "COMMIT", "BEGIN") }, true},
 		"Commit":        {(*sql.Tx).Commit, true},
-		"ROLLBACK":      {func(tx *sql.Tx) error { return run(tx, "ROLLBACK") }, false},
+		"ROLLBACK":      {func(tx *sql.Tx) error { return execAll(tx, "ROLLBACK") }, false},
 		"Rollback":      {(*sql.Tx).Rollback, false},
-		"nothing":       {nothing, false},
+		"nothing":       {doNothing, false},
 	} {
-		for result, how := range map[string]func() error{
+		for result, returnResult := range map[string]func() error{
 			"a result": func() error { return nil },
 			"an error": func() error { return errOfStep },
 			"a panic":  func() error { panic(errOfStep) },
 		} {
 			t.Run(end+" and "+result, func(t *testing.T) {
 				t.Parallel()
-				b := newBookings(t, server(t).Addr())
-				claim := b.claim(t, "key")
+				b := newBookings(t, sharedServer(t).Addr())
+				claim := b.claimKey(t, "key")
 				tx, err := b.db.Begin()
 				require.NoError(t, err)
-				s := b.joinedTx(tx, "row", func(tx *sql.Tx) error {
-					if err := test.end(tx); err != nil {
+				s := b.newHandlerTxStep(tx, "row", func(tx *sql.Tx) error {
+					if err := test.endTx(tx); err != nil {
 						return err
 					}
-					return how()
+					return returnResult()
 				})
 				func() {
 					defer func() { _ = recover() }()
 					_, err = claim.CheckpointTx(t.Context(), s)
 				}()
-				require.Equal(t, test.escapes, s.Escaped)
+				require.Equal(t, test.wantEscaped, s.Escaped)
 				switch {
 				case result == "an error":
 					require.Equal(t, errOfStep, err)
@@ -161,7 +162,7 @@ func TestJoinedStepEndsItsTransaction(t *testing.T) {
 				}
 				_ = tx.Rollback()
 				rows := 0
-				if test.escapes {
+				if test.wantEscaped {
 					rows = 1
 				}
 				b.requireRows(t, rows, "row")
@@ -170,11 +171,11 @@ func TestJoinedStepEndsItsTransaction(t *testing.T) {
 	}
 }
 
-// A pool is no transaction: each of its statements commits by itself.
+// A pool is refused as a transaction, because each statement of a pool commits by itself.
 func TestPoolIsNoTransaction(t *testing.T) {
 	t.Parallel()
-	b := newBookings(t, server(t).Addr())
-	claim := b.claim(t, "key")
+	b := newBookings(t, sharedServer(t).Addr())
+	claim := b.claimKey(t, "key")
 	_, err := claim.CheckpointTx(t.Context(), &idempotency.TxStep{
 		Name: "book", Tx: b.db, Timeout: 20 * time.Second, Run: func() ([]byte, error) { return nil, errOfStep },
 	})
@@ -183,55 +184,57 @@ func TestPoolIsNoTransaction(t *testing.T) {
 	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
 }
 
-// If nobody can ask the server, a step counts as committed by itself only if it has ended its transaction.
+// If the server does not answer, a step counts as committed only if its transaction has ended.
 func TestNobodyTellsWhetherAStepHasCommitted(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		also    func(tx *sql.Tx) error
-		escaped bool
+		also        func(tx *sql.Tx) error
+		wantEscaped bool
 	}{
 		"an error": {func(*sql.Tx) error { return errOfStep }, false},
-		"ROLLBACK": {func(tx *sql.Tx) error { return errors.Join(run(tx, "ROLLBACK"), errOfStep) }, true},
-		"deadlock": {func(tx *sql.Tx) error { // as the server leaves it
-			return errors.Join(run(tx, "ROLLBACK"), &mysql.MySQLError{Number: 1213}, errOfStep)
+		"ROLLBACK": {func(tx *sql.Tx) error { return errors.Join(execAll(tx, "ROLLBACK"), errOfStep) }, true},
+		"deadlock": {func(tx *sql.Tx) error { // the server rolls back
+			return errors.Join(execAll(tx, "ROLLBACK"), &mysql.MySQLError{Number: 1213}, errOfStep)
 		}, false},
-		"KILL":   {func(tx *sql.Tx) error { return errors.Join(run(tx, "KILL CONNECTION_ID()"), errOfStep) }, false},
+		"KILL":   {func(tx *sql.Tx) error { return errors.Join(execAll(tx, "KILL CONNECTION_ID()"), errOfStep) }, false},
 		"Commit": {func(tx *sql.Tx) error { return errors.Join(tx.Commit(), errOfStep) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			proxy := servertest.NewProxy(t, server(t).Addr())
+			proxy := servertest.NewProxy(t, sharedServer(t).Addr())
 			b := newBookings(t, proxy.Addr())
-			s := b.ownTx("row", func(tx *sql.Tx) error {
+			s := b.newStoreTxStep("row", func(tx *sql.Tx) error {
 				err := test.also(tx)
 				proxy.Inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: "SELECT token, COALESCE(lease", Times: 1000})
 				return err
 			})
 			s.Timeout = time.Second
-			_, err := b.claim(t, "key").CheckpointTx(t.Context(), s)
+			_, err := b.claimKey(t, "key").CheckpointTx(t.Context(), s)
 			require.ErrorIs(t, err, errOfStep)
-			require.Equal(t, test.escaped, s.Escaped)
+			require.Equal(t, test.wantEscaped, s.Escaped)
 			b.requireRows(t, 0, "row")
 		})
 	}
 }
 
-// Package database/sql rolls a transaction back when its context ends. That is not the step, though nobody can tell.
+// Package database/sql rolls a transaction back when its context ends. The store does not blame the step for this
+// rollback, although the server cannot be asked.
 func TestContextOfAStepEnds(t *testing.T) {
 	t.Parallel()
 	for name, failure := range map[string]error{"a result": nil, "an error": errOfStep} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			proxy := servertest.NewProxy(t, server(t).Addr())
+			proxy := servertest.NewProxy(t, sharedServer(t).Addr())
 			b := newBookings(t, proxy.Addr())
-			claim := b.claim(t, "key")
+			claim := b.claimKey(t, "key")
 			ctx, cancel := context.WithCancel(t.Context())
 			tx, err := b.db.BeginTx(ctx, nil)
 			require.NoError(t, err)
-			s := b.joinedTx(tx, "row", func(tx *sql.Tx) error {
+			s := b.newHandlerTxStep(tx, "row", func(tx *sql.Tx) error {
 				proxy.Inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: "SELECT token, COALESCE(lease", Times: 1000})
 				cancel()
-				require.Eventually(t, func() bool { return errors.Is(run(tx, "DO 1"), sql.ErrTxDone) }, 20*time.Second, time.Millisecond)
+				require.Eventually(t, func() bool { return errors.Is(execAll(tx, "DO 1"), sql.ErrTxDone) }, 20*time.Second,
+					time.Millisecond)
 				return failure
 			})
 			s.Timeout = time.Second
@@ -244,8 +247,8 @@ func TestContextOfAStepEnds(t *testing.T) {
 	}
 }
 
-// Others that are in the way of the beginning of a transaction, and connections that break there, cost a repetition: nothing has
-// run yet.
+// Conflicts and broken connections at the beginning of a transaction only cost a repetition, because the function
+// has not run yet.
 func TestStepBeginsAgain(t *testing.T) {
 	t.Parallel()
 	for _, statement := range []string{"SET autocommit = 0, @idempotency_wait", "LAST_INSERT_ID", "SAVEPOINT"} {
@@ -253,21 +256,22 @@ func TestStepBeginsAgain(t *testing.T) {
 			t.Run(statement+" "+(&mysql.MySQLError{Number: number}).Error(), func(t *testing.T) {
 				t.Parallel()
 				var strikes atomic.Int32
-				target := server(t)
-				w := &wire{answers: func(sent string) *mysql.MySQLError {
+				target := sharedServer(t)
+				w := &interceptor{refuseStatement: func(sent string) *mysql.MySQLError {
 					if !strings.Contains(sent, statement) || strikes.Add(1) > 2 {
 						return nil
 					}
 					return &mysql.MySQLError{Number: number, Message: "answered in place of the server"}
 				}}
-				b := newBookings(t, servertest.Relay(t, target.Addr(), w.carry))
+				b := newBookings(t, servertest.Relay(t, target.Addr(), w.relayConns))
 				runs := 0
-				_, err := b.claim(t, "key").CheckpointTx(t.Context(), b.ownTx("row", func(*sql.Tx) error { runs++; return nil }))
+				_, err := b.claimKey(t, "key").CheckpointTx(t.Context(),
+					b.newStoreTxStep("row", func(*sql.Tx) error { runs++; return nil }))
 				require.NoError(t, err)
 				require.Equal(t, 1, runs)
 				require.Greater(t, strikes.Load(), int32(2))
 				b.requireRows(t, 1, "row")
-				requireClean(t, b)
+				requireCleanConns(t, b)
 			})
 		}
 		for _, fault := range []servertest.Fault{
@@ -275,11 +279,11 @@ func TestStepBeginsAgain(t *testing.T) {
 		} {
 			t.Run(statement+" "+string(fault), func(t *testing.T) {
 				t.Parallel()
-				proxy := servertest.NewProxy(t, server(t).Addr())
+				proxy := servertest.NewProxy(t, sharedServer(t).Addr())
 				b := newBookings(t, proxy.Addr())
-				claim := b.claim(t, "key")
+				claim := b.claimKey(t, "key")
 				proxy.Inject(servertest.Rule{Fault: fault, Pattern: statement})
-				s := b.ownTx("row", nothing)
+				s := b.newStoreTxStep("row", doNothing)
 				s.Timeout = 4 * time.Second
 				_, err := claim.CheckpointTx(t.Context(), s)
 				require.NoError(t, err)
@@ -290,8 +294,9 @@ func TestStepBeginsAgain(t *testing.T) {
 	}
 }
 
-// requireClean checks that all connections have gone back to the pool as they came.
-func requireClean(t *testing.T, b *bookings) {
+// requireCleanConns requires that all connections are back in the pool with their original settings, and without a
+// transaction.
+func requireCleanConns(t *testing.T, b *bookings) {
 	t.Helper()
 	require.Zero(t, b.db.Stats().InUse)
 	conns := make([]*sql.Conn, b.db.Stats().Idle)
@@ -302,15 +307,16 @@ func requireClean(t *testing.T, b *bookings) {
 		var autocommit, open, wait int
 		require.NoError(t, conn.QueryRowContext(t.Context(), "SELECT @@autocommit, @@in_transaction, @@wait_timeout").
 			Scan(&autocommit, &open, &wait))
-		require.Equal(t, []int{1, 0, one[int](t, pool(t, server(t).DSN()), "SELECT @@wait_timeout")}, []int{autocommit, open, wait})
+		require.Equal(t, []int{1, 0, queryValue[int](t, openPool(t, sharedServer(t).DSN()), "SELECT @@wait_timeout")},
+			[]int{autocommit, open, wait})
 	}
 	for _, conn := range conns {
 		require.NoError(t, conn.Close())
 	}
 }
 
-// A statement that a goroutine left behind still runs when the function has returned: nothing is committed, and the connection is
-// closed.
+// If a statement of another goroutine still runs when the function returns, nothing is committed, and the connection
+// is closed.
 func TestStepLeavesAStatementBehind(t *testing.T) {
 	t.Parallel()
 	for name, sleep := range map[string]func(ctx context.Context, tx *sql.Tx, query string) error{
@@ -343,15 +349,16 @@ func TestStepLeavesAStatementBehind(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBookings(t, server(t).Addr())
+			b := newBookings(t, sharedServer(t).Addr())
 			b.db.SetMaxOpenConns(1)
-			claim, ended := b.claim(t, "key"), make(chan error, 1)
-			query := "SELECT SLEEP(3600), '" + b.rows + "'"
-			s := b.ownTx("row", func(tx *sql.Tx) error {
+			claim, ended := b.claimKey(t, "key"), make(chan error, 1)
+			query := "SELECT SLEEP(3600), '" + b.rowsTable + "'"
+			s := b.newStoreTxStep("row", func(tx *sql.Tx) error {
 				go func() { ended <- sleep(context.Background(), tx, query) }()
-				eventually(t, "a statement that runs", func() bool {
-					return one[int](t, pool(t, server(t).DSN()), "SELECT COUNT(*) FROM information_schema.PROCESSLIST "+
-						"WHERE STATE = 'User sleep' AND INFO LIKE ?", "%"+b.rows+"%") == 1
+				requireEventually(t, "a statement that runs", func() bool {
+					return queryValue[int](t, openPool(t, sharedServer(t).DSN()),
+						"SELECT COUNT(*) FROM information_schema.PROCESSLIST "+
+							"WHERE STATE = 'User sleep' AND INFO LIKE ?", "%"+b.rowsTable+"%") == 1
 				})
 				return nil
 			})
@@ -362,20 +369,20 @@ func TestStepLeavesAStatementBehind(t *testing.T) {
 			require.False(t, s.Escaped)
 			b.requireRows(t, 0, "row")
 			require.Zero(t, b.db.Stats().InUse)
-			_, err = claim.CheckpointTx(t.Context(), b.ownTx("again", nothing))
+			_, err = claim.CheckpointTx(t.Context(), b.newStoreTxStep("again", doNothing))
 			require.NoError(t, err)
 		})
 	}
 }
 
-// A failover to an asynchronous replica loses the rows of a step, and the result of the step with them. Then the answer is not
-// stored, because it tells of rows that are not there, and a retry writes them.
+// A failover to an asynchronous replica may lose the rows of a step together with the result of the step. The answer
+// of the attempt is not stored then, because the rows are not there, and a retry writes the rows again.
 func TestFailoverLosesRowsOfSteps(t *testing.T) {
 	t.Parallel()
 	const lostStep, lostRecord, nothing = "UPDATE %s SET steps = NULL", "DELETE FROM %s", "DO '%s'"
 	own := func(b *bookings) func(context.Context) error {
 		return func(ctx context.Context) error {
-			_, err := b.book(ctx, "row", func(*sql.Tx) error { return nil })
+			_, err := b.bookRow(ctx, "row", func(*sql.Tx) error { return nil })
 			return err
 		}
 	}
@@ -387,16 +394,16 @@ func TestFailoverLosesRowsOfSteps(t *testing.T) {
 			}
 			defer tx.Rollback()
 			_, err = mysqlstore.DoInTx(ctx, tx, "book", func() (string, error) {
-				_, err := tx.ExecContext(ctx, "INSERT INTO "+b.rows+" (name) VALUES ('row')")
+				_, err := tx.ExecContext(ctx, "INSERT INTO "+b.rowsTable+" (name) VALUES ('row')")
 				return "row", err
 			})
 			return errors.Join(err, tx.Commit())
 		}
 	}
 	for name, test := range map[string]struct {
-		book func(*bookings) func(context.Context) error
-		lose string // what the failover does to the record, at the end of the attempt
-		from int    // the attempt in which the failover happens
+		newBooking    func(*bookings) func(context.Context) error
+		lossStatement string // what the failover does to the record, at the end of the attempt
+		lossAttempt   int    // the attempt in which the failover happens
 	}{
 		"step":                               {own, lostStep, 1},
 		"step before another one":            {own, lostStep, 1},
@@ -411,22 +418,22 @@ func TestFailoverLosesRowsOfSteps(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBookings(t, server(t).Addr())
-			direct, book, runs := pool(t, server(t).DSN()), test.book(b), 0
-			table := strings.TrimSuffix(b.rows, "_rows")
+			b := newBookings(t, sharedServer(t).Addr())
+			direct, book, runs := openPool(t, sharedServer(t).DSN()), test.newBooking(b), 0
+			table := strings.TrimSuffix(b.rowsTable, "_rows")
 			again := func() error {
-				return b.do("key", func(ctx context.Context) error {
+				return b.runOperation("key", func(ctx context.Context) error {
 					runs++
 					if err := book(ctx); err != nil {
 						return err
 					}
-					if runs < test.from {
+					if runs < test.lossAttempt {
 						return errOfStep
 					}
-					if runs == test.from {
-						execute(t, direct, fmt.Sprintf(test.lose, table))
-						if test.lose != nothing {
-							execute(t, direct, "DELETE FROM "+b.rows)
+					if runs == test.lossAttempt {
+						execStatement(t, direct, fmt.Sprintf(test.lossStatement, table))
+						if test.lossStatement != nothing {
+							execStatement(t, direct, "DELETE FROM "+b.rowsTable)
 						}
 						if name == "step before another one" {
 							_, err := mysqlstore.DoTx(ctx, "ship", func(*sql.Tx) (string, error) { return "shipped", nil })
@@ -436,18 +443,19 @@ func TestFailoverLosesRowsOfSteps(t *testing.T) {
 					return nil
 				})
 			}
-			for range test.from - 1 {
+			for range test.lossAttempt - 1 {
 				require.ErrorIs(t, again(), errOfStep)
 			}
-			attempts := test.from
-			if test.lose == nothing {
+			attempts := test.lossAttempt
+			if test.lossStatement == nothing {
 				require.NoError(t, again())
 			} else {
 				attempts++
 				require.ErrorIs(t, again(), idempotency.ErrClaimLost)
-				marked := one[int](t, direct, "SELECT COUNT(*) FROM "+table+" WHERE steps LIKE '%"+idempotency.RecordLost+"%'")
-				require.Equal(t, test.lose == lostStep, marked == 1)
-				execute(t, direct, "UPDATE "+table+" SET lease = 1") // the lease has lapsed
+				marked := queryValue[int](t, direct, "SELECT COUNT(*) FROM "+table+" WHERE steps LIKE '%"+idempotency.RecordLost+
+					"%'")
+				require.Equal(t, test.lossStatement == lostStep, marked == 1)
+				execStatement(t, direct, "UPDATE "+table+" SET lease = 1") // the lease has lapsed
 				require.NoError(t, again())
 			}
 			b.requireRows(t, 1, "row")

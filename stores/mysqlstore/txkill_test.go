@@ -12,25 +12,25 @@ import (
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
-// Processes that charge, and then move money between accounts in a step, are killed at random, while others ask for the same
-// keys. Every transfer is made once and charged once, and has one answer.
+// Processes that charge, and then move money between accounts in a step, are killed at random while other processes
+// send the same keys. Each transfer is made once, is charged once, and has one answer.
 func TestTransfersSurviveKills(t *testing.T) {
 	t.Parallel()
 	dsn := servertest.MariaDB(t).DSN()
-	db := pool(t, dsn)
+	db := openPool(t, dsn)
 	require.NoError(t, mysqlstore.Migrate(t.Context(), db, mysqlstore.Options{}))
 	ledger := killtest.Ledger{DB: db}
 	require.NoError(t, ledger.Create(t.Context()))
-	said := killtest.NewTransfers(t)
-	require.NoError(t, said.Kill(*deaths, mortalTxDSN+"="+dsn))
-	require.NoError(t, said.Explain(t.Context(), mysqlstore.New(db, mysqlstore.Options{}), bookIn(db), ledger))
-	t.Logf("%d processes were killed: %s", *deaths, said)
+	transfers := killtest.NewTransfers(t)
+	require.NoError(t, transfers.Kill(*processesToKill, transfersDSNEnv+"="+dsn))
+	require.NoError(t, transfers.Explain(t.Context(), mysqlstore.New(db, mysqlstore.Options{}), bookIn(db), ledger))
+	t.Logf("%d processes were killed: %s", *processesToKill, transfers)
 }
 
-const mortalTxDSN = "MYSQLSTORE_MORTAL_TX"
+const transfersDSNEnv = "MYSQLSTORE_MORTAL_TX"
 
-// liveTx makes transfers until the process is killed.
-func liveTx(dsn string) {
+// runTransfers makes transfers until the process is killed.
+func runTransfers(dsn string) {
 	_ = mysql.SetLogger(&mysql.NopLogger{})
 	killtest.RunProcess(func() (killtest.Work, error) {
 		db, err := sql.Open("mysql", dsn)
@@ -43,7 +43,7 @@ func liveTx(dsn string) {
 	})
 }
 
-// bookIn writes rows in a transaction of the store, or in one of the handler.
+// bookIn books in a transaction of the store or of the handler, alternately.
 func bookIn(db *sql.DB) killtest.Book {
 	return killtest.Alternate(killtest.BookTx(mysqlstore.DoTx[string]), killtest.BookInTx(db, mysqlstore.DoInTx[string]))
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
-// A step in a transaction keeps its rules whatever the settings of the driver and of the session are.
+// A step in a transaction keeps its rules with all settings of the driver and of the session.
 func TestTxStepsConform(t *testing.T) {
 	t.Parallel()
 	for name, settings := range map[string][]string{
@@ -33,16 +33,16 @@ func TestTxStepsConform(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := pool(t, server(t).DSN(), settings...)
+			db := openPool(t, sharedServer(t).DSN(), settings...)
 			store, table := newStore(t, db)
 			rows := table + "_rows"
-			execute(t, db, "CREATE TABLE "+rows+" (name VARCHAR(50), KEY (name)) ENGINE = InnoDB")
-			idempotencytest.RunTxSteps(t, func(*testing.T) idempotency.Store { return store }, transactionsOf(db, rows))
+			execStatement(t, db, "CREATE TABLE "+rows+" (name VARCHAR(50), KEY (name)) ENGINE = InnoDB")
+			idempotencytest.RunTxSteps(t, func(*testing.T) idempotency.Store { return store }, newTransactions(db, rows))
 		})
 	}
 }
 
-func transactionsOf(db *sql.DB, rows string) idempotencytest.Transactions[*sql.Tx] {
+func newTransactions(db *sql.DB, rows string) idempotencytest.Transactions[*sql.Tx] {
 	return idempotencytest.Transactions[*sql.Tx]{
 		Write: func(ctx context.Context, tx *sql.Tx, name string) error {
 			_, err := tx.ExecContext(ctx, "INSERT INTO "+rows+" (name) VALUES (?)", name)
@@ -58,26 +58,26 @@ func transactionsOf(db *sql.DB, rows string) idempotencytest.Transactions[*sql.T
 	}
 }
 
-// bookings is a store with a table of rows, on whose operations the steps of a test run.
+// bookings is a store with a table for the rows that steps insert.
 type bookings struct {
-	db    *sql.DB
-	store *mysqlstore.Store
-	rows  string
+	db        *sql.DB
+	store     *mysqlstore.Store
+	rowsTable string
 }
 
-// newBookings returns a store on its own table of the shared server, through addr.
+// newBookings returns a store that reaches the shared server through addr, with its own table.
 func newBookings(t *testing.T, addr string) *bookings {
 	t.Helper()
-	direct := pool(t, server(t).DSN())
+	direct := openPool(t, sharedServer(t).DSN())
 	_, table := newStore(t, direct)
-	b := &bookings{db: pool(t, server(t).DSNAt(addr)), rows: table + "_rows"}
+	b := &bookings{db: openPool(t, sharedServer(t).DSNAt(addr)), rowsTable: table + "_rows"}
 	b.store = mysqlstore.New(b.db, mysqlstore.Options{Table: table})
-	execute(t, direct, "CREATE TABLE "+b.rows+" (name VARCHAR(50), id INT AUTO_INCREMENT PRIMARY KEY) ENGINE = InnoDB")
+	execStatement(t, direct, "CREATE TABLE "+b.rowsTable+" (name VARCHAR(50), id INT AUTO_INCREMENT PRIMARY KEY) ENGINE = InnoDB")
 	return b
 }
 
-// do runs an operation whose handler is work, as an attempt of key.
-func (b *bookings) do(key string, work func(context.Context) error) error {
+// runOperation runs work as an operation with the given key.
+func (b *bookings) runOperation(key string, work func(context.Context) error) error {
 	runner, err := idempotency.NewRunner(b.store, idempotency.RunnerOptions{
 		StoreTimeout: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
 	})
@@ -90,10 +90,10 @@ func (b *bookings) do(key string, work func(context.Context) error) error {
 	return errors.Join(err, runner.Shutdown(context.Background()))
 }
 
-// book writes a row in a step, and then does what else is given.
-func (b *bookings) book(ctx context.Context, name string, also func(tx *sql.Tx) error) (string, error) {
+// bookRow inserts a row in a step, and then calls also.
+func (b *bookings) bookRow(ctx context.Context, name string, also func(tx *sql.Tx) error) (string, error) {
 	return mysqlstore.DoTx(ctx, "book", func(tx *sql.Tx) (string, error) {
-		if _, err := tx.ExecContext(ctx, "INSERT INTO "+b.rows+" (name) VALUES (?)", name); err != nil {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO "+b.rowsTable+" (name) VALUES (?)", name); err != nil {
 			return "", err
 		}
 		return name, also(tx)
@@ -102,37 +102,39 @@ func (b *bookings) book(ctx context.Context, name string, also func(tx *sql.Tx) 
 
 func (b *bookings) requireRows(t *testing.T, want int, name string) {
 	t.Helper()
-	direct := pool(t, server(t).DSN())
-	require.Equal(t, want, one[int](t, direct, "SELECT COUNT(*) FROM "+b.rows+" WHERE name = ?", name))
+	direct := openPool(t, sharedServer(t).DSN())
+	require.Equal(t, want, queryValue[int](t, direct, "SELECT COUNT(*) FROM "+b.rowsTable+" WHERE name = ?", name))
 }
 
-func nothing(*sql.Tx) error { return nil }
+func doNothing(*sql.Tx) error { return nil }
 
-// What a step does about its transaction is noticed. What it has committed by itself is told, and does not run again.
+// The store notices if a step ends its transaction. If a step has committed by itself, the store reports this
+// commit, and the step does not run again.
 func TestTxStepMisuse(t *testing.T) {
 	t.Parallel()
-	run := func(statements ...string) func(*sql.Tx) error {
-		return func(tx *sql.Tx) error { return run(tx, statements...) }
+	exec := func(statements ...string) func(*sql.Tx) error {
+		return func(tx *sql.Tx) error { return execAll(tx, statements...) }
 	}
 	for name, test := range map[string]struct {
-		also    func(*sql.Tx) error
-		err     error
-		escapes bool
+		misuse        func(*sql.Tx) error
+		wantError     error
+		wantCommitted bool
 	}{
-		"Commit":                 {func(tx *sql.Tx) error { _ = tx.Commit(); return nil }, step.ErrMisuse, false},
-		"Commit and its error":   {func(tx *sql.Tx) error { return tx.Commit() }, step.ErrMisuse, false},
-		"Rollback":               {func(tx *sql.Tx) error { return tx.Rollback() }, step.ErrMisuse, false},
-		"COMMIT":                 {run("COMMIT"), step.ErrResult, true},
-		"COMMIT, BEGIN":          {run("COMMIT", "BEGIN"), step.ErrResult, true},
-		"COMMIT AND CHAIN":       {run("COMMIT AND CHAIN"), step.ErrResult, true},
-		"a table":                {nil, step.ErrResult, true},
-		"COMMIT, and an error":   {func(tx *sql.Tx) error { return errors.Join(run("COMMIT")(tx), errOfStep) }, step.ErrResult, true},
-		"SET autocommit":         {run("SET autocommit = 1"), step.ErrResult, true},
-		"LOCK TABLES":            {run("LOCK TABLES mysql.user READ"), step.ErrResult, true},
-		"ROLLBACK":               {run("ROLLBACK"), step.ErrMisuse, false},
-		"ROLLBACK, BEGIN":        {run("ROLLBACK", "BEGIN"), step.ErrMisuse, false},
+		"Commit":               {func(tx *sql.Tx) error { _ = tx.Commit(); return nil }, step.ErrMisuse, false},
+		"Commit and its error": {func(tx *sql.Tx) error { return tx.Commit() }, step.ErrMisuse, false},
+		"Rollback":             {func(tx *sql.Tx) error { return tx.Rollback() }, step.ErrMisuse, false},
+		"COMMIT":               {exec("COMMIT"), step.ErrResult, true},
+		"COMMIT, BEGIN":        {exec("COMMIT", "BEGIN"), step.ErrResult, true},
+		"COMMIT AND CHAIN":     {exec("COMMIT AND CHAIN"), step.ErrResult, true},
+		"a table":              {nil, step.ErrResult, true},
+		"COMMIT, and an error": {func(tx *sql.Tx) error { return errors.Join(exec("COMMIT")(tx), errOfStep) }, step.ErrResult,
+			true},
+		"SET autocommit":         {exec("SET autocommit = 1"), step.ErrResult, true},
+		"LOCK TABLES":            {exec("LOCK TABLES mysql.user READ"), step.ErrResult, true},
+		"ROLLBACK":               {exec("ROLLBACK"), step.ErrMisuse, false},
+		"ROLLBACK, BEGIN":        {exec("ROLLBACK", "BEGIN"), step.ErrMisuse, false},
 		"an error":               {func(*sql.Tx) error { return errOfStep }, errOfStep, false},
-		"a statement that fails": {run("SELECT * FROM nowhere"), nil, false},
+		"a statement that fails": {exec("SELECT * FROM nowhere"), nil, false},
 		"an open cursor": {func(tx *sql.Tx) error {
 			_, err := tx.Query("SELECT SEQ FROM seq_1_to_100000") //nolint:rowserrcheck // left open
 			return err
@@ -140,15 +142,15 @@ func TestTxStepMisuse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBookings(t, server(t).Addr())
+			b := newBookings(t, sharedServer(t).Addr())
 			b.db.SetMaxOpenConns(1) // a connection that is not given back would be missed
-			also := func(tx *sql.Tx) error { return test.also(tx) }
+			also := func(tx *sql.Tx) error { return test.misuse(tx) }
 			if name == "a table" {
-				also = run("CREATE TABLE " + b.rows + "_x (y INT)")
+				also = exec("CREATE TABLE " + b.rowsTable + "_x (y INT)")
 			}
 			var err error
-			require.NoError(t, b.do("key", func(ctx context.Context) error {
-				_, err = b.book(ctx, "first", also)
+			require.NoError(t, b.runOperation("key", func(ctx context.Context) error {
+				_, err = b.bookRow(ctx, "first", also)
 				return nil
 			}))
 			if name == "an open cursor" {
@@ -157,56 +159,58 @@ func TestTxStepMisuse(t *testing.T) {
 				return
 			}
 			require.Error(t, err)
-			if test.err != nil {
-				require.ErrorIs(t, err, test.err)
+			if test.wantError != nil {
+				require.ErrorIs(t, err, test.wantError)
 			}
 			rows := 0
-			if test.escapes {
+			if test.wantCommitted {
 				rows = 1
 			}
 			b.requireRows(t, rows, "first")
 
 			failed := errors.New("so that there is another attempt")
-			require.ErrorIs(t, b.do("again", func(ctx context.Context) error {
-				_, err = b.book(ctx, "second", also)
+			require.ErrorIs(t, b.runOperation("again", func(ctx context.Context) error {
+				_, err = b.bookRow(ctx, "second", also)
 				return failed
 			}), failed)
-			require.NoError(t, b.do("again", func(ctx context.Context) error {
-				_, err = b.book(ctx, "second", nothing)
+			require.NoError(t, b.runOperation("again", func(ctx context.Context) error {
+				_, err = b.bookRow(ctx, "second", doNothing)
 				return nil
 			}))
-			if test.escapes {
+			if test.wantCommitted {
 				require.ErrorIs(t, err, step.ErrResult, "the step does not run again")
 			} else {
 				require.NoError(t, err)
 			}
 			b.requireRows(t, 1, "second")
-			requireClean(t, b)
+			requireCleanConns(t, b)
 		})
 	}
 }
 
-// Whatever message of a step is lost, the rows and the result are permanent together, and a later attempt runs the step if and
-// only if there is no result.
+// If a message of a step is lost, the rows and the result still become permanent together, and a later attempt runs
+// the step if and only if there is no result.
 func TestTxStepMessagesAreLost(t *testing.T) {
 	t.Parallel()
-	const begin, enter, save, release, keep, commit = "wait_timeout = 60", "LAST_INSERT_ID", "SAVEPOINT idem", "RELEASE", "CONCAT(COALESCE", "autocommit = 1"
+	const begin, enter, save, release, keep, commit = "wait_timeout = 60", "LAST_INSERT_ID", "SAVEPOINT idem", "RELEASE",
+		"CONCAT(COALESCE", "autocommit = 1"
 	for _, pattern := range []string{begin, enter, save, "INSERT INTO", release, keep, commit} {
 		for _, fault := range []servertest.Fault{
-			servertest.LoseRequest, servertest.CutRequest, servertest.LoseReply, servertest.CutReply, servertest.HoldReply, servertest.DelayReply,
+			servertest.LoseRequest, servertest.CutRequest, servertest.LoseReply, servertest.CutReply, servertest.HoldReply,
+			servertest.DelayReply,
 		} {
 			t.Run(fmt.Sprint(pattern, " ", fault), func(t *testing.T) {
 				t.Parallel()
-				proxy := servertest.NewProxy(t, server(t).Addr())
+				proxy := servertest.NewProxy(t, sharedServer(t).Addr())
 				b := newBookings(t, proxy.Addr())
-				require.NoError(t, b.do("warm", func(context.Context) error { return nil }))
+				require.NoError(t, b.runOperation("warm", func(context.Context) error { return nil }))
 				proxy.Inject(servertest.Rule{Fault: fault, Pattern: pattern})
 				runs := 0
 				testservice.Until(t, func() bool {
-					return b.do("key", func(ctx context.Context) error {
+					return b.runOperation("key", func(ctx context.Context) error {
 						ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 						defer cancel()
-						result, err := b.book(ctx, "row", func(*sql.Tx) error { runs++; return nil })
+						result, err := b.bookRow(ctx, "row", func(*sql.Tx) error { runs++; return nil })
 						if err == nil {
 							require.Equal(t, "row", result)
 						}

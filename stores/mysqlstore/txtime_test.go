@@ -25,30 +25,31 @@ import (
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
-// standstill is two processes with a store on one table. Nobody renews a lease, as if the first process stood still.
+// standstill has two processes with a store on one table. Leases are not renewed, as if the first process (stalled)
+// stood still. The other process (successor) takes over.
 type standstill struct {
 	*testing.T
-	proxy *servertest.Proxy
-	a, b  *bookings
+	proxy              *servertest.Proxy
+	stalled, successor *bookings
 }
 
 func newStandstill(t *testing.T, settings ...string) *standstill {
-	proxy := servertest.NewProxy(t, server(t).Addr())
-	opts, db := newOptions(), pool(t, server(t).DSN())
+	proxy := servertest.NewProxy(t, sharedServer(t).Addr())
+	opts, db := newOptions(), openPool(t, sharedServer(t).DSN())
 	opts.IdleTimeout = time.Second
 	require.NoError(t, mysqlstore.Migrate(t.Context(), db, opts))
 	rows := opts.Table + "_rows"
-	execute(t, db, "CREATE TABLE "+rows+" (name VARCHAR(50)) ENGINE = InnoDB")
-	bookingsOf := func(db *sql.DB) *bookings { return &bookings{db: db, store: mysqlstore.New(db, opts), rows: rows} }
-	return &standstill{t, proxy, bookingsOf(pool(t, server(t).DSNAt(proxy.Addr()), settings...)), bookingsOf(db)}
+	execStatement(t, db, "CREATE TABLE "+rows+" (name VARCHAR(50)) ENGINE = InnoDB")
+	bookingsOf := func(db *sql.DB) *bookings { return &bookings{db: db, store: mysqlstore.New(db, opts), rowsTable: rows} }
+	return &standstill{t, proxy, bookingsOf(openPool(t, sharedServer(t).DSNAt(proxy.Addr()), settings...)), bookingsOf(db)}
 }
 
-// claim claims the key, for 200 ms, as soon as the store of a process grants it.
-func (s *standstill) claim(of *bookings) (claim idempotency.TxCheckpointer) {
+// claimBriefly claims the key for 200 ms, as soon as the store of the process grants the claim.
+func (s *standstill) claimBriefly(of *bookings) (claim idempotency.TxCheckpointer) {
 	s.Helper()
 	brief := takeover
 	brief.Lease = 200 * time.Millisecond
-	eventually(s, "the claim", func() bool {
+	requireEventually(s, "the claim", func() bool {
 		_, granted, err := of.store.Begin(s.Context(), keyOf("key"), brief)
 		require.NoError(s, err)
 		if granted != nil {
@@ -59,8 +60,8 @@ func (s *standstill) claim(of *bookings) (claim idempotency.TxCheckpointer) {
 	return claim
 }
 
-func (s *standstill) book(of *bookings, claim idempotency.TxCheckpointer, who string, within func()) error {
-	step := of.ownTx(who, func(*sql.Tx) error {
+func (s *standstill) bookRow(of *bookings, claim idempotency.TxCheckpointer, who string, within func()) error {
+	step := of.newStoreTxStep(who, func(*sql.Tx) error {
 		within()
 		return nil
 	})
@@ -69,29 +70,30 @@ func (s *standstill) book(of *bookings, claim idempotency.TxCheckpointer, who st
 	return err
 }
 
-// requireOnly checks that the rows are those of one attempt, and that the next one finds its result.
+// requireOnly requires that the table has only the row of who, and that the next attempt finds the result of who.
 func (s *standstill) requireOnly(who string, claim idempotency.TxCheckpointer) {
 	s.Helper()
-	require.Equal(s, who, one[string](s, s.b.db, "SELECT GROUP_CONCAT(name) FROM "+s.b.rows))
+	require.Equal(s, who, queryValue[string](s, s.successor.db, "SELECT GROUP_CONCAT(name) FROM "+s.successor.rowsTable))
 	found, err := claim.Checkpoints(s.Context())
 	require.NoError(s, err)
 	require.Equal(s, who, string(found["book"]))
 	require.NoError(s, claim.Complete(s.Context(), answer, time.Hour))
 }
 
-// A process stands still for longer than its lease, somewhere. Another one takes over. The rows of one of them are committed. A
-// process that stands still in its transaction keeps the record until the server ends the session.
+// A process stands still for longer than its lease, and another process takes over. The rows of exactly one process
+// are committed. A process that stands still in its transaction keeps the record locked until the server ends the
+// session.
 func TestStandstillOfSteps(t *testing.T) {
 	t.Parallel()
 	nothing := func() {}
 	onItsWay := func(pattern string) func(s *standstill) {
 		return func(s *standstill) {
-			claimA, ended := s.claim(s.a), make(chan error, 1)
+			claimA, ended := s.claimBriefly(s.stalled), make(chan error, 1)
 			s.proxy.Inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: pattern})
-			go func() { ended <- s.book(s.a, claimA, "a", nothing) }()
-			eventually(s, "the standstill", func() bool { return s.proxy.Strikes() == 1 })
-			claimB := s.claim(s.b)
-			require.NoError(s, s.book(s.b, claimB, "b", nothing))
+			go func() { ended <- s.bookRow(s.stalled, claimA, "a", nothing) }()
+			requireEventually(s, "the standstill", func() bool { return s.proxy.Strikes() == 1 })
+			claimB := s.claimBriefly(s.successor)
+			require.NoError(s, s.bookRow(s.successor, claimB, "b", nothing))
 			s.proxy.Release()
 			require.Error(s, <-ended)
 			s.requireOnly("b", claimB)
@@ -103,25 +105,25 @@ func TestStandstillOfSteps(t *testing.T) {
 	} {
 		for point, test := range map[string]func(s *standstill){
 			"before the transaction": func(s *standstill) {
-				claimA, claimB := s.claim(s.a), s.claim(s.b)
-				require.ErrorIs(s, s.book(s.a, claimA, "a", nothing), idempotency.ErrClaimLost)
-				require.NoError(s, s.book(s.b, claimB, "b", nothing))
+				claimA, claimB := s.claimBriefly(s.stalled), s.claimBriefly(s.successor)
+				require.ErrorIs(s, s.bookRow(s.stalled, claimA, "a", nothing), idempotency.ErrClaimLost)
+				require.NoError(s, s.bookRow(s.successor, claimB, "b", nothing))
 				s.requireOnly("b", claimB)
 			},
-			"behind its beginning": onItsWay("LAST_INSERT_ID"),
-			"its commit":           onItsWay("autocommit = 1"),
-			"its result":           onItsWay("CONCAT(COALESCE"),
+			"after its beginning": onItsWay("LAST_INSERT_ID"),
+			"its commit":          onItsWay("autocommit = 1"),
+			"its result":          onItsWay("CONCAT(COALESCE"),
 			"within": func(s *standstill) {
 				var claimB idempotency.TxCheckpointer
-				require.Error(s, s.book(s.a, s.claim(s.a), "a", func() {
-					claimB = s.claim(s.b)
-					require.NoError(s, s.book(s.b, claimB, "b", nothing))
+				require.Error(s, s.bookRow(s.stalled, s.claimBriefly(s.stalled), "a", func() {
+					claimB = s.claimBriefly(s.successor)
+					require.NoError(s, s.bookRow(s.successor, claimB, "b", nothing))
 				}))
 				s.requireOnly("b", claimB)
 			},
-			"behind the commit": func(s *standstill) {
-				require.NoError(s, s.book(s.a, s.claim(s.a), "a", nothing))
-				s.requireOnly("a", s.claim(s.b))
+			"after the commit": func(s *standstill) {
+				require.NoError(s, s.bookRow(s.stalled, s.claimBriefly(s.stalled), "a", nothing))
+				s.requireOnly("a", s.claimBriefly(s.successor))
 			},
 		} {
 			t.Run(level+"/"+point, func(t *testing.T) {
@@ -132,7 +134,7 @@ func TestStandstillOfSteps(t *testing.T) {
 	}
 }
 
-// An operator ends the session of a step, before any of its statements. The rows are there once in the end.
+// An operator kills the session of a step before one of its statements. In the end, the row is there once.
 func TestSessionsOfStepsAreKilled(t *testing.T) {
 	t.Parallel()
 	for _, statement := range []string{
@@ -142,54 +144,57 @@ func TestSessionsOfStepsAreKilled(t *testing.T) {
 		t.Run(statement, func(t *testing.T) {
 			t.Parallel()
 			var killed atomic.Bool
-			w := &wire{edit: func(sent string) string {
-				isMeant := strings.Contains(sent, statement) && (strings.HasPrefix(statement, "RELEASE") || !strings.HasPrefix(sent, "RELEASE"))
+			w := &interceptor{editStatement: func(sent string) string {
+				isMeant := strings.Contains(sent, statement) && (strings.HasPrefix(statement, "RELEASE") ||
+					!strings.HasPrefix(sent, "RELEASE"))
 				if isMeant && killed.CompareAndSwap(false, true) {
 					return "KILL CONNECTION_ID()"
 				}
 				return sent
 			}}
-			b := newBookings(t, servertest.Relay(t, server(t).Addr(), w.carry))
-			eventually(t, "the answer", func() bool {
-				return b.do("key", func(ctx context.Context) error {
-					_, err := b.book(ctx, "row", nothing)
+			b := newBookings(t, servertest.Relay(t, sharedServer(t).Addr(), w.relayConns))
+			requireEventually(t, "the answer", func() bool {
+				return b.runOperation("key", func(ctx context.Context) error {
+					_, err := b.bookRow(ctx, "row", doNothing)
 					return err
 				}) == nil
 			})
 			require.True(t, killed.Load())
 			b.requireRows(t, 1, "row")
-			requireClean(t, b)
+			requireCleanConns(t, b)
 		})
 	}
 }
 
-// A deadlock rolls a step back. Its error comes back, the function does not run twice by itself, and a later call runs it again.
+// A deadlock rolls a step back. The step returns the error of the deadlock without a second run of the function. A
+// later call runs the function again.
 func TestDeadlockOfAStep(t *testing.T) {
 	t.Parallel()
 	for name, isIgnored := range map[string]bool{"returned": false, "ignored": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBookings(t, server(t).Addr())
-			accounts := b.rows + "_accounts"
-			execute(t, b.db, "CREATE TABLE "+accounts+" (id INT PRIMARY KEY, balance INT) ENGINE = InnoDB")
-			execute(t, b.db, "INSERT INTO "+accounts+" VALUES (1, 100), (2, 100)")
+			b := newBookings(t, sharedServer(t).Addr())
+			accounts := b.rowsTable + "_accounts"
+			execStatement(t, b.db, "CREATE TABLE "+accounts+" (id INT PRIMARY KEY, balance INT) ENGINE = InnoDB")
+			execStatement(t, b.db, "INSERT INTO "+accounts+" VALUES (1, 100), (2, 100)")
 			update := func(tx *sql.Tx, id string) error {
-				return run(tx, "UPDATE "+accounts+" SET balance = balance + 1 WHERE id = "+id)
+				return execAll(tx, "UPDATE "+accounts+" SET balance = balance + 1 WHERE id = "+id)
 			}
 			other, err := b.db.Begin()
 			require.NoError(t, err)
-			require.NoError(t, run(other, "INSERT INTO "+b.rows+" (name) SELECT 'weight' FROM seq_1_to_100")) // it is not the victim
+			// the server rolls back the lighter transaction
+			require.NoError(t, execAll(other, "INSERT INTO "+b.rowsTable+" (name) SELECT 'weight' FROM seq_1_to_100"))
 			require.NoError(t, update(other, "1"))
-			claim, runs, ended := b.claim(t, "key"), 0, make(chan error, 1)
-			s := b.ownTx("victim", func(tx *sql.Tx) error {
+			claim, runs, ended := b.claimKey(t, "key"), 0, make(chan error, 1)
+			s := b.newStoreTxStep("victim", func(tx *sql.Tx) error {
 				runs++
 				require.NoError(t, update(tx, "2"))
 				go func() { ended <- update(other, "2") }()
-				requireWaiting(t, pool(t, server(t).DSN()), accounts)
+				requireWaiting(t, openPool(t, sharedServer(t).DSN()), accounts)
 				err := update(tx, "1")
 				require.ErrorContains(t, err, "1213")
 				if isIgnored {
-					return run(tx, "INSERT INTO "+b.rows+" (name) VALUES ('after')")
+					return execAll(tx, "INSERT INTO "+b.rowsTable+" (name) VALUES ('after')")
 				}
 				return err
 			})
@@ -207,36 +212,38 @@ func TestDeadlockOfAStep(t *testing.T) {
 			require.NoError(t, other.Commit())
 			b.requireRows(t, 0, "victim")
 			b.requireRows(t, 0, "after")
-			_, err = claim.CheckpointTx(t.Context(), b.ownTx("victim", func(tx *sql.Tx) error { return update(tx, "1") }))
+			_, err = claim.CheckpointTx(t.Context(), b.newStoreTxStep("victim", func(tx *sql.Tx) error { return update(tx, "1") }))
 			require.NoError(t, err)
 			b.requireRows(t, 1, "victim")
-			requireClean(t, b)
+			requireCleanConns(t, b)
 		})
 	}
 }
 
-// A server that dies takes the transaction of a step with it, and comes back with what was committed.
+// A crash of the server rolls back the transaction of a step. Committed rows are there after the restart.
 func TestServerCrashesUnderSteps(t *testing.T) {
 	t.Parallel()
 	m := servertest.MariaDB(t, "innodb_flush_log_at_trx_commit=1")
-	db := pool(t, m.DSN())
+	db := openPool(t, m.DSN())
 	store, table := newStore(t, db)
-	b := &bookings{db: db, store: store, rows: table + "_rows"}
-	execute(t, db, "CREATE TABLE "+b.rows+" (name VARCHAR(50)) ENGINE = InnoDB")
-	count := func(name string) int { return one[int](t, db, "SELECT COUNT(*) FROM "+b.rows+" WHERE name = ?", name) }
+	b := &bookings{db: db, store: store, rowsTable: table + "_rows"}
+	execStatement(t, db, "CREATE TABLE "+b.rowsTable+" (name VARCHAR(50)) ENGINE = InnoDB")
+	count := func(name string) int {
+		return queryValue[int](t, db, "SELECT COUNT(*) FROM "+b.rowsTable+" WHERE name = ?", name)
+	}
 
-	claim := b.claim(t, "key")
+	claim := b.claimKey(t, "key")
 	for _, also := range []func(*sql.Tx) error{
 		func(*sql.Tx) error { return m.Restart() },
 		func(*sql.Tx) error { return errors.Join(m.Restart(), errOfStep) },
 	} {
-		s := b.ownTx("row", also)
+		s := b.newStoreTxStep("row", also)
 		_, err := claim.CheckpointTx(t.Context(), s)
 		require.Error(t, err)
 		require.False(t, s.Escaped)
 		require.Zero(t, count("row"))
 	}
-	_, err := claim.CheckpointTx(t.Context(), b.ownTx("row", nothing))
+	_, err := claim.CheckpointTx(t.Context(), b.newStoreTxStep("row", doNothing))
 	require.NoError(t, err)
 	require.NoError(t, m.Restart())
 	require.Equal(t, 1, count("row"))
@@ -245,7 +252,8 @@ func TestServerCrashesUnderSteps(t *testing.T) {
 	require.Equal(t, "row", string(found["book"]))
 }
 
-// newMiddleware returns a handler behind the middleware, whose work in the background ends with the test.
+// newMiddleware returns handler behind the middleware. The cleanup of the test waits for the middleware's background
+// work.
 func newMiddleware(
 	t *testing.T, store idempotency.Store, opts idempotency.Options, handler http.HandlerFunc,
 ) http.Handler {
@@ -257,13 +265,13 @@ func newMiddleware(
 	return idem.Handler(handler)
 }
 
-// serve returns a service that books each key in a step, after work.
-func (b *bookings) serve(t *testing.T, work func(key string)) func(key string) *httptest.ResponseRecorder {
+// newService returns a service that calls work, and then books the key in a step.
+func (b *bookings) newService(t *testing.T, work func(key string)) func(key string) *httptest.ResponseRecorder {
 	t.Helper()
 	handler := newMiddleware(t, b.store, idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
 		key := r.Header.Get("Idempotency-Key")
 		work(key)
-		if _, err := b.book(r.Context(), key, nothing); err != nil {
+		if _, err := b.bookRow(r.Context(), key, doNothing); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
@@ -278,18 +286,18 @@ func (b *bookings) serve(t *testing.T, work func(key string)) func(key string) *
 	}
 }
 
-// The handlers of more keys than the pool has connections wait for a provider at the same time, and no connection waits with them:
-// all of them are answered soon, and a replay is answered at once.
+// Handlers wait for a provider at the same time, for more keys than the pool has connections. The handlers hold no
+// connection meanwhile, so all of them are answered soon, and a replay is answered at once.
 func TestPoolWhileProvidersAreSlow(t *testing.T) {
 	t.Parallel()
 	const keys, provider = 24, 2 * time.Second
 	for name, size := range map[string]int{"pool of 4": 4, "pool of 1": 1} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBookings(t, server(t).Addr())
+			b := newBookings(t, sharedServer(t).Addr())
 			b.db.SetMaxOpenConns(size)
 			var waiting atomic.Int32
-			post := b.serve(t, func(key string) {
+			post := b.newService(t, func(key string) {
 				if key != "before" {
 					waiting.Add(1)
 					time.Sleep(provider)
@@ -309,7 +317,7 @@ func TestPoolWhileProvidersAreSlow(t *testing.T) {
 					took = append(took, time.Since(began))
 				})
 			}
-			eventually(t, "all handlers", func() bool { return waiting.Load() == keys })
+			requireEventually(t, "all handlers", func() bool { return waiting.Load() == keys })
 			began := time.Now()
 			w := post("before")
 			replayed := time.Since(began)
@@ -322,25 +330,27 @@ func TestPoolWhileProvidersAreSlow(t *testing.T) {
 	}
 }
 
-// A step lasts for several leases. Nobody takes over, duplicates are told to try again, and the operation is completed.
+// A step lasts for several leases. The claim is not taken over, duplicates get an error, and the operation
+// completes.
 func TestLongStep(t *testing.T) {
 	t.Parallel()
 	const lease = time.Second
-	b := newBookings(t, server(t).Addr())
+	b := newBookings(t, sharedServer(t).Addr())
 	b.db.SetMaxOpenConns(4)
 	var runs atomic.Int32
-	handler := newMiddleware(t, b.store, idempotency.Options{Lease: lease, StoreTimeout: lease}, func(w http.ResponseWriter, r *http.Request) {
-		runs.Add(1)
-		for _, name := range []string{"first", "second"} {
-			_, err := mysqlstore.DoTx(r.Context(), name, func(tx *sql.Tx) (string, error) {
-				err := run(tx, "INSERT INTO "+b.rows+" (name) VALUES ('"+name+"')")
-				time.Sleep(5 * lease / 2)
-				return name, err
-			})
-			assert.NoError(t, err)
-		}
-		w.WriteHeader(http.StatusCreated)
-	})
+	handler := newMiddleware(t, b.store, idempotency.Options{Lease: lease, StoreTimeout: lease},
+		func(w http.ResponseWriter, r *http.Request) {
+			runs.Add(1)
+			for _, name := range []string{"first", "second"} {
+				_, err := mysqlstore.DoTx(r.Context(), name, func(tx *sql.Tx) (string, error) {
+					err := execAll(tx, "INSERT INTO "+b.rowsTable+" (name) VALUES ('"+name+"')")
+					time.Sleep(5 * lease / 2)
+					return name, err
+				})
+				assert.NoError(t, err)
+			}
+			w.WriteHeader(http.StatusCreated)
+		})
 	post := func() int {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/payments", nil)
 		r.Header.Set("Idempotency-Key", "key")
@@ -350,7 +360,7 @@ func TestLongStep(t *testing.T) {
 	}
 	ended := make(chan int)
 	go func() { ended <- post() }()
-	eventually(t, "the handler", func() bool { return runs.Load() == 1 })
+	requireEventually(t, "the handler", func() bool { return runs.Load() == 1 })
 	statuses := map[int]int{}
 	for status := 0; status == 0; {
 		select {
@@ -369,8 +379,9 @@ func TestLongStep(t *testing.T) {
 	require.NotZero(t, statuses[http.StatusServiceUnavailable], "behind its end")
 }
 
-// A first execution with a step takes ten round trips, one of which is the handler's, whether the store or the handler begins and
-// commits. A retry that finds the result takes four: two for the claim, results, completion.
+// A first execution with a step takes ten round trips, whether the store or the handler begins and commits the
+// transaction. One of the ten is the INSERT of the handler. A retry that finds the result takes four round trips:
+// two for the claim, one for the results, one for the completion.
 func TestRoundTripsOfStepsInTransactions(t *testing.T) {
 	t.Parallel()
 	for name, settings := range map[string][]string{
@@ -379,44 +390,44 @@ func TestRoundTripsOfStepsInTransactions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := servertest.MariaDB(t)
-			db := pool(t, m.DSN(), settings...)
+			db := openPool(t, m.DSN(), settings...)
 			db.SetMaxOpenConns(1)
 			store, table := newStore(t, db)
-			b := &bookings{db: db, store: store, rows: table + "_rows"}
-			execute(t, db, "CREATE TABLE "+b.rows+" (name VARCHAR(50)) ENGINE = InnoDB")
-			counter := pool(t, m.DSN())
+			b := &bookings{db: db, store: store, rowsTable: table + "_rows"}
+			execStatement(t, db, "CREATE TABLE "+b.rowsTable+" (name VARCHAR(50)) ENGINE = InnoDB")
+			counter := openPool(t, m.DSN())
 			counter.SetMaxOpenConns(1)
 			trips := func(do func()) int {
-				before := commands(t, counter)
+				before := countCommands(t, counter)
 				do()
-				return commands(t, counter) - before - 1 // which is that of the counter
+				return countCommands(t, counter) - before - 1 // less the query of the counter
 			}
 			own := func(claim idempotency.TxCheckpointer) {
-				_, err := claim.CheckpointTx(t.Context(), b.ownTx("row", nothing))
+				_, err := claim.CheckpointTx(t.Context(), b.newStoreTxStep("row", doNothing))
 				require.NoError(t, err)
 			}
 			joined := func(claim idempotency.TxCheckpointer) {
 				tx, err := db.Begin()
 				require.NoError(t, err)
-				_, err = claim.CheckpointTx(t.Context(), b.joinedTx(tx, "row", nothing))
+				_, err = claim.CheckpointTx(t.Context(), b.newHandlerTxStep(tx, "row", doNothing))
 				require.NoError(t, err)
 				require.NoError(t, tx.Commit())
 			}
 			for kind, book := range map[string]func(idempotency.TxCheckpointer){"DoTx": own, "DoInTx": joined} {
 				first := func(key string) {
-					claim := b.claim(t, key)
+					claim := b.claimKey(t, key)
 					book(claim)
 					require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
 				}
 				retry := func(key string) {
-					claim := b.claim(t, key)
+					claim := b.claimKey(t, key)
 					found, err := claim.Checkpoints(t.Context())
 					require.NoError(t, err)
 					require.Len(t, found, 1)
 					require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
 				}
 				abort := func(key string) {
-					claim := b.claim(t, key)
+					claim := b.claimKey(t, key)
 					book(claim)
 					require.NoError(t, claim.Release(t.Context(), time.Hour))
 				}

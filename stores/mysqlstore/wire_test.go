@@ -12,52 +12,53 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// wire is a server as somebody in between would have it: it changes some statements, and answers others in its place. It is
+// interceptor relays connections to a server, and changes or refuses some statements on their way. An interceptor is
 // safe for concurrent use.
-type wire struct {
-	edit    func(statement string) string            // nil: as it was sent
-	answers func(statement string) *mysql.MySQLError // in place of the server; nil: none. An empty statement was prepared before
+type interceptor struct {
+	editStatement func(statement string) string // nil: no statement is changed
+	// nil: the server answers. The statement is empty if it was prepared before
+	refuseStatement func(statement string) *mysql.MySQLError
 }
 
-// through returns the DSN of the shared server by way of w.
-func (w *wire) through(t testing.TB) string {
+// interceptedDSN returns the DSN of the shared server through w.
+func (w *interceptor) interceptedDSN(t testing.TB) string {
 	t.Helper()
-	m := server(t)
-	return m.DSNAt(servertest.Relay(t, m.Addr(), w.carry))
+	m := sharedServer(t)
+	return m.DSNAt(servertest.Relay(t, m.Addr(), w.relayConns))
 }
 
-func (w *wire) carry(client, server net.Conn) {
+func (w *interceptor) relayConns(client, server net.Conn) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		_, _ = io.Copy(client, server)
 		_ = client.Close()
 	}()
-	w.requests(client, server)
+	w.relayRequests(client, server)
 	_ = server.Close()
 	<-ended
 }
 
-// Commands of the protocol, of which the first one begins a packet with the number zero.
+// These are commands of the protocol. The first byte of packet number zero is the command.
 const (
 	comQuery   = 0x03
 	comPrepare = 0x16
 	comExecute = 0x17
 )
 
-func (w *wire) requests(client, server net.Conn) {
+func (w *interceptor) relayRequests(client, server net.Conn) {
 	for {
 		p, err := readPacket(client)
 		if err != nil {
 			return
 		}
 		if p.isCommand(comQuery, comPrepare, comExecute) {
-			statement := p.statement()
-			if w.edit != nil && statement != "" {
-				statement = w.edit(statement)
+			statement := p.readStatement()
+			if w.editStatement != nil && statement != "" {
+				statement = w.editStatement(statement)
 				p = newPacket(0, append([]byte{p[4]}, statement...))
 			}
-			if refusal := w.refusal(statement); refusal != nil {
+			if refusal := w.encodeRefusal(statement); refusal != nil {
 				_, _ = client.Write(newPacket(1, refusal))
 				continue
 			}
@@ -68,12 +69,12 @@ func (w *wire) requests(client, server net.Conn) {
 	}
 }
 
-// refusal returns an error as the protocol has it, or nil.
-func (w *wire) refusal(statement string) []byte {
-	if w.answers == nil {
+// encodeRefusal returns the error that refuseStatement returns, encoded for the protocol, or nil.
+func (w *interceptor) encodeRefusal(statement string) []byte {
+	if w.refuseStatement == nil {
 		return nil
 	}
-	err := w.answers(statement)
+	err := w.refuseStatement(statement)
 	if err == nil {
 		return nil
 	}
@@ -81,14 +82,14 @@ func (w *wire) refusal(statement string) []byte {
 	return slices.Concat([]byte{header}, binary.LittleEndian.AppendUint16(nil, err.Number), []byte(state+err.Message))
 }
 
-// packet is one of the protocol: the length of its body in three bytes, its number, and its body.
+// packet is a packet of the protocol: the length of its body in three bytes, its number, and its body.
 type packet []byte
 
 func (p packet) isCommand(commands ...byte) bool {
 	return p[3] == 0 && len(p) > 4 && slices.Contains(commands, p[4])
 }
 
-func (p packet) statement() string {
+func (p packet) readStatement() string {
 	if p[4] == comExecute {
 		return ""
 	}

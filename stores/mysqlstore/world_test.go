@@ -12,53 +12,55 @@ import (
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
-// world is a store on a table of its own.
-type world struct {
+// tableStore is a store with its own table.
+type tableStore struct {
 	db    *sql.DB
 	store *mysqlstore.Store
 	dsn   string
 	table string
 }
 
-func newWorld(t testing.TB, settings ...string) *world {
+func newTableStore(t testing.TB, settings ...string) *tableStore {
 	t.Helper()
-	return newWorldAt(t, server(t).DSN(), settings...)
+	return newTableStoreAt(t, sharedServer(t).DSN(), settings...)
 }
 
-func newWorldAt(t testing.TB, dsn string, settings ...string) *world {
+func newTableStoreAt(t testing.TB, dsn string, settings ...string) *tableStore {
 	t.Helper()
-	db, opts := pool(t, dsn, settings...), newOptions()
+	db, opts := openPool(t, dsn, settings...), newOptions()
 	require.NoError(t, mysqlstore.Migrate(context.Background(), db, opts))
-	return &world{db: db, store: mysqlstore.New(db, opts), dsn: dsn, table: opts.Table}
+	return &tableStore{db: db, store: mysqlstore.New(db, opts), dsn: dsn, table: opts.Table}
 }
 
-// newProxied returns a store that reaches its server through a proxy, and one that reaches it directly.
-func newProxied(t *testing.T) (through, direct *world, proxy *servertest.Proxy) {
+// newProxiedStore returns a store that reaches its server through a proxy, and one that reaches its server directly.
+func newProxiedStore(t *testing.T) (through, direct *tableStore, proxy *servertest.Proxy) {
 	t.Helper()
-	m := server(t)
+	m := sharedServer(t)
 	proxy = servertest.NewProxy(t, m.Addr())
-	direct = newWorldAt(t, m.DSN())
-	db := pool(t, m.DSNAt(proxy.Addr()))
-	through = &world{db: db, store: mysqlstore.New(db, mysqlstore.Options{Table: direct.table}), dsn: direct.dsn, table: direct.table}
+	direct = newTableStoreAt(t, m.DSN())
+	db := openPool(t, m.DSNAt(proxy.Addr()))
+	through = &tableStore{db: db, store: mysqlstore.New(db, mysqlstore.Options{Table: direct.table}), dsn: direct.dsn,
+		table: direct.table}
 	return through, direct, proxy
 }
 
-// other is a pool that the store does not use.
-func (w *world) other(t testing.TB) *sql.DB {
+// openOtherPool returns a pool that the store does not use.
+func (w *tableStore) openOtherPool(t testing.TB) *sql.DB {
 	t.Helper()
-	return pool(t, w.dsn)
+	return openPool(t, w.dsn)
 }
 
-func (w *world) subject() rowtest.Subject {
+func (w *tableStore) newRowSubject() rowtest.Subject {
 	return rowtest.Subject{
 		Store: w.store,
 		Set: func(t testing.TB, key, set string) {
 			digest := keyOf(key).Digest()
-			execute(t, w.db, "UPDATE "+w.table+" SET "+set+" WHERE digest = ?", digest[:])
+			execStatement(t, w.db, "UPDATE "+w.table+" SET "+set+" WHERE digest = ?", digest[:])
 		},
 		Dump: func(t testing.TB, key string) string {
 			digest := keyOf(key).Digest()
-			return one[string](t, w.db, "SELECT COALESCE(MAX(CONCAT_WS(' ', HEX(token), attempt, created, lease, expires, response)), '') "+
+			return queryValue[string](t, w.db, "SELECT "+
+				"COALESCE(MAX(CONCAT_WS(' ', HEX(token), attempt, created, lease, expires, response)), '') "+
 				"FROM "+w.table+" WHERE digest = ?", digest[:])
 		},
 		Lapse: "lease = lease - 3600000000",
@@ -67,5 +69,5 @@ func (w *world) subject() rowtest.Subject {
 
 func newSubject(t testing.TB) rowtest.Subject {
 	t.Helper()
-	return newWorld(t).subject()
+	return newTableStore(t).newRowSubject()
 }
