@@ -19,37 +19,39 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// trusting makes a pool hand out its connections without a look at them, which it else does after a second.
-func trusting(c *pgxpool.Config) {
+// trustConnections makes a pool hand out its connections without a health check. By default a pool checks
+// connections that were idle for a second.
+func trustConnections(c *pgxpool.Config) {
 	c.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 }
 
-// named lets the server tell the sessions of a pool from others.
-func named(name string) func(*pgxpool.Config) {
+// withApplicationName sets the application name by which the server identifies the sessions of a pool.
+func withApplicationName(name string) func(*pgxpool.Config) {
 	return func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = name }
 }
 
-// cutAll fills a pool with connections, and has the server end all of them.
-func cutAll(t testing.TB, pool *pgxpool.Pool, name string) {
+// breakConnections fills a pool with connections, and makes the server terminate all of them.
+func breakConnections(t testing.TB, pool *pgxpool.Pool, name string) {
 	t.Helper()
 	var all sync.WaitGroup
 	for range pool.Config().MaxConns {
 		all.Go(func() { _, _ = pool.Exec(context.Background(), "SELECT pg_sleep(0.1)") })
 	}
 	all.Wait()
-	admin := newPool(t, serverURL(t), alone)
-	execute(t, admin, "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = $1", name)
+	admin := newPool(t, serverURL(t), limitToOne)
+	execStatement(t, admin, "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = $1", name)
 }
 
-// After a restart of the server, no connection of the pool works any more. However many there are, each Begin succeeds.
+// After a restart of the server, all connections of the pool are broken. Each Begin succeeds, however many there
+// are.
 func TestPoolOfBrokenConnections(t *testing.T) {
 	t.Parallel()
 	name := uuid.NewString()
-	pool := newPool(t, serverURL(t), named(name), trusting)
+	pool := newPool(t, serverURL(t), withApplicationName(name), trustConnections)
 	opts := newTable(t, pool, pgxstore.Options{})
 	store := pgxstore.New(pool, opts)
-	completed(t, store)
-	cutAll(t, pool, name)
+	completeNewKey(t, store)
+	breakConnections(t, pool, name)
 	for range pool.Config().MaxConns {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		_, claim, err := store.Begin(ctx, keyOf(uuid.NewString()), attempt)
@@ -59,22 +61,22 @@ func TestPoolOfBrokenConnections(t *testing.T) {
 	}
 }
 
-// A key whose record row security hides from the claim can never be claimed. That is an error before long, not a question
-// without end.
+// If row-level security hides a record from the claim, the key can never be claimed. Begin soon returns an error
+// instead of retrying forever.
 func TestHiddenRecord(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, serverURL(t))
 	opts := newTable(t, direct, pgxstore.Options{})
 	role := "hidden_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-	execute(t, direct, "CREATE ROLE "+role+" LOGIN PASSWORD '"+direct.Config().ConnConfig.Password+"'")
-	execute(t, direct, "GRANT SELECT, INSERT, UPDATE ON "+tableName(opts)+" TO "+role)
-	execute(t, direct, "ALTER TABLE "+tableName(opts)+" ENABLE ROW LEVEL SECURITY")
-	execute(t, direct, "CREATE POLICY seen ON "+tableName(opts)+" FOR SELECT USING (true)") // and nobody may update
-	execute(t, direct, "CREATE POLICY made ON "+tableName(opts)+" FOR INSERT WITH CHECK (true)")
-	key := completed(t, pgxstore.New(direct, opts))
-	execute(t, direct, "UPDATE "+tableName(opts)+" SET expires_at = now() - interval '1 minute'")
+	execStatement(t, direct, "CREATE ROLE "+role+" LOGIN PASSWORD '"+direct.Config().ConnConfig.Password+"'")
+	execStatement(t, direct, "GRANT SELECT, INSERT, UPDATE ON "+tableName(opts)+" TO "+role)
+	execStatement(t, direct, "ALTER TABLE "+tableName(opts)+" ENABLE ROW LEVEL SECURITY")
+	execStatement(t, direct, "CREATE POLICY seen ON "+tableName(opts)+" FOR SELECT USING (true)") // no policy allows updates
+	execStatement(t, direct, "CREATE POLICY made ON "+tableName(opts)+" FOR INSERT WITH CHECK (true)")
+	key := completeNewKey(t, pgxstore.New(direct, opts))
+	execStatement(t, direct, "UPDATE "+tableName(opts)+" SET expires_at = now() - interval '1 minute'")
 
-	pool, proxy := newProxiedPool(t, alone, func(c *pgxpool.Config) { c.ConnConfig.User = role })
+	pool, proxy := newProxiedPool(t, limitToOne, func(c *pgxpool.Config) { c.ConnConfig.User = role })
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	_, _, err := pgxstore.New(pool, opts).Begin(ctx, key, attempt)
@@ -87,31 +89,31 @@ func TestHiddenRecord(t *testing.T) {
 	require.Contains(t, unready.Problem, "row security")
 }
 
-// A temporary table of the same name, or another search path, does not move a record.
+// A temporary table of the same name, or another search path, does not move the records.
 func TestTableThatIsHidden(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t, serverURL(t), alone)
+	pool := newPool(t, serverURL(t), limitToOne)
 	opts := newTable(t, pool, pgxstore.Options{})
 	for _, sql := range []string{
 		"CREATE TEMP TABLE " + tableName(opts) + " (LIKE " + tableName(opts) + " INCLUDING ALL)",
 		"SET search_path = pg_catalog",
 	} {
 		store := pgxstore.New(pool, opts)
-		key, claim := begun(t, store)
-		execute(t, pool, sql)
+		key, claim := claimNewKey(t, store)
+		execStatement(t, pool, sql)
 		require.NoError(t, claim.Complete(ctx, answer, time.Hour))
 		record, _, err := store.Begin(ctx, key, attempt)
 		require.NoError(t, err)
 		require.NotNil(t, record.Response)
-		kept := one[int](t, pool, "SELECT count(*) FROM public."+tableName(opts)+" WHERE key = $1", key.ID)
+		kept := queryValue[int](t, pool, "SELECT count(*) FROM public."+tableName(opts)+" WHERE key = $1", key.ID)
 		require.Equal(t, 1, kept, "%s: %s", sql)
-		execute(t, pool, "DISCARD TEMP")
-		execute(t, pool, "RESET search_path")
+		execStatement(t, pool, "DISCARD TEMP")
+		execStatement(t, pool, "RESET search_path")
 	}
 }
 
-// Without a schema in the options, the table is the first one of the search path that has the name.
+// Without a schema in the options, the store uses the first table with the name in the search path.
 func TestSchemaOfTheSearchPath(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, serverURL(t))
@@ -122,13 +124,13 @@ func TestSchemaOfTheSearchPath(t *testing.T) {
 		}
 	}
 	for _, schema := range []string{first, second} {
-		execute(t, direct, "CREATE SCHEMA "+pgx.Identifier{schema}.Sanitize())
+		execStatement(t, direct, "CREATE SCHEMA "+pgx.Identifier{schema}.Sanitize())
 	}
 	opts := newTable(t, newPool(t, serverURL(t), path(second)), pgxstore.Options{})
 	pool := newPool(t, serverURL(t), path(first, second))
 	store := pgxstore.New(pool, opts)
-	completed(t, store)
-	require.Equal(t, 1, one[int](t, direct, "SELECT count(*) FROM "+pgx.Identifier{second, opts.Table}.Sanitize()))
+	completeNewKey(t, store)
+	require.Equal(t, 1, queryValue[int](t, direct, "SELECT count(*) FROM "+pgx.Identifier{second, opts.Table}.Sanitize()))
 	missing := opts
 	missing.Table = "missing"
 	_, _, err := pgxstore.New(pool, missing).Begin(context.Background(), keyOf("1"), attempt)
@@ -136,7 +138,7 @@ func TestSchemaOfTheSearchPath(t *testing.T) {
 	require.Nil(t, testservice.InDoubt(err))
 }
 
-// A handler whose answer could not be stored does not run, and the error says what to do.
+// If the answer could not be stored, the handler does not run, and the error says what to do.
 func TestNoPartitionForTheAnswer(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
@@ -146,30 +148,30 @@ func TestNoPartitionForTheAnswer(t *testing.T) {
 	require.ErrorContains(t, err, "PartitionDays")
 
 	s := newService(t, store, idempotency.Options{TTL: 48 * time.Hour})
-	status, _ := s.ask(t, "alice", "1")
+	status, _ := s.sendRequest(t, "alice", "1")
 	require.Equal(t, http.StatusCreated, status)
-	set("2030-01-12 11:00:00+00") // and nobody calls Maintain
+	set("2030-01-12 11:00:00+00") // Maintain has not run since
 	for _, key := range []string{"2", "2", "3"} {
-		status, _ = s.ask(t, "alice", key)
+		status, _ = s.sendRequest(t, "alice", key)
 		require.Equal(t, http.StatusServiceUnavailable, status)
-		require.ErrorContains(t, s.outcome().Err, "Maintain")
+		require.ErrorContains(t, s.readOutcome().Err, "Maintain")
 	}
-	require.Equal(t, int64(1), s.runs.Load())
-	status, _ = s.ask(t, "alice", "1")
+	require.Equal(t, int64(1), s.runCount.Load())
+	status, _ = s.sendRequest(t, "alice", "1")
 	require.Equal(t, http.StatusCreated, status, "is replayed")
 	require.NoError(t, pgxstore.NewTable(pool, opts).Maintain(t.Context()))
-	status, _ = s.ask(t, "alice", "2")
+	status, _ = s.sendRequest(t, "alice", "2")
 	require.Equal(t, http.StatusCreated, status)
 }
 
-// Where there is no table, nobody waits for it until the deadline, and the error says what to do.
+// If the table is missing, Begin fails before the deadline, and the error says what to do.
 func TestNoTable(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
 	dropped := newTable(t, pool, pgxstore.Options{})
 	used := pgxstore.New(pool, dropped)
-	completed(t, used)
-	execute(t, pool, "DROP TABLE "+tableName(dropped))
+	completeNewKey(t, used)
+	execStatement(t, pool, "DROP TABLE "+tableName(dropped))
 	for name, store := range map[string]*pgxstore.Store{
 		"in the search path": pgxstore.New(pool, pgxstore.Options{Table: "nowhere"}),
 		"in a schema":        pgxstore.New(pool, pgxstore.Options{Table: "nowhere", Schema: "public"}),
@@ -195,51 +197,51 @@ func requireMigrate(t *testing.T, err error, where ...any) {
 	require.Equal(t, "call Migrate", unready.Remedy, "%v", where)
 }
 
-// A session that has forgotten its prepared statements, which pgx does not notice, costs no request. DISCARD ALL cannot be
-// executed in a transaction.
+// If a session has forgotten its prepared statements, which pgx does not notice, the requests still succeed. DISCARD
+// ALL cannot run in a transaction.
 func TestForgottenStatements(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	for _, sql := range []string{"DEALLOCATE ALL", "DISCARD ALL"} {
 		for kind, days := range map[string]int{"plain": 0, "partitions": 1} {
-			pool := newPool(t, serverURL(t), alone)
+			pool := newPool(t, serverURL(t), limitToOne)
 			opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{PartitionDays: days})
 			store := pgxstore.New(pool, opts)
 			t.Run(sql+"/"+kind, func(t *testing.T) {
-				key := completed(t, store)
-				execute(t, pool, sql) // by somebody else who uses the pool
-				key2, claim := begun(t, store)
-				execute(t, pool, sql)
+				key := completeNewKey(t, store)
+				execStatement(t, pool, sql) // as another user of the pool may do
+				key2, claim := claimNewKey(t, store)
+				execStatement(t, pool, sql)
 				require.NoError(t, claim.Extend(ctx, time.Minute))
-				execute(t, pool, sql)
+				execStatement(t, pool, sql)
 				require.NoError(t, claim.Complete(ctx, answer, time.Hour))
-				execute(t, pool, sql)
-				require.NotNil(t, answered(t, store, key))
-				execute(t, pool, sql)
-				require.NotNil(t, answered(t, store, key2))
-				execute(t, pool, sql)
-				_, claim = begun(t, store)
-				execute(t, pool, sql)
+				execStatement(t, pool, sql)
+				require.NotNil(t, readResponse(t, store, key))
+				execStatement(t, pool, sql)
+				require.NotNil(t, readResponse(t, store, key2))
+				execStatement(t, pool, sql)
+				_, claim = claimNewKey(t, store)
+				execStatement(t, pool, sql)
 				require.NoError(t, claim.Release(ctx, time.Hour))
 			})
 		}
 	}
 }
 
-// A step in a transaction that forgets the statements of its session, as a function of the handler may do, fails at the commit.
-// Its rows are rolled back, and the next attempt runs it.
+// A step fails at its commit if its function makes the session forget its prepared statements. The rows are rolled
+// back, and the next attempt runs the step again.
 func TestStepThatForgetsStatements(t *testing.T) {
 	t.Parallel()
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.Serializable} {
 		t.Run(string(level), func(t *testing.T) {
 			t.Parallel()
-			pool := newPool(t, serverURL(t), alone)
+			pool := newPool(t, serverURL(t), limitToOne)
 			opts := newTable(t, pool, pgxstore.Options{Isolation: level})
 			l := newLedger(t, pool, opts)
 			first := true
 			h := newMiddleware(t, pgxstore.New(pool, opts), idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
 				_, err := pgxstore.DoTx(r.Context(), "book", func(tx pgx.Tx) (int, error) {
-					if _, err := tx.Exec(r.Context(), l.insert(), "1"); err != nil || !first {
+					if _, err := tx.Exec(r.Context(), l.insertStatement(), "1"); err != nil || !first {
 						return 1, err
 					}
 					first = false
@@ -252,7 +254,7 @@ func TestStepThatForgetsStatements(t *testing.T) {
 				}
 				w.WriteHeader(http.StatusCreated)
 			})
-			post(h, "warm") // so that there are prepared statements
+			post(h, "warm") // prepares the statements
 			first = true
 			for range 2 {
 				if post(h, "1").Code == http.StatusCreated {
@@ -260,13 +262,13 @@ func TestStepThatForgetsStatements(t *testing.T) {
 				}
 			}
 			require.Equal(t, http.StatusCreated, post(h, "1").Code)
-			require.Equal(t, 2, one[int](t, pool, "SELECT count(*) FROM "+l.table), "one row of each key")
+			require.Equal(t, 2, queryValue[int](t, pool, "SELECT count(*) FROM "+l.table), "one row of each key")
 		})
 	}
 }
 
-// answered returns the response of a key.
-func answered(t *testing.T, store idempotency.Store, key idempotency.Key) *idempotency.Response {
+// readResponse returns the stored response of a key.
+func readResponse(t *testing.T, store idempotency.Store, key idempotency.Key) *idempotency.Response {
 	t.Helper()
 	record, claim, err := store.Begin(context.Background(), key, attempt)
 	require.NoError(t, err)
@@ -274,43 +276,44 @@ func answered(t *testing.T, store idempotency.Store, key idempotency.Key) *idemp
 	return record.Response
 }
 
-// claims notes the statements that claim, with their arguments.
-type claims struct {
-	mu   sync.Mutex
-	sent []func(ctx context.Context, pool *pgxpool.Pool) error // sends one of them again
+// claimRecorder records the statements that claim, with their arguments.
+type claimRecorder struct {
+	mu           sync.Mutex
+	resendClaims []func(ctx context.Context, pool *pgxpool.Pool) error // each function sends a recorded statement again
 }
 
-func (c *claims) note(sql string, args []any) {
+func (c *claimRecorder) recordClaim(sql string, args []any) {
 	if !strings.Contains(sql, "/* idempotency: claim */") {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.sent = append(c.sent, func(ctx context.Context, pool *pgxpool.Pool) error {
+	c.resendClaims = append(c.resendClaims, func(ctx context.Context, pool *pgxpool.Pool) error {
 		_, err := pool.Exec(ctx, sql, args...)
 		return err
 	})
 }
 
-func (c *claims) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	c.note(data.SQL, data.Args)
+func (c *claimRecorder) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	c.recordClaim(data.SQL, data.Args)
 	return ctx
 }
 
-func (c *claims) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (c *claimRecorder) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-func (c *claims) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+func (c *claimRecorder) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
 	return ctx
 }
 
-func (c *claims) TraceBatchQuery(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
-	c.note(data.SQL, data.Args)
+func (c *claimRecorder) TraceBatchQuery(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
+	c.recordClaim(data.SQL, data.Args)
 }
 
-func (c *claims) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+func (c *claimRecorder) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
-// A statement that claims was sent twice, because the first connection broke. When the first one arrives at last, the handler
-// has run and the claim was released. It claims nothing, because nobody would renew or release that claim.
+// The statement of a claim was sent twice, because the first connection broke. The first one arrives only after the
+// handler has run and the claim was released. This late statement must not claim the key, because the claim would
+// never be renewed or released.
 func TestLateClaimOfAReleasedKey(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, serverURL(t))
@@ -319,7 +322,7 @@ func TestLateClaimOfAReleasedKey(t *testing.T) {
 			"freed": {0}, "freed twice": {0, 0}, "released": {time.Hour}, "released twice": {time.Hour, time.Hour},
 		} {
 			t.Run(form+", "+name, func(t *testing.T) {
-				sent := &claims{}
+				sent := &claimRecorder{}
 				pool := newPool(t, serverURL(t), func(c *pgxpool.Config) { c.ConnConfig.Tracer = sent })
 				store := pgxstore.New(pool, newTable(t, direct, pgxstore.Options{PartitionDays: days}))
 				key := keyOf("1")
@@ -330,11 +333,11 @@ func TestLateClaimOfAReleasedKey(t *testing.T) {
 					require.NoError(t, claim.Release(t.Context(), ttl))
 				}
 				for _, ttl := range ttls {
-					sent.sent = nil
+					sent.resendClaims = nil
 					release(attempt, ttl)
 				}
-				require.NotEmpty(t, sent.sent)
-				for _, again := range sent.sent {
+				require.NotEmpty(t, sent.resendClaims)
+				for _, again := range sent.resendClaims {
 					require.NoError(t, again(t.Context(), direct))
 				}
 				next := attempt

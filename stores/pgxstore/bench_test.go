@@ -25,8 +25,8 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// Each benchmark compares two ways of doing the same on the same durable server. A round runs one of them and then the
-// other, so that both meet the same disturbances, and the ratio of their throughputs that is reported is the median of
+// Each benchmark compares two ways of doing the same work on the same durable server. A round runs both ways, one
+// after the other, so both meet the same disturbances. The benchmark reports the median ratio of the throughputs in
 // all rounds.
 
 const (
@@ -34,15 +34,15 @@ const (
 	perRound = 2000
 )
 
-// compare reports how the throughput of ours relates to that of theirs.
-func compare(b *testing.B, theirs, ours func(i int)) {
-	round(theirs) // fills pool, caches and prepared statements
-	round(ours)
+// compareThroughput reports the throughput of ours in relation to the throughput of theirs.
+func compareThroughput(b *testing.B, theirs, ours func(i int)) {
+	runRound(theirs) // fills pool, caches and prepared statements
+	runRound(ours)
 	var ratios, rates []float64
 	b.ResetTimer()
 	for b.Loop() {
-		t := round(theirs)
-		o := round(ours)
+		t := runRound(theirs)
+		o := runRound(ours)
 		ratios = append(ratios, t.Seconds()/o.Seconds())
 		rates = append(rates, perRound/o.Seconds())
 	}
@@ -50,11 +50,11 @@ func compare(b *testing.B, theirs, ours func(i int)) {
 	slices.Sort(rates)
 	b.ReportMetric(ratios[len(ratios)/2], "ratio")
 	b.ReportMetric(rates[len(rates)/2], "ops/s")
-	b.ReportMetric(0, "ns/op") // of a pair of rounds: of no interest
+	b.ReportMetric(0, "ns/op") // the time of a pair of rounds is of no interest
 }
 
-// round runs step a number of times by all workers together.
-func round(step func(i int)) time.Duration {
+// runRound calls step perRound times by all workers together, and returns how long that takes.
+func runRound(step func(i int)) time.Duration {
 	var next atomic.Int64
 	var group sync.WaitGroup
 	began := time.Now()
@@ -69,7 +69,7 @@ func round(step func(i int)) time.Duration {
 	return time.Since(began)
 }
 
-// benchServer is a server that keeps what it acknowledges.
+// benchServer is a durable server: it waits for the disk at each commit.
 var benchServer = sync.OnceValues(func() (*servertest.Database, error) {
 	return servertest.StartPostgres("fsync=on", "shared_buffers=256MB", "max_wal_size=4GB")
 })
@@ -82,13 +82,13 @@ func benchPool(b *testing.B, changes ...func(*pgxpool.Config)) *pgxpool.Pool {
 		c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "1min" // as docs/postgres.md advises
 	})
 	pool := newPool(b, db.URL(), changes...)
-	execute(b, pool, "CREATE TABLE IF NOT EXISTS payments (id bigserial PRIMARY KEY, amount bigint NOT NULL)")
+	execStatement(b, pool, "CREATE TABLE IF NOT EXISTS payments (id bigserial PRIMARY KEY, amount bigint NOT NULL)")
 	return pool
 }
 
-// onDisks runs a benchmark on the disk of the machine, and as on one that needs a millisecond more for a commit, as
-// those in a network do: the server waits so long before it asks the disk.
-func onDisks(b *testing.B, run func(b *testing.B, pool *pgxpool.Pool)) {
+// runOnDisks runs a benchmark on the disk of the machine, and on a disk whose commits take a millisecond longer, as
+// network disks do. The server waits for this millisecond before it syncs.
+func runOnDisks(b *testing.B, run func(b *testing.B, pool *pgxpool.Pool)) {
 	b.Run("disk", func(b *testing.B) { run(b, benchPool(b)) })
 	b.Run("disk+1ms", func(b *testing.B) {
 		run(b, benchPool(b, func(c *pgxpool.Config) {
@@ -98,16 +98,17 @@ func onDisks(b *testing.B, run func(b *testing.B, pool *pgxpool.Pool)) {
 	})
 }
 
-// BenchmarkTxFirst compares a handler whose INSERT commits together with its record to the same handler that commits
-// the INSERT alone. So it does for one that is protected by hand, by the least that does it, and by the same with the
-// row that the store writes: what that costs cannot be saved.
+// BenchmarkTxFirst compares a handler whose INSERT commits together with its record with a handler that commits the
+// INSERT alone. The other comparisons are a handler with the least handwritten protection, and a handler with
+// handwritten protection that writes the same row as the store. The cost of the last one cannot be saved.
 func BenchmarkTxFirst(b *testing.B) {
 	for name, handler := range map[string]func(*testing.B, *pgxpool.Pool) http.Handler{
-		"store": func(b *testing.B, pool *pgxpool.Pool) http.Handler { return booked(b, pool, bookByPgx) }, "by-hand": byHand, "by-hand-same-row": byHandSameRow,
+		"store":   func(b *testing.B, pool *pgxpool.Pool) http.Handler { return newBookingHandler(b, pool, bookByPgx) },
+		"by-hand": newHandwrittenHandler, "by-hand-same-row": newSameRowHandler,
 	} {
 		b.Run(name, func(b *testing.B) {
-			onDisks(b, func(b *testing.B, pool *pgxpool.Pool) {
-				compareServers(b, unprotected(pool), handler(b, pool))
+			runOnDisks(b, func(b *testing.B, pool *pgxpool.Pool) {
+				compareServers(b, newUnprotectedHandler(pool), handler(b, pool))
 			})
 		})
 	}
@@ -115,9 +116,9 @@ func BenchmarkTxFirst(b *testing.B) {
 
 const insertAmount = "INSERT INTO payments (amount) VALUES ($1)"
 
-// unprotected commits an INSERT alone.
-func unprotected(pool *pgxpool.Pool) http.Handler {
-	return created(func(r *http.Request) error {
+// newUnprotectedHandler returns a handler that commits an INSERT alone.
+func newUnprotectedHandler(pool *pgxpool.Pool) http.Handler {
+	return newCreatedHandler(func(r *http.Request) error {
 		return pgx.BeginFunc(r.Context(), pool, func(tx pgx.Tx) error {
 			_, err := tx.Exec(r.Context(), insertAmount, 7)
 			return err
@@ -125,31 +126,32 @@ func unprotected(pool *pgxpool.Pool) http.Handler {
 	})
 }
 
-// byHand inserts a record that is nothing but a key and a body.
-func byHand(b *testing.B, pool *pgxpool.Pool) http.Handler {
-	execute(b, pool, "CREATE TABLE IF NOT EXISTS by_hand (digest bytea PRIMARY KEY, body bytea NOT NULL)")
-	return protectedByHand(pool, "by_hand", func(_ idempotency.Key, digest []byte) (string, []any) {
+// newHandwrittenHandler returns a handler that inserts a record with only a key and a body.
+func newHandwrittenHandler(b *testing.B, pool *pgxpool.Pool) http.Handler {
+	execStatement(b, pool, "CREATE TABLE IF NOT EXISTS by_hand (digest bytea PRIMARY KEY, body bytea NOT NULL)")
+	return newLockingHandler(pool, "by_hand", func(_ idempotency.Key, digest []byte) (string, []any) {
 		return "INSERT INTO by_hand (digest, body) VALUES ($1, $2)", []any{digest, answer.Body}
 	})
 }
 
-// byHandSameRow inserts a record as the store does.
-func byHandSameRow(b *testing.B, pool *pgxpool.Pool) http.Handler {
+// newSameRowHandler returns a handler that inserts the same record as the store.
+func newSameRowHandler(b *testing.B, pool *pgxpool.Pool) http.Handler {
 	table := tableName(newTable(b, pool, pgxstore.Options{}))
 	insert := "INSERT INTO " + table + ` (digest, user_id, endpoint, key, token, attempt, created_at, fingerprint,
 			status, header, trailer, body, completed_at, expires_at, expires_minute)
 		VALUES ($1, $2, $3, $4, $5, 1, now(), $6, $7, $8, '', $9, now(), now() + interval '1 hour',
 			date_trunc('minute', now()) + interval '1 hour')`
-	return protectedByHand(pool, table, func(key idempotency.Key, digest []byte) (string, []any) {
+	return newLockingHandler(pool, table, func(key idempotency.Key, digest []byte) (string, []any) {
 		return insert, []any{digest, key.User, key.Endpoint, key.ID, [16]byte(uuid.New()), attempt.Fingerprint[:],
 			answer.Status, string(answer.Header), answer.Body}
 	})
 }
 
-// protectedByHand takes a lock, looks for a record, and inserts one, in three round trips as unprotected does.
-func protectedByHand(pool *pgxpool.Pool, table string, record func(idempotency.Key, []byte) (string, []any)) http.Handler {
+// newLockingHandler returns a handler that takes a lock, reads a record, and inserts a record. This takes three
+// round trips, as the unprotected handler does.
+func newLockingHandler(pool *pgxpool.Pool, table string, record func(idempotency.Key, []byte) (string, []any)) http.Handler {
 	look := "SELECT body FROM " + table + " WHERE digest = $1"
-	return created(func(r *http.Request) error {
+	return newCreatedHandler(func(r *http.Request) error {
 		ctx := r.Context()
 		key := keyOf(r.Header.Get("Idempotency-Key"))
 		digest := key.Digest()
@@ -175,23 +177,23 @@ func protectedByHand(pool *pgxpool.Pool, table string, record func(idempotency.K
 	})
 }
 
-// BenchmarkTxCost compares the processor time of a request to the handler that the store protects, and to one that writes
-// the same row by hand: the time of this process, which is client and service, and of the sessions of the server
-// together. It says more than throughput where others use the machine, too.
+// BenchmarkTxCost compares the processor time of a request to a handler that the store protects with that of a
+// handler that writes the same row by hand. The time is the sum of this process (client and service) and of the
+// sessions of the server. Processor time says more than throughput on a machine that others use too.
 func BenchmarkTxCost(b *testing.B) {
 	pool := benchPool(b)
-	theirs, ours := served(b, byHandSameRow(b, pool)), served(b, booked(b, pool, bookByPgx))
-	for range 3 { // each connection has met each statement then, and each table has grown
-		round(theirs)
-		round(ours)
+	theirs, ours := newHTTPClient(b, newSameRowHandler(b, pool)), newHTTPClient(b, newBookingHandler(b, pool, bookByPgx))
+	for range 3 { // prepares each statement on each connection, and fills the tables
+		runRound(theirs)
+		runRound(ours)
 	}
-	took := costs(b, pool)
+	took := newCostMeter(b, pool)
 	var ratios []float64
-	var hand, store cost
+	var hand, store cpuTime
 	for b.Loop() {
 		t, o := took(theirs), took(ours)
 		ratios = append(ratios, float64(t.service+t.server)/float64(o.service+o.server))
-		hand, store = hand.plus(t), store.plus(o)
+		hand, store = hand.add(t), store.add(o)
 	}
 	slices.Sort(ratios)
 	b.ReportMetric(ratios[len(ratios)/2], "ratio")
@@ -203,61 +205,61 @@ func BenchmarkTxCost(b *testing.B) {
 	b.ReportMetric(0, "ns/op") // of a pair of rounds: of no interest
 }
 
-// BenchmarkStepCost compares the processor time that a step adds to an operation to that of an INSERT by hand, which keeps the
-// same bytes under the same name.
+// BenchmarkStepCost compares the processor time that a step adds to an operation with that of a handwritten INSERT,
+// which stores the same bytes under the same name.
 func BenchmarkStepCost(b *testing.B) {
 	for name, size := range map[string]int{"200B": 200, "64KiB": 64 << 10} {
 		b.Run(name, func(b *testing.B) {
 			pool := benchPool(b)
 			store := pgxstore.New(pool, newTable(b, pool, pgxstore.Options{}))
-			execute(b, pool, "DROP TABLE IF EXISTS results")
-			execute(b, pool, "CREATE TABLE results (key text, name text, result bytea, PRIMARY KEY (key, name))")
+			execStatement(b, pool, "DROP TABLE IF EXISTS results")
+			execStatement(b, pool, "CREATE TABLE results (key text, name text, result bytea, PRIMARY KEY (key, name))")
 			result := []byte(strings.Repeat(`{"id":"ch_1","paid":true}`, size)[:size])
 			kinds := []func(int){
-				executed(store),
-				executed(store, func(key idempotency.Key, _ idempotency.Claim) {
-					writeOne(pool, "INSERT INTO results VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", key.ID, "charge", result)
+				newOperationFunc(store),
+				newOperationFunc(store, func(key idempotency.Key, _ idempotency.Claim) {
+					insertOneRow(pool, "INSERT INTO results VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", key.ID, "charge", result)
 				}),
-				executed(store, func(_ idempotency.Key, claim idempotency.Claim) {
+				newOperationFunc(store, func(_ idempotency.Key, claim idempotency.Claim) {
 					if _, err := claim.(idempotency.Checkpointer).Checkpoint(context.Background(), "charge", result); err != nil {
 						panic(err)
 					}
 				}),
 			}
 			for _, kind := range kinds {
-				round(kind)
+				runRound(kind)
 			}
-			took := costs(b, pool)
+			took := newCostMeter(b, pool)
 			var ratios []float64
 			for b.Loop() {
 				none, hand, step := took(kinds[0]), took(kinds[1]), took(kinds[2])
-				ratios = append(ratios, step.since(none).all()/hand.since(none).all())
+				ratios = append(ratios, step.subtract(none).sumNanoseconds()/hand.subtract(none).sumNanoseconds())
 			}
 			slices.Sort(ratios)
 			b.ReportMetric(ratios[len(ratios)/2], "of-by-hand")
-			b.ReportMetric(0, "ns/op") // of three rounds: of no interest
+			b.ReportMetric(0, "ns/op") // the time of three rounds is of no interest
 		})
 	}
 }
 
-// costs returns a function that runs a round and returns its processor time.
-func costs(b *testing.B, pool *pgxpool.Pool) func(step func(int)) cost {
-	sessions := column[int](b, pool, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'")
-	return func(step func(int)) cost {
-		began := costOf(b, sessions)
-		round(step)
-		return costOf(b, sessions).since(began)
+// newCostMeter returns a function that runs a round and returns its processor time.
+func newCostMeter(b *testing.B, pool *pgxpool.Pool) func(step func(int)) cpuTime {
+	sessions := queryColumn[int](b, pool, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'")
+	return func(step func(int)) cpuTime {
+		began := measureCPU(b, sessions)
+		runRound(step)
+		return measureCPU(b, sessions).subtract(began)
 	}
 }
 
-// cost is processor time.
-type cost struct{ service, server time.Duration }
+// cpuTime is processor time.
+type cpuTime struct{ service, server time.Duration }
 
-// costOf returns what this process and the sessions of the server have taken so far.
-func costOf(b *testing.B, sessions []int) cost {
+// measureCPU returns the processor time that this process and the sessions of the server have used so far.
+func measureCPU(b *testing.B, sessions []int) cpuTime {
 	var own syscall.Rusage
 	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &own))
-	c := cost{service: time.Duration(own.Utime.Nano() + own.Stime.Nano())}
+	c := cpuTime{service: time.Duration(own.Utime.Nano() + own.Stime.Nano())}
 	for _, id := range sessions {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", id))
 		if err != nil {
@@ -271,14 +273,16 @@ func costOf(b *testing.B, sessions []int) cost {
 	return c
 }
 
-func (c cost) since(began cost) cost { return cost{c.service - began.service, c.server - began.server} }
+func (c cpuTime) subtract(began cpuTime) cpuTime {
+	return cpuTime{c.service - began.service, c.server - began.server}
+}
 
-func (c cost) all() float64 { return float64(c.service + c.server) } // nanoseconds
+func (c cpuTime) sumNanoseconds() float64 { return float64(c.service + c.server) } // nanoseconds
 
-func (c cost) plus(d cost) cost { return cost{c.service + d.service, c.server + d.server} }
+func (c cpuTime) add(d cpuTime) cpuTime { return cpuTime{c.service + d.service, c.server + d.server} }
 
-// created answers that work has succeeded.
-func created(work func(*http.Request) error) http.Handler {
+// newCreatedHandler returns a handler that calls work, and responds with 201 if work succeeds.
+func newCreatedHandler(work func(*http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := work(r); err != nil {
 			panic(err)
@@ -291,11 +295,11 @@ func created(work func(*http.Request) error) http.Handler {
 
 // compareServers compares two handlers over HTTP.
 func compareServers(b *testing.B, theirs, ours http.Handler) {
-	compare(b, served(b, theirs), served(b, ours))
+	compareThroughput(b, newHTTPClient(b, theirs), newHTTPClient(b, ours))
 }
 
-// served returns a request to a handler over HTTP.
-func served(b *testing.B, h http.Handler) func(int) {
+// newHTTPClient returns a function that sends a request to h over HTTP.
+func newHTTPClient(b *testing.B, h http.Handler) func(int) {
 	const body = `{"amount":7}`
 	server := httptest.NewServer(h)
 	b.Cleanup(server.Close)
@@ -329,17 +333,19 @@ func served(b *testing.B, h http.Handler) func(int) {
 	}
 }
 
-// BenchmarkFirst compares claim and completion of a lease to an INSERT and an UPDATE written by hand: of a key, a
-// fingerprint and a token, and of the same row that the store writes, with the same index.
+// BenchmarkFirst compares the claim and the completion of a lease with a handwritten INSERT and UPDATE: first of a
+// key, a fingerprint and a token, then of the same row as the store writes, with the same index.
 func BenchmarkFirst(b *testing.B) {
-	ours := func(b *testing.B, pool *pgxpool.Pool) func(int) { return leased(b, pool, pgxstore.Options{}) }
+	ours := func(b *testing.B, pool *pgxpool.Pool) func(int) {
+		return newLeaseBenchmark(b, pool, pgxstore.Options{})
+	}
 	bare := func(b *testing.B, pool *pgxpool.Pool) {
-		newHandmade(b, pool)
-		compare(b, func(int) {
+		createHandwrittenTable(b, pool)
+		compareThroughput(b, func(int) {
 			key := uuid.NewString()
-			writeOne(pool, "INSERT INTO handmade (key, fingerprint, token) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+			insertOneRow(pool, "INSERT INTO handmade (key, fingerprint, token) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
 				key, key, key)
-			writeOne(pool, "UPDATE handmade SET status = $3, header = $4, body = $5 WHERE key = $1 AND token = $2",
+			insertOneRow(pool, "UPDATE handmade SET status = $3, header = $4, body = $5 WHERE key = $1 AND token = $2",
 				key, key, answer.Status, string(answer.Header), answer.Body)
 		}, ours(b, pool))
 	}
@@ -352,38 +358,38 @@ func BenchmarkFirst(b *testing.B) {
 		update := "UPDATE " + table + ` SET status = $3, header = $4, trailer = '', body = $5, completed_at = now(),
 				lease_until = NULL, expires_at = now() + interval '1 hour',
 				expires_minute = date_trunc('minute', now()) + interval '1 hour' WHERE digest = $1 AND token = $2`
-		compare(b, func(int) {
+		compareThroughput(b, func(int) {
 			key := keyOf(uuid.NewString())
 			digest, token := key.Digest(), [16]byte(uuid.New())
-			writeOne(pool, insert, digest[:], key.User, key.Endpoint, key.ID, attempt.Fingerprint[:], token)
-			writeOne(pool, update, digest[:], token, answer.Status, string(answer.Header), answer.Body)
+			insertOneRow(pool, insert, digest[:], key.User, key.Endpoint, key.ID, attempt.Fingerprint[:], token)
+			insertOneRow(pool, update, digest[:], token, answer.Status, string(answer.Header), answer.Body)
 		}, ours(b, pool))
 	}
-	b.Run("bare", func(b *testing.B) { onDisks(b, bare) })
-	b.Run("same-row", func(b *testing.B) { onDisks(b, sameRow) })
+	b.Run("bare", func(b *testing.B) { runOnDisks(b, bare) })
+	b.Run("same-row", func(b *testing.B) { runOnDisks(b, sameRow) })
 }
 
-// writeOne runs a statement that writes one row.
-func writeOne(pool *pgxpool.Pool, sql string, args ...any) {
+// insertOneRow runs a statement that writes one row.
+func insertOneRow(pool *pgxpool.Pool, sql string, args ...any) {
 	tag, err := pool.Exec(context.Background(), sql, args...)
 	if err != nil || tag.RowsAffected() != 1 {
 		panic(fmt.Sprint(tag, err))
 	}
 }
 
-// BenchmarkReplay compares a replay to a SELECT by primary key written by hand.
+// BenchmarkReplay compares a replay with a handwritten SELECT by primary key.
 func BenchmarkReplay(b *testing.B) {
 	pool := benchPool(b)
 	ctx := context.Background()
-	newHandmade(b, pool)
+	createHandwrittenTable(b, pool)
 	const records = 1000
 	ids := make([]string, records)
 	for i := range ids {
 		ids[i] = uuid.NewString()
-		execute(b, pool, "INSERT INTO handmade (key, fingerprint, token, status, header, body) VALUES ($1, $2, $3, $4, $5, $6)",
+		execStatement(b, pool, "INSERT INTO handmade (key, fingerprint, token, status, header, body) VALUES ($1, $2, $3, $4, $5, $6)",
 			ids[i], ids[i], ids[i], answer.Status, string(answer.Header), answer.Body)
 	}
-	compare(b, func(i int) {
+	compareThroughput(b, func(i int) {
 		var status int
 		var fingerprint, header string
 		var body []byte
@@ -392,30 +398,30 @@ func BenchmarkReplay(b *testing.B) {
 		if err != nil || len(body) != len(answer.Body) {
 			panic(err)
 		}
-	}, replayed(b, pool, pgxstore.Options{}))
+	}, newReplayBenchmark(b, pool, pgxstore.Options{}))
 }
 
-// BenchmarkPartitions compares a table with partitions to one without: first executions and replays.
+// BenchmarkPartitions compares first executions and replays on a partitioned table with those on a plain table.
 func BenchmarkPartitions(b *testing.B) {
 	for _, days := range []pgxstore.Options{{PartitionDays: 1}, {PartitionDays: 1, SpareDays: 30}, {PartitionDays: 30}} {
 		name := fmt.Sprintf("TTL of %d d, %d spare", days.PartitionDays, days.SpareDays)
 		b.Run(name+"/first", func(b *testing.B) {
 			pool := benchPool(b)
-			compare(b, leased(b, pool, pgxstore.Options{}), leased(b, pool, days))
+			compareThroughput(b, newLeaseBenchmark(b, pool, pgxstore.Options{}), newLeaseBenchmark(b, pool, days))
 		})
 		b.Run(name+"/replay", func(b *testing.B) {
 			pool := benchPool(b)
-			compare(b, replayed(b, pool, pgxstore.Options{}), replayed(b, pool, days))
+			compareThroughput(b, newReplayBenchmark(b, pool, pgxstore.Options{}), newReplayBenchmark(b, pool, days))
 		})
 	}
 }
 
-// leased executes an operation with a lease.
-func leased(b *testing.B, pool *pgxpool.Pool, opts pgxstore.Options) func(int) {
-	return executed(pgxstore.New(pool, newTable(b, pool, opts)))
+// newLeaseBenchmark returns a function that executes an operation with a lease.
+func newLeaseBenchmark(b *testing.B, pool *pgxpool.Pool, opts pgxstore.Options) func(int) {
+	return newOperationFunc(pgxstore.New(pool, newTable(b, pool, opts)))
 }
 
-func executed(store idempotency.Store, works ...func(idempotency.Key, idempotency.Claim)) func(int) {
+func newOperationFunc(store idempotency.Store, works ...func(idempotency.Key, idempotency.Claim)) func(int) {
 	ctx := context.Background()
 	return func(int) {
 		key := keyOf(uuid.NewString())
@@ -432,15 +438,15 @@ func executed(store idempotency.Store, works ...func(idempotency.Key, idempotenc
 	}
 }
 
-// replayed replays one of a thousand records.
-func replayed(b *testing.B, pool *pgxpool.Pool, opts pgxstore.Options) func(int) {
+// newReplayBenchmark returns a function that replays one of a thousand records.
+func newReplayBenchmark(b *testing.B, pool *pgxpool.Pool, opts pgxstore.Options) func(int) {
 	ctx := context.Background()
 	store := pgxstore.New(pool, newTable(b, pool, opts))
 	ids := make([]string, 1000)
 	for i := range ids {
-		ids[i] = completed(b, store).ID
+		ids[i] = completeNewKey(b, store).ID
 	}
-	execute(b, pool, "VACUUM ANALYZE")
+	execStatement(b, pool, "VACUUM ANALYZE")
 	return func(i int) {
 		record, claim, err := store.Begin(ctx, keyOf(ids[i%len(ids)]), attempt)
 		if err != nil || claim != nil || len(record.Response.Body) != len(answer.Body) {
@@ -449,54 +455,54 @@ func replayed(b *testing.B, pool *pgxpool.Pool, opts pgxstore.Options) func(int)
 	}
 }
 
-func newHandmade(b *testing.B, pool *pgxpool.Pool) {
-	execute(b, pool, "DROP TABLE IF EXISTS handmade")
-	execute(b, pool, `CREATE TABLE handmade (key text PRIMARY KEY, fingerprint text NOT NULL, token text NOT NULL,
+func createHandwrittenTable(b *testing.B, pool *pgxpool.Pool) {
+	execStatement(b, pool, "DROP TABLE IF EXISTS handmade")
+	execStatement(b, pool, `CREATE TABLE handmade (key text PRIMARY KEY, fingerprint text NOT NULL, token text NOT NULL,
 		created timestamptz NOT NULL DEFAULT now(), status int, header text, body bytea) WITH (fillfactor = 70)`)
 }
 
-// BenchmarkDropDay lets Maintain drop a day of a million records while claims go on.
+// BenchmarkDropDay measures claims while Maintain drops a day of a million records.
 func BenchmarkDropDay(b *testing.B) {
 	pool := benchPool(b)
 	now, set := newClock(b, pool)
 	benchRemoval(b, pool, func() pgxstore.Options {
 		set("2030-01-01 12:00:00+00")
-		table := newTable(b, pool, pgxstore.Options{PartitionDays: 1}.At(now))
-		fill(b, pool, table, removed, "'2030-01-01 13:00:00+00'::timestamptz")
+		table := newTable(b, pool, pgxstore.Options{PartitionDays: 1}.WithClock(now))
+		insertRecords(b, pool, table, removedRecords, "'2030-01-01 13:00:00+00'::timestamptz")
 		set("2030-01-02 12:00:00+00")
 		return table
 	})
 }
 
-// BenchmarkDeleteExpired lets Maintain delete a million records while claims go on.
+// BenchmarkDeleteExpired measures claims while Maintain deletes a million records.
 func BenchmarkDeleteExpired(b *testing.B) {
 	pool := benchPool(b)
 	benchRemoval(b, pool, func() pgxstore.Options {
 		table := newTable(b, pool, pgxstore.Options{})
-		fill(b, pool, table, removed, "now() - interval '1 hour'")
+		insertRecords(b, pool, table, removedRecords, "now() - interval '1 hour'")
 		return table
 	})
 }
 
-const removed = 1_000_000
+const removedRecords = 1_000_000
 
 func benchRemoval(b *testing.B, pool *pgxpool.Pool, filled func() pgxstore.Options) {
 	var took, longest time.Duration
 	for b.Loop() {
 		table := filled()
-		execute(b, pool, "VACUUM ANALYZE "+tableName(table))
-		stop := claiming(b, pgxstore.New(pool, table))
+		execStatement(b, pool, "VACUUM ANALYZE "+tableName(table))
+		stop := startClaiming(b, pgxstore.New(pool, table))
 		began := time.Now()
 		require.NoError(b, pgxstore.NewTable(pool, table).Maintain(context.Background()))
 		took += time.Since(began)
-		require.Zero(b, one[int](b, pool, "SELECT count(*) FROM "+tableName(table)+" WHERE user_id = 'user'"))
+		require.Zero(b, queryValue[int](b, pool, "SELECT count(*) FROM "+tableName(table)+" WHERE user_id = 'user'"))
 		_, worst := stop()
 		longest = max(longest, worst)
-		execute(b, pool, "DROP TABLE "+tableName(table))
+		execStatement(b, pool, "DROP TABLE "+tableName(table))
 	}
 	took /= time.Duration(b.N)
 	b.ReportMetric(took.Seconds(), "s")
-	b.ReportMetric(removed/took.Seconds(), "records/s")
+	b.ReportMetric(removedRecords/took.Seconds(), "records/s")
 	b.ReportMetric(float64(longest.Milliseconds()), "ms-longest-operation")
 	b.ReportMetric(0, "ns/op")
 }

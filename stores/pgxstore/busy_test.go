@@ -28,11 +28,11 @@ import (
 
 var failOpen = idempotency.Options{FailOpen: true, StoreTimeout: time.Second}
 
-// two gives a pool two connections.
-func two(c *pgxpool.Config) { c.MaxConns = 2 }
+// limitToTwo limits a pool to two connections.
+func limitToTwo(c *pgxpool.Config) { c.MaxConns = 2 }
 
-// hold takes connections of a pool until the test ends.
-func hold(t testing.TB, pool *pgxpool.Pool, connections int) {
+// holdConnections takes connections of a pool until the test ends.
+func holdConnections(t testing.TB, pool *pgxpool.Pool, connections int) {
 	t.Helper()
 	for range connections {
 		conn, err := pool.Acquire(context.Background())
@@ -41,22 +41,23 @@ func hold(t testing.TB, pool *pgxpool.Pool, connections int) {
 	}
 }
 
-// Whoever keeps all connections busy does not switch off the protection of the others: the store is not down.
+// A caller that keeps all connections busy does not turn off the protection of the others, because a busy store is
+// not down.
 func TestBusyPool(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, serverURL(t))
 	opts := newTable(t, direct, pgxstore.Options{})
-	pool := newPool(t, serverURL(t), two)
+	pool := newPool(t, serverURL(t), limitToTwo)
 	s := newService(t, pgxstore.New(pool, opts), failOpen)
-	status, _ := s.ask(t, "alice", "before")
+	status, _ := s.sendRequest(t, "alice", "before")
 	require.Equal(t, http.StatusCreated, status)
-	hold(t, pool, 2)
+	holdConnections(t, pool, 2)
 
-	status, _ = s.ask(t, "alice", "1")
+	status, _ = s.sendRequest(t, "alice", "1")
 	require.Equal(t, http.StatusServiceUnavailable, status)
-	require.ErrorIs(t, s.outcome().Err, idempotency.ErrStoreBusy)
-	require.ErrorIs(t, s.outcome().Err, context.DeadlineExceeded)
-	require.Equal(t, int64(1), s.runs.Load(), "runs of the handler")
+	require.ErrorIs(t, s.readOutcome().Err, idempotency.ErrStoreBusy)
+	require.ErrorIs(t, s.readOutcome().Err, context.DeadlineExceeded)
+	require.Equal(t, int64(1), s.runCount.Load(), "runs of the handler")
 
 	store := pgxstore.New(pool, opts)
 	brief, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
@@ -66,16 +67,17 @@ func TestBusyPool(t *testing.T) {
 	require.Nil(t, testservice.InDoubt(err))
 }
 
-// The steps of a claim say so as well, and may be repeated when a connection is free. A lease is renewed all the same.
+// The calls of a claim also report a busy store, and can be repeated when a connection is free. Renewals of the
+// lease still succeed.
 func TestBusyPoolDuringAClaim(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t, serverURL(t), two)
+	pool := newPool(t, serverURL(t), limitToTwo)
 	opts := newTable(t, pool, pgxstore.Options{})
-	_, claim := begun(t, pgxstore.New(pool, opts))
+	_, claim := claimNewKey(t, pgxstore.New(pool, opts))
 	held, err := pool.Acquire(ctx)
 	require.NoError(t, err)
-	hold(t, pool, 1)
+	holdConnections(t, pool, 1)
 	brief, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, claim.Complete(brief, answer, time.Hour), idempotency.ErrStoreBusy)
@@ -87,14 +89,14 @@ func TestBusyPoolDuringAClaim(t *testing.T) {
 	require.NoError(t, claim.Complete(ctx, answer, time.Hour))
 }
 
-// Handlers that hold all connections of the pool, for longer than a lease, keep their claims. They are renewed on one
-// connection more, which is made as the pool makes its own and closed again.
+// Handlers that hold all connections of the pool for longer than a lease keep their claims. The store renews them on
+// an extra connection, which is opened with the pool's configuration and closed again.
 func TestRenewalOnAnEmptyPool(t *testing.T) {
 	t.Parallel()
 	const handlers = 4
 	var hooks [3]atomic.Int64
 	name := uuid.NewString()
-	pool := newPool(t, serverURL(t), named(name), func(c *pgxpool.Config) {
+	pool := newPool(t, serverURL(t), withApplicationName(name), func(c *pgxpool.Config) {
 		c.MaxConns = handlers
 		c.BeforeConnect = func(context.Context, *pgx.ConnConfig) error { hooks[0].Add(1); return nil }
 		c.AfterConnect = func(context.Context, *pgx.Conn) error { hooks[1].Add(1); return nil }
@@ -105,10 +107,10 @@ func TestRenewalOnAnEmptyPool(t *testing.T) {
 		opts := newTable(t, direct, pgxstore.Options{PartitionDays: days})
 		var claims []idempotency.Claim
 		for range handlers {
-			_, claim := begun(t, pgxstore.New(pool, opts))
+			_, claim := claimNewKey(t, pgxstore.New(pool, opts))
 			claims = append(claims, claim)
 		}
-		execute(t, direct, "DELETE FROM "+tableName(opts)+" WHERE key = (SELECT min(key) FROM "+tableName(opts)+")")
+		execStatement(t, direct, "DELETE FROM "+tableName(opts)+" WHERE key = (SELECT min(key) FROM "+tableName(opts)+")")
 		var held []*pgxpool.Conn
 		for range handlers {
 			conn, err := pool.Acquire(t.Context())
@@ -136,13 +138,13 @@ func TestRenewalOnAnEmptyPool(t *testing.T) {
 			}
 		}
 		require.Equal(t, 1, restored, form)
-		require.Equal(t, handlers, one[int](t, direct,
+		require.Equal(t, handlers, queryValue[int](t, direct,
 			"SELECT count(*) FROM "+tableName(opts)+" WHERE lease_until > now() + interval '2 hours'"), form)
 		for i := range hooks {
 			require.Equal(t, int64(handlers+1), hooks[i].Load(), "a connection for each step")
 		}
 		require.Eventually(t, func() bool {
-			return one[int](t, direct, "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1", name) == handlers
+			return queryValue[int](t, direct, "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1", name) == handlers
 		}, 10*time.Second, time.Millisecond, "they are closed")
 		for _, conn := range held {
 			conn.Release()
@@ -150,7 +152,7 @@ func TestRenewalOnAnEmptyPool(t *testing.T) {
 	}
 }
 
-// A Runner whose handlers do so loses none of its claims.
+// A Runner keeps its claims while its handlers hold all connections of the pool.
 func TestHandlersThatEmptyThePool(t *testing.T) {
 	t.Parallel()
 	const handlers = 4
@@ -167,7 +169,7 @@ func TestHandlersThatEmptyThePool(t *testing.T) {
 			_, _, err := runner.Do(t.Context(), keyOf(fmt.Sprint(i)), nil, func(ctx context.Context) (idempotency.Response, error) {
 				begun.Done()
 				begun.Wait()
-				_, err := pool.Exec(ctx, "SELECT pg_sleep(25)") // two leases and more
+				_, err := pool.Exec(ctx, "SELECT pg_sleep(25)") // longer than two leases
 				return answer, err
 			})
 			assert.NoError(t, err)
@@ -175,43 +177,43 @@ func TestHandlersThatEmptyThePool(t *testing.T) {
 	}
 	all.Wait()
 	require.NoError(t, runner.Shutdown(t.Context()))
-	require.Equal(t, handlers, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)+" WHERE status = 201"))
+	require.Equal(t, handlers, queryValue[int](t, pool, "SELECT count(*) FROM "+tableName(opts)+" WHERE status = 201"))
 }
 
-// A server that has as many connections as it may have is not down either.
+// A server at its connection limit is busy, not down.
 func TestBusyServer(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, serverURL(t))
 	opts := newTable(t, direct, pgxstore.Options{})
 	role := strings.ToLower(strings.ReplaceAll(opts.Table, " ", "_"))
-	execute(t, direct, "CREATE ROLE "+role+" LOGIN CONNECTION LIMIT 1 PASSWORD '"+direct.Config().ConnConfig.Password+"'")
-	execute(t, direct, "GRANT ALL ON "+tableName(opts)+" TO "+role)
+	execStatement(t, direct, "CREATE ROLE "+role+" LOGIN CONNECTION LIMIT 1 PASSWORD '"+direct.Config().ConnConfig.Password+"'")
+	execStatement(t, direct, "GRANT ALL ON "+tableName(opts)+" TO "+role)
 	limited := func(c *pgxpool.Config) { c.ConnConfig.User = role }
-	hold(t, newPool(t, serverURL(t), limited), 1)
+	holdConnections(t, newPool(t, serverURL(t), limited), 1)
 
 	pool := newPool(t, serverURL(t), limited)
 	s := newService(t, pgxstore.New(pool, opts), failOpen)
-	status, _ := s.ask(t, "alice", "1")
+	status, _ := s.sendRequest(t, "alice", "1")
 	require.Equal(t, http.StatusServiceUnavailable, status)
-	require.ErrorIs(t, s.outcome().Err, idempotency.ErrStoreBusy)
-	require.ErrorContains(t, s.outcome().Err, "53300")
-	require.Zero(t, s.runs.Load(), "runs of the handler")
+	require.ErrorIs(t, s.readOutcome().Err, idempotency.ErrStoreBusy)
+	require.ErrorContains(t, s.readOutcome().Err, "53300")
+	require.Zero(t, s.runCount.Load(), "runs of the handler")
 }
 
-// Nor can a lease be renewed then, on a connection more than the server allows.
+// A lease cannot be renewed on an extra connection if the server is at its connection limit.
 func TestRenewalOnABusyServer(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, serverURL(t))
 	opts := newTable(t, direct, pgxstore.Options{})
 	role := "busy_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-	execute(t, direct, "CREATE ROLE "+role+" LOGIN CONNECTION LIMIT 1 PASSWORD '"+direct.Config().ConnConfig.Password+"'")
-	execute(t, direct, "GRANT ALL ON "+tableName(opts)+" TO "+role)
-	pool := newPool(t, serverURL(t), alone, func(c *pgxpool.Config) { c.ConnConfig.User = role })
-	_, claim := begun(t, pgxstore.New(pool, opts))
+	execStatement(t, direct, "CREATE ROLE "+role+" LOGIN CONNECTION LIMIT 1 PASSWORD '"+direct.Config().ConnConfig.Password+"'")
+	execStatement(t, direct, "GRANT ALL ON "+tableName(opts)+" TO "+role)
+	pool := newPool(t, serverURL(t), limitToOne, func(c *pgxpool.Config) { c.ConnConfig.User = role })
+	_, claim := claimNewKey(t, pgxstore.New(pool, opts))
 	held, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	defer held.Release()
-	require.Eventually(t, func() bool { // what ends while it connects knows nothing of the server
+	require.Eventually(t, func() bool { // a call that ends while it connects cannot know the reason
 		brief, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		return errors.Is(claim.Extend(brief, time.Hour), idempotency.ErrStoreBusy)
@@ -220,11 +222,11 @@ func TestRenewalOnABusyServer(t *testing.T) {
 	require.NoError(t, claim.Extend(t.Context(), time.Hour))
 }
 
-// A server that is down, or does not answer, is what FailOpen is for.
+// FailOpen helps if a server is down or does not answer.
 func TestServerThatIsDown(t *testing.T) {
 	t.Parallel()
 	serverURL(t)
-	db, _ := server()
+	db, _ := startSharedServer()
 	silent := servertest.NewProxy(t, db.Addr())
 	silent.Inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: "", Times: 1000})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -234,19 +236,19 @@ func TestServerThatIsDown(t *testing.T) {
 	for name, address := range map[string]string{"down": down, "silent": silent.Addr()} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pool := newPool(t, "postgres://postgres@"+address+"/postgres?sslmode=disable", two)
+			pool := newPool(t, "postgres://postgres@"+address+"/postgres?sslmode=disable", limitToTwo)
 			s := newService(t, pgxstore.New(pool, pgxstore.Options{}), failOpen)
 			for _, key := range []string{"1", "2", "3"} {
-				status, _ := s.ask(t, "alice", key)
+				status, _ := s.sendRequest(t, "alice", key)
 				require.Equal(t, http.StatusCreated, status)
-				require.Equal(t, idempotency.OutcomeUnprotected, s.outcome().Outcome)
+				require.Equal(t, idempotency.OutcomeUnprotected, s.readOutcome().Outcome)
 			}
-			require.Equal(t, int64(3), s.runs.Load())
+			require.Equal(t, int64(3), s.runCount.Load())
 		})
 	}
 }
 
-// distantConn lets each reply of the server take 5 ms more.
+// distantConn delays each reply of the server by 5 ms.
 type distantConn struct{ net.Conn }
 
 func (c distantConn) Read(p []byte) (int, error) {
@@ -255,8 +257,8 @@ func (c distantConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// When far more requests come than the connections can serve, those that get one have no time left, and time out on it. The
-// server is not down even so.
+// If far more requests come than the connections can serve, requests that get a connection late time out while they
+// use it. The store still reports that it is busy, not down.
 func TestCrowdedPool(t *testing.T) {
 	t.Parallel()
 	opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
@@ -271,7 +273,7 @@ func TestCrowdedPool(t *testing.T) {
 	outcomes := map[idempotency.Outcome]int{}
 	user := func(*http.Request) (string, error) { return "mallory", nil }
 	store := pgxstore.New(pool, opts)
-	completed(t, store) // the server is up
+	completeNewKey(t, store) // requires that the server is up
 	m, err := idempotency.New(store, user, idempotency.Options{
 		FailOpen: true, Lease: 3 * time.Second, StoreTimeout: 500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 		Observer: func(_ context.Context, e idempotency.Event) {
@@ -298,25 +300,26 @@ func TestCrowdedPool(t *testing.T) {
 	group.Wait()
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	_ = m.Shutdown(over) // what goes on in the background, and may be told about even so
+	_ = m.Shutdown(over) // ends background work, which may be reported
 	mu.Lock()
 	defer mu.Unlock()
 	require.NotZero(t, outcomes[idempotency.OutcomeUnavailable], "there was room for all: %v", outcomes)
 	require.Zero(t, outcomes[idempotency.OutcomeUnprotected], outcomes)
 }
 
-// A step that gets its connection with hardly any time left runs out of it on the wire. The server is not down even so.
+// A call that gets its connection with hardly any time left times out on the wire. The store still reports that it
+// is busy, not down.
 func TestLateConnection(t *testing.T) {
 	t.Parallel()
 	opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
-	pool := newPool(t, serverURL(t), alone, func(c *pgxpool.Config) {
+	pool := newPool(t, serverURL(t), limitToOne, func(c *pgxpool.Config) {
 		c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
 			return distantConn{conn}, err
 		}
 	})
 	store := pgxstore.New(pool, opts)
-	completed(t, store)
+	completeNewKey(t, store)
 	late := 0
 	for i := range 30 {
 		held, err := pool.Acquire(t.Context())

@@ -12,7 +12,7 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// What commits wait for is found, and what makes no difference is not.
+// Check reports what commits wait for, and ignores settings that make no difference.
 func TestCheckOfCommits(t *testing.T) {
 	t.Parallel()
 	const names, commit = "synchronous_standby_names", "synchronous_commit"
@@ -21,22 +21,22 @@ func TestCheckOfCommits(t *testing.T) {
 	opts := newTable(t, direct, pgxstore.Options{})
 	check := func(standbys, setting string, found ...string) {
 		t.Helper()
-		execute(t, direct, "ALTER SYSTEM SET "+names+" = '"+standbys+"'")
-		execute(t, direct, "SELECT pg_reload_conf()")
-		await(t, direct, "SELECT current_setting('"+names+"') = '"+standbys+"'")
+		execStatement(t, direct, "ALTER SYSTEM SET "+names+" = '"+standbys+"'")
+		execStatement(t, direct, "SELECT pg_reload_conf()")
+		awaitCondition(t, direct, "SELECT current_setting('"+names+"') = '"+standbys+"'")
 		name, value, _ := strings.Cut(setting, "=")
 		pool := newPool(t, db.URL(), func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams[name] = value })
-		require.Equal(t, found, settings(t, pgxstore.New(pool, opts)), "standbys %q, %s", standbys, setting)
+		require.Equal(t, found, findUnsafeSettings(t, pgxstore.New(pool, opts)), "standbys %q, %s", standbys, setting)
 	}
 	check("", "synchronous_commit=on")
-	check("", "synchronous_commit=local") // is the same
+	check("", "synchronous_commit=local") // has the same effect
 	check("", "synchronous_commit=off", commit)
 
 	servertest.Replica(t, db.Addr())
-	await(t, direct, "SELECT count(*) = 1 FROM pg_stat_replication WHERE state = 'streaming'")
+	awaitCondition(t, direct, "SELECT count(*) = 1 FROM pg_stat_replication WHERE state = 'streaming'")
 	check("", "synchronous_commit=on", names)
-	execute(t, direct, "GRANT ALL ON "+tableName(opts)+" TO pg_read_all_data")
-	check("", "role=pg_read_all_data", names) // who sees no more of the standby than that there is one
+	execStatement(t, direct, "GRANT ALL ON "+tableName(opts)+" TO pg_read_all_data")
+	check("", "role=pg_read_all_data", names) // this role sees only that a standby exists
 	check("*", "synchronous_commit=on")
 	check("*", "synchronous_commit=remote_apply")
 	check("*", "synchronous_commit=remote_write", commit)
@@ -45,23 +45,23 @@ func TestCheckOfCommits(t *testing.T) {
 	check("*", "idle_in_transaction_session_timeout=0") // DoTx sets it for each of its transactions
 }
 
-// await waits until a query returns true.
-func await(t *testing.T, pool *pgxpool.Pool, sql string) {
+// awaitCondition waits until a query returns true.
+func awaitCondition(t *testing.T, pool *pgxpool.Pool, sql string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return one[bool](t, pool, sql) }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return queryValue[bool](t, pool, sql) }, 10*time.Second, 10*time.Millisecond)
 }
 
-// A subscriber of logical replication is no standby.
+// A subscriber of logical replication does not count as a standby.
 func TestCheckOfSubscribers(t *testing.T) {
 	t.Parallel()
-	r := newReplica(t)
-	r.complete("first", time.Hour)
+	r := newReplicatedTable(t)
+	r.completeKey("first", time.Hour)
 	r.requireSame()
-	await(t, r.publisher, "SELECT bool_and(state = 'streaming') FROM pg_stat_replication")
-	require.Equal(t, onlyFsync, settings(t, pgxstore.New(r.publisher, r.opts)))
+	awaitCondition(t, r.publisher, "SELECT bool_and(state = 'streaming') FROM pg_stat_replication")
+	require.Equal(t, onlyFsync, findUnsafeSettings(t, pgxstore.New(r.publisher, r.opts)))
 }
 
-// A pooler that shares sessions by the statement has no transactions.
+// A pooler in statement mode supports no transactions.
 func TestCheckOfPoolModes(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, serverURL(t))
@@ -69,7 +69,7 @@ func TestCheckOfPoolModes(t *testing.T) {
 	for mode, found := range map[string][]string{
 		"session": onlyFsync, "transaction": onlyFsync, "statement": {"fsync", "BEGIN"},
 	} {
-		pool := newPool(t, pgBouncer(t, "pool_mode="+mode), unprepared)
-		require.Equal(t, found, settings(t, pgxstore.New(pool, opts)), mode)
+		pool := newPool(t, startPgBouncer(t, "pool_mode="+mode), withoutPreparing)
+		require.Equal(t, found, findUnsafeSettings(t, pgxstore.New(pool, opts)), mode)
 	}
 }

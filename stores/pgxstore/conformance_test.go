@@ -18,7 +18,7 @@ func TestStoreConformance(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		mode  pgx.QueryExecMode
-		level pgx.TxIsoLevel // of the sessions
+		level pgx.TxIsoLevel // isolation level of the sessions
 		opts  pgxstore.Options
 	}{
 		"prepared": {pgx.QueryExecModeCacheStatement, pgx.ReadCommitted, pgxstore.Options{}},
@@ -48,7 +48,7 @@ func TestSealedAndCachedStoreConforms(t *testing.T) {
 	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return cached })
 }
 
-// mustSeal seals a store, with cipher if it is not nil.
+// mustSeal returns store sealed with cipher, or store itself if cipher is nil.
 func mustSeal(t testing.TB, store idempotency.Store, cipher seal.Cipher) idempotency.Store {
 	t.Helper()
 	sealed, err := seal.New(store, seal.Options{

@@ -20,8 +20,9 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// Nothing that was acknowledged is lost when the database crashes under load. Rows that a step writes in a transaction are written
-// once. Other rows are written twice only if the reply of the database may have been lost. A provider charges once for each key.
+// No acknowledged change is lost when the database crashes under load. The rows of a step in a transaction are
+// written once. Other rows are written twice only if the reply of the database may have been lost. A provider
+// charges once for each key.
 func TestDatabaseCrashes(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ hasStep, bouncer bool }{
@@ -34,12 +35,13 @@ func TestDatabaseCrashes(t *testing.T) {
 			opts := newTable(t, pool, pgxstore.Options{})
 			if test.bouncer {
 				bouncer := servertest.PgBouncer(t, db)
-				pool, crashes = newPool(t, bouncer.URL(), unprepared), bouncer
+				pool, crashes = newPool(t, bouncer.URL(), withoutPreparing), bouncer
 			}
 			l, provider := newLedger(t, pool, opts), killtest.NewProvider(t)
 			var mu sync.Mutex
-			failed := make(map[string]int) // how often the handler could not tell whether it took effect
-			// An answer whose record could not be written is sent all the same: there must be time to write it.
+			failed := make(map[string]int) // by key, how often the outcome of the handler was unknown
+			// An answer is sent even if its record could not be written, so the timeout must leave enough time for
+			// the write.
 			settings := idempotency.Options{StoreTimeout: 30 * time.Second}
 			h := newMiddleware(t, pgxstore.New(pool, opts), settings, func(w http.ResponseWriter, r *http.Request) {
 				op, _ := idempotency.FromContext(r.Context())
@@ -49,11 +51,11 @@ func TestDatabaseCrashes(t *testing.T) {
 				case err != nil:
 				case test.hasStep:
 					body, err = pgxstore.DoTx(r.Context(), "book", func(tx pgx.Tx) (string, error) {
-						_, err := tx.Exec(r.Context(), l.insert(), op.Key.ID)
+						_, err := tx.Exec(r.Context(), l.insertStatement(), op.Key.ID)
 						return body, err
 					})
 				default:
-					_, err = pool.Exec(r.Context(), l.insert(), op.Key.ID)
+					_, err = pool.Exec(r.Context(), l.insertStatement(), op.Key.ID)
 				}
 				if err != nil {
 					mu.Lock()
@@ -65,12 +67,12 @@ func TestDatabaseCrashes(t *testing.T) {
 				w.WriteHeader(http.StatusCreated)
 				fmt.Fprint(w, body)
 			})
-			acknowledged := crash(t, crashes, h, 4)
+			acknowledged := crashServer(t, crashes, h, 4)
 			require.NoError(t, provider.Explain(slices.Collect(maps.Keys(acknowledged))...))
 			t.Logf("4 crashes, %d operations acknowledged; %s", len(acknowledged), provider)
 			for key, body := range acknowledged {
 				require.Equal(t, body, post(h, key).Body.String())
-				effects := l.effects(t, keyOf(key))
+				effects := l.countEffects(t, keyOf(key))
 				if test.hasStep {
 					require.Equal(t, 1, effects)
 				} else {
@@ -82,9 +84,9 @@ func TestDatabaseCrashes(t *testing.T) {
 	}
 }
 
-// crash lets clients send requests, each until it succeeds, while a server crashes a number of times. It returns
-// the answers that they got, by key.
-func crash(t *testing.T, server interface{ Restart() error }, h http.Handler, times int) (acknowledged map[string]string) {
+// crashServer crashes a server a number of times, while clients send each request until it succeeds. crashServer
+// returns the answers of the clients by key.
+func crashServer(t *testing.T, server interface{ Restart() error }, h http.Handler, times int) (acknowledged map[string]string) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	var mu sync.Mutex

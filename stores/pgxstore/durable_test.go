@@ -16,22 +16,22 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// takeover is a tracer of pgx that does something when a record is about to be confirmed, once.
-type takeover struct {
+// confirmHook is a tracer of pgx that calls a function once, before a record is confirmed.
+type confirmHook struct {
 	once sync.Once
 	do   func()
 }
 
-func (o *takeover) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+func (o *confirmHook) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
 	if strings.Contains(q.SQL, "idempotency: confirm") {
 		o.once.Do(o.do)
 	}
 	return ctx
 }
 
-func (o *takeover) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (o *confirmHook) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// A standby takes over that has a claim, but not its response. Nobody relies on the response that was seen before.
+// The new primary has a claim, but not its response, which the old primary has shown. This response is not replayed.
 func TestConfirmedOnAServerWithoutTheResponse(t *testing.T) {
 	t.Parallel()
 	server := servertest.Postgres(t, "synchronous_standby_names=somebody", "synchronous_commit=local")
@@ -53,7 +53,7 @@ func TestConfirmedOnAServerWithoutTheResponse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			opts := newTable(t, pool, pgxstore.Options{})
-			tracer := &takeover{do: func() {
+			tracer := &confirmHook{do: func() {
 				_, err := pool.Exec(t.Context(), "UPDATE "+tableName(opts)+` SET status = NULL, header = NULL, trailer = NULL,
 body = NULL, completed_at = NULL, lease_until = now() + interval '1 minute'`)
 				require.NoError(t, err)

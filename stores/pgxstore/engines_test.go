@@ -23,86 +23,88 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// A server that says what it is is refused at the first use, by Migrate and by Check, unless the documentation of its engine has
-// all that the statements need, in a release that was read about.
+// Begin, Migrate and Check refuse a server unless the documentation of its engine and release has all that the
+// statements need.
 func TestEngines(t *testing.T) {
 	t.Parallel()
 	const needs = "pgxstore: the server cannot be used: "
 	for name, test := range map[string]struct {
-		says        map[string]string
-		host        string
-		days        int
-		store, step string // what the error of the store says, and that of a step in a transaction; empty: none
+		says                  map[string]string
+		host                  string
+		days                  int
+		storeError, stepError string // parts of the errors of the store and of a step in a transaction; empty: no error
 	}{
 		"CockroachDB": {says: map[string]string{"server_version": "13.0.0", "crdb_version": "CockroachDB CCL v25.4.1"},
-			store: "CockroachDB: New needs functions in PL/pgSQL with GET DIAGNOSTICS, which the engine lacks: https://"},
+			storeError: "CockroachDB: New needs functions in PL/pgSQL with GET DIAGNOSTICS, which the engine lacks: https://"},
 		"Spanner": {says: map[string]string{"server_version": "14.1", "session_authorization": "PGAdapter"},
-			store: "Spanner: New needs functions in PL/pgSQL"},
-		"Aurora DSQL":                {host: "ab12.dsql.us-east-1.on.aws", store: "Aurora DSQL: New needs CREATE INDEX in a transaction"},
-		"Aurora DSQL by PrivateLink": {host: "ab12.dsql-x1.eu-west-3.on.aws", store: "Aurora DSQL"},
+			storeError: "Spanner: New needs functions in PL/pgSQL"},
+		"Aurora DSQL": {host: "ab12.dsql.us-east-1.on.aws",
+			storeError: "Aurora DSQL: New needs CREATE INDEX in a transaction"},
+		"Aurora DSQL by PrivateLink": {host: "ab12.dsql-x1.eu-west-3.on.aws", storeError: "Aurora DSQL"},
 		"Aurora":                     {host: "shop.cluster-ab12.us-east-1.rds.amazonaws.com"},
-		"YugabyteDB": {says: yugabyte("2025.2.3.0-b149"),
-			step: "YugabyteDB: DoTx with New needs transaction outcomes by pg_xact_status, which the engine lacks: https://"},
-		"YugabyteDB that is too old": {says: yugabyte("2.20.1.0-b0"),
-			store: `YugabyteDB: version "2.20.1.0" is unknown, not one of 2025.1, 2025.2`},
-		"YugabyteDB that is too new": {says: yugabyte("2025.21.0.0-b0"), store: `"2025.21.0.0" is unknown`},
-		"YugabyteDB of no version":   {says: yugabyte(""), store: `"" is unknown`},
-		"YugabyteDB with partitions": {says: yugabyte("2025.1.0.0-b1"), days: 3,
-			store: "YugabyteDB: New with PartitionDays needs partitions"},
-		"PostgreSQL 13":      {says: version("13.22 (Debian 13.22-1)"), store: "PostgreSQL 13.22 (Debian 13.22-1) is older than 14"},
-		"PostgreSQL 9":       {says: version("9.6.1"), store: "PostgreSQL 9.6.1 is older than 14"},
-		"PostgreSQL 14":      {says: version("14.0")},
-		"PostgreSQL 19":      {says: version("19.1 (Ubuntu 19.1-1.pgdg24.04+1)")},
-		"PostgreSQL to come": {says: version("20devel")},
-		"no version":         {says: version("what a surprise")},
+		"YugabyteDB": {says: withYugabyteVersion("2025.2.3.0-b149"),
+			stepError: "YugabyteDB: DoTx with New needs transaction outcomes by pg_xact_status, which the engine lacks: https://"},
+		"YugabyteDB that is too old": {says: withYugabyteVersion("2.20.1.0-b0"),
+			storeError: `YugabyteDB: version "2.20.1.0" is unknown, not one of 2025.1, 2025.2`},
+		"YugabyteDB that is too new": {says: withYugabyteVersion("2025.21.0.0-b0"), storeError: `"2025.21.0.0" is unknown`},
+		"YugabyteDB of no version":   {says: withYugabyteVersion(""), storeError: `"" is unknown`},
+		"YugabyteDB with partitions": {says: withYugabyteVersion("2025.1.0.0-b1"), days: 3,
+			storeError: "YugabyteDB: New with PartitionDays needs partitions"},
+		"PostgreSQL 13": {says: withVersion("13.22 (Debian 13.22-1)"),
+			storeError: "PostgreSQL 13.22 (Debian 13.22-1) is older than 14"},
+		"PostgreSQL 9":       {says: withVersion("9.6.1"), storeError: "PostgreSQL 9.6.1 is older than 14"},
+		"PostgreSQL 14":      {says: withVersion("14.0")},
+		"PostgreSQL 19":      {says: withVersion("19.1 (Ubuntu 19.1-1.pgdg24.04+1)")},
+		"PostgreSQL to come": {says: withVersion("20devel")},
+		"no version":         {says: withVersion("what a surprise")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			direct := newPool(t, serverURL(t))
 			opts := newTable(t, direct, pgxstore.Options{PartitionDays: test.days})
-			pool := newPool(t, (&wire{says: test.says}).through(t), resolvedAs(test.host))
+			pool := newPool(t, (&interceptor{parameterStatus: test.says}).interceptedURL(t), withHostName(test.host))
 			for _, schema := range []string{"", "public"} {
 				opts.Schema = schema
 				store := pgxstore.New(pool, opts)
 				record, claim, err := store.Begin(t.Context(), keyOf(name+schema), attempt)
-				require.Equal(t, test.store == "", claim != nil)
-				if test.store == "" {
+				require.Equal(t, test.storeError == "", claim != nil)
+				if test.storeError == "" {
 					require.NoError(t, err)
 					var tx pgx.Tx
 					_, err := claim.(idempotency.TxCheckpointer).CheckpointTx(t.Context(), &idempotency.TxStep{
 						Name: "book", Var: &tx, Timeout: time.Minute, Run: func() ([]byte, error) { return nil, nil },
 					})
-					if test.step == "" {
+					if test.stepError == "" {
 						require.NoError(t, err)
 					} else {
 						require.ErrorIs(t, err, pgxstore.ErrEngine)
-						require.ErrorContains(t, err, test.step)
+						require.ErrorContains(t, err, test.stepError)
 					}
 					require.NoError(t, claim.Release(t.Context(), time.Minute))
 				} else {
 					require.ErrorIs(t, err, pgxstore.ErrEngine)
 					require.ErrorIs(t, err, errors.ErrUnsupported) // so FailOpen runs nothing
 					require.ErrorContains(t, err, needs)
-					require.ErrorContains(t, err, test.store)
+					require.ErrorContains(t, err, test.storeError)
 					require.Zero(t, record)
 				}
 				for who, err := range map[string]error{
 					"Check": store.Check(t.Context()), "Migrate": pgxstore.Migrate(t.Context(), pool, opts),
 					"Maintain": store.Maintain(t.Context()),
 				} {
-					require.Equal(t, test.store != "", errors.Is(err, pgxstore.ErrEngine), "%s: %v", who, err)
+					require.Equal(t, test.storeError != "", errors.Is(err, pgxstore.ErrEngine), "%s: %v", who, err)
 				}
 			}
 		})
 	}
 }
 
-func version(says string) map[string]string { return map[string]string{"server_version": says} }
+func withVersion(says string) map[string]string { return map[string]string{"server_version": says} }
 
-func yugabyte(says string) map[string]string { return version("15.12-YB-" + says) }
+func withYugabyteVersion(says string) map[string]string { return withVersion("15.12-YB-" + says) }
 
-// resolvedAs has a pool connect to its server under the name of another host, unless that is empty.
-func resolvedAs(host string) func(*pgxpool.Config) {
+// withHostName makes a pool connect to its server under the name host, unless host is empty.
+func withHostName(host string) func(*pgxpool.Config) {
 	return func(c *pgxpool.Config) {
 		if host == "" {
 			return
@@ -113,7 +115,8 @@ func resolvedAs(host string) func(*pgxpool.Config) {
 	}
 }
 
-// Check reports an engine that does not say what it is, and one that was only read about. A new PostgreSQL is neither.
+// Check reports engines that do not identify themselves, or were never tested, only read about. A new version of
+// PostgreSQL is neither.
 func TestCheckOfEngines(t *testing.T) {
 	t.Parallel()
 	const built = " on x86_64-pc-linux-gnu, compiled by gcc (Debian 12.2.0-14) 12.2.0, 64-bit"
@@ -128,33 +131,36 @@ func TestCheckOfEngines(t *testing.T) {
 		direct := newPool(t, serverURL(t))
 		opts := newTable(t, direct, pgxstore.Options{})
 		edit := func(s string) string { return strings.ReplaceAll(s, "version()", "'"+says+"'") }
-		store := pgxstore.New(newPool(t, (&wire{edit: edit}).through(t)), opts)
-		require.Equal(t, found, settings(t, store), says)
-		completed(t, store) // and is not refused
+		store := pgxstore.New(newPool(t, (&interceptor{editStatement: edit}).interceptedURL(t)), opts)
+		require.Equal(t, found, findUnsafeSettings(t, store), says)
+		completeNewKey(t, store) // the store is not refused
 	}
-	pool := newPool(t, (&wire{says: yugabyte("2025.1.4.0-b103")}).through(t))
-	require.Equal(t, []string{"version()", "fsync"}, settings(t, pgxstore.New(pool, newTable(t, pool, pgxstore.Options{}))))
+	pool := newPool(t, (&interceptor{parameterStatus: withYugabyteVersion("2025.1.4.0-b103")}).interceptedURL(t))
+	require.Equal(t, []string{"version()", "fsync"}, findUnsafeSettings(t,
+		pgxstore.New(pool, newTable(t, pool, pgxstore.Options{}))))
 }
 
-// The first use of a store learns the engine without a round trip beyond that for the schema, and later ones take none.
+// The first call of a store reads the engine in the round trip that reads the schema. Later calls need no round trip
+// for it.
 func TestEnginesTakeNoRoundTrip(t *testing.T) {
 	t.Parallel()
-	pool, proxy := newProxiedPool(t, alone, unprepared)
+	pool, proxy := newProxiedPool(t, limitToOne, withoutPreparing)
 	opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{Schema: "public"})
 	require.NoError(t, pool.Ping(t.Context()))
 	before := proxy.Flights()
-	completed(t, pgxstore.New(pool, opts))
+	completeNewKey(t, pgxstore.New(pool, opts))
 	require.Equal(t, 2, proxy.Flights()-before)
 }
 
-// On an engine whose rows have no place, Maintain finds them by their key, with the same outcome.
+// If the engine has no row locations (ctid), Maintain finds rows by their keys, with the same result.
 func TestMaintainWithoutPlaces(t *testing.T) {
 	t.Parallel()
-	var sent sentences
-	pool := newPool(t, (&wire{says: yugabyte("2025.1.0.0-b1"), edit: sent.note}).through(t))
+	var sent statementLog
+	pool := newPool(t, (&interceptor{parameterStatus: withYugabyteVersion("2025.1.0.0-b1"),
+		editStatement: sent.addStatement}).interceptedURL(t))
 	opts := newTable(t, pool, pgxstore.Options{})
-	fill(t, pool, opts, 2_500, "now() - interval '2 minutes'")
-	fill(t, pool, opts, 7, "now() + interval '1 hour'")
+	insertRecords(t, pool, opts, 2_500, "now() - interval '2 minutes'")
+	insertRecords(t, pool, opts, 7, "now() + interval '1 hour'")
 	locker, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer func() { _ = locker.Rollback(context.Background()) }()
@@ -162,60 +168,61 @@ func TestMaintainWithoutPlaces(t *testing.T) {
 	require.NoError(t, err)
 	store := pgxstore.New(pool, opts)
 	require.NoError(t, store.Maintain(t.Context()))
-	require.Equal(t, 7+3, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
+	require.Equal(t, 7+3, queryValue[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
 	require.NoError(t, locker.Rollback(t.Context()))
 	require.NoError(t, store.Maintain(t.Context()))
-	require.Equal(t, 7, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
-	require.NotContains(t, sent.all(), "ctid")
-	require.Contains(t, sent.all(), "SKIP LOCKED")
+	require.Equal(t, 7, queryValue[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
+	require.NotContains(t, sent.joinStatements(), "ctid")
+	require.Contains(t, sent.joinStatements(), "SKIP LOCKED")
 }
 
-// sentences are statements that were sent.
-type sentences struct {
+// statementLog records the statements that were sent.
+type statementLog struct {
 	mu   sync.Mutex
 	text strings.Builder
 }
 
-func (s *sentences) note(statement string) string {
+func (s *statementLog) addStatement(statement string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.text.WriteString(statement + "\n")
 	return statement
 }
 
-func (s *sentences) all() string {
+func (s *statementLog) joinStatements() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.text.String()
 }
 
-// The contract holds on a server that refuses each statement outside of the subset that the table of features declares, and
-// that answers one in eight with a serialization failure.
+// The contract holds on a server that refuses each statement outside of the declared subset (the table of features),
+// and answers one in eight statements with a serialization failure.
 func TestStoreConformanceInTheSubset(t *testing.T) {
 	t.Parallel()
 	var failures atomic.Int64
 	refuse := refuseOutside(pgxstore.ByStore)
-	w := &wire{says: yugabyte("2025.2.0.0-b1"), answers: func(statements []string, idle bool) string {
-		code := refuse(statements, idle)
-		if code == "" && idle && rand.N(8) == 0 {
-			failures.Add(1)
-			return "40001"
-		}
-		return code
-	}}
-	store := pgxstore.New(newPool(t, w.through(t)), newTable(t, newPool(t, serverURL(t)), pgxstore.Options{}))
+	w := &interceptor{parameterStatus: withYugabyteVersion("2025.2.0.0-b1"),
+		refuseStatements: func(statements []string, idle bool) string {
+			code := refuse(statements, idle)
+			if code == "" && idle && rand.N(8) == 0 {
+				failures.Add(1)
+				return "40001"
+			}
+			return code
+		}}
+	store := pgxstore.New(newPool(t, w.interceptedURL(t)), newTable(t, newPool(t, serverURL(t)), pgxstore.Options{}))
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
 	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return store })
 	require.Greater(t, failures.Load(), int64(50))
 }
 
-// Where steps in transactions are not possible, the subset of a Store suffices for all else.
+// If steps in transactions are impossible, the subset of a Store suffices for all other calls.
 func TestTheSubsetIsSmall(t *testing.T) {
 	t.Parallel()
 	opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
-	pool := newPool(t, (&wire{answers: refuseOutside(pgxstore.ByStore)}).through(t))
-	completed(t, pgxstore.New(pool, opts))
-	_, claim := begun(t, pgxstore.New(pool, opts))
+	pool := newPool(t, (&interceptor{refuseStatements: refuseOutside(pgxstore.ByStore)}).interceptedURL(t))
+	completeNewKey(t, pgxstore.New(pool, opts))
+	_, claim := claimNewKey(t, pgxstore.New(pool, opts))
 	var tx pgx.Tx
 	_, err := claim.(idempotency.TxCheckpointer).CheckpointTx(t.Context(), &idempotency.TxStep{
 		Name: "book", Var: &tx, Timeout: time.Minute, Run: func() ([]byte, error) { return nil, nil },
@@ -233,12 +240,13 @@ func refuseOutside(uses ...string) func([]string, bool) string {
 	}
 }
 
-// isOutside returns what tells statements that are not in the subset which the table of features declares for those uses.
+// isOutside returns a function that reports whether a statement is outside of the subset that the table of features
+// declares for uses.
 func isOutside(uses ...string) func(statement string) bool {
-	return enginetest.NewWordCheck(pgxstore.Features, plainSQL, quoted, uses...)
+	return enginetest.NewWordCheck(pgxstore.Features, plainSQL, wordlessParts, uses...)
 }
 
-// Each statement keeps to plain SQL, and to the features that the table names for its use.
+// Each statement uses plain SQL, and the features that the table declares for its use.
 func TestStatementsKeepToTheSubset(t *testing.T) {
 	t.Parallel()
 	uses := map[string][]string{
@@ -261,7 +269,7 @@ func TestStatementsKeepToTheSubset(t *testing.T) {
 	}
 }
 
-// The page says of each engine what the table does.
+// The README has the row of each engine in the table.
 func TestReadmeNamesEngines(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile("README.md")
@@ -271,10 +279,11 @@ func TestReadmeNamesEngines(t *testing.T) {
 	}
 }
 
-// quoted are comments, strings, names in quotes, parameters, and the quotes of functions: they have no words.
-var quoted = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|"[^"]*"|\$\w+\$?`)
+// wordlessParts matches the parts of a statement without SQL words: comments, strings, quoted names, parameters, and
+// dollar quotes.
+var wordlessParts = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|"[^"]*"|\$\w+\$?`)
 
-// plainSQL are the words of SQL, the types, the functions and the catalogs that every engine has which is in the table.
+// plainSQL has the words of SQL, types, functions and catalogs that every engine in the table supports.
 const plainSQL = `again all and any array array_agg array_append as asc attempt autovacuum_analyze_threshold
 	autovacuum_vacuum_threshold awaited begin between bigint body boolean by bytea c cardinality case chr claimed
 	classid coalesce collate comment commit committed completed_at convert_to count counted create created_at

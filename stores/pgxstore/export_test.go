@@ -6,13 +6,13 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/enginetest"
 )
 
-// At returns the options with a clock of the test's own: now is SQL for the time.
-func (o Options) At(now string) Options { return o.withNow(now) }
+// WithClock returns the options with a clock of the test: now is SQL for the time.
+func (o Options) WithClock(now string) Options { return o.withNow(now) }
 
-// Statement returns a statement as a store sends it.
+// Statement returns a statement in the form that a store sends.
 func (o Options) Statement(file string) string { return byPlace.Replace(o.readStatement(file)) }
 
-// Statements returns all statements that stores send, by the names of their files.
+// Statements returns all statements of stores by the names of their files.
 func (o Options) Statements() map[string]string {
 	statements := map[string]string{}
 	entries, err := sqlFiles.ReadDir("sql")
@@ -28,17 +28,17 @@ func (o Options) Statements() map[string]string {
 	return statements
 }
 
-// Features are what the statements use beyond what every engine has.
+// Features are the features that the statements use beyond plain SQL.
 var Features = features
 
-// Who uses a feature.
+// These are the uses of features.
 const (
 	ByStore  = byStore
 	BySteps  = bySteps
 	ByExpiry = byExpiry
 )
 
-// EngineRows returns the table of the README.
+// EngineRows returns the rows of the README's table.
 func EngineRows() (rows []string) {
 	for _, e := range engines {
 		rows = append(rows, enginetest.ReadmeRow(e.Engine, features, byStore, bySteps))

@@ -16,25 +16,27 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// ledger is where the effects of the operations of a test are counted.
-type ledger struct {
+// effectsTable counts the effects of the operations of a test.
+type effectsTable struct {
 	pool  *pgxpool.Pool
 	table string
 }
 
-func newLedger(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) ledger {
-	l := ledger{pool, `"ledger of ` + opts.Table + `"`}
-	execute(t, pool, "CREATE TABLE "+l.table+" (key text NOT NULL)")
+func newLedger(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) effectsTable {
+	l := effectsTable{pool, `"ledger of ` + opts.Table + `"`}
+	execStatement(t, pool, "CREATE TABLE "+l.table+" (key text NOT NULL)")
 	return l
 }
 
-func (l ledger) insert() string { return "INSERT INTO " + l.table + " (key) VALUES ($1)" }
-
-func (l ledger) effects(t testing.TB, key idempotency.Key) int {
-	return one[int](t, l.pool, "SELECT count(*) FROM "+l.table+" WHERE key = $1", key.ID)
+func (l effectsTable) insertStatement() string {
+	return "INSERT INTO " + l.table + " (key) VALUES ($1)"
 }
 
-// The request or the reply of every single statement is lost, or late.
+func (l effectsTable) countEffects(t testing.TB, key idempotency.Key) int {
+	return queryValue[int](t, l.pool, "SELECT count(*) FROM "+l.table+" WHERE key = $1", key.ID)
+}
+
+// The request or the reply of each statement is lost or late.
 func TestLostMessages(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -47,27 +49,27 @@ func TestLostMessages(t *testing.T) {
 		{"idempotency: claim", servertest.HoldRequest},
 		{"idempotency: complete", servertest.LoseRequest},
 		{"idempotency: complete", servertest.LoseReply},
-		{"idempotency: complete", servertest.HoldReply},   // the answer is true, stored or not
-		{"idempotency: complete", servertest.HoldRequest}, // likewise
+		{"idempotency: complete", servertest.HoldReply},   // the answer is right whether it is stored or not
+		{"idempotency: complete", servertest.HoldRequest}, // the same holds
 	} {
 		t.Run(c.statement+"/"+string(c.fault), func(t *testing.T) {
 			t.Parallel()
 			ctx := context.Background()
 			direct := newPool(t, serverURL(t))
-			pool, proxy := newProxiedPool(t, unprepared)
+			pool, proxy := newProxiedPool(t, withoutPreparing)
 			opts := newTable(t, direct, pgxstore.Options{})
 			l := newLedger(t, direct, opts)
 			key := keyOf("1")
 
 			work := func(ctx context.Context) (idempotency.Response, error) {
-				execute(t, direct, l.insert(), key.ID)
+				execStatement(t, direct, l.insertStatement(), key.ID)
 				return answer, nil
 			}
 			store := pgxstore.New(pool, opts)
 			settings := idempotency.RunnerOptions{StoreTimeout: 2 * time.Second, Logger: slog.New(slog.DiscardHandler)}
 			runner, err := idempotency.NewRunner(store, settings)
 			require.NoError(t, err)
-			settings.Wait = 10 * time.Second // for the server to notice the end of a session
+			settings.Wait = 10 * time.Second // gives the server time to notice the end of a session
 			patient, err := idempotency.NewRunner(store, settings)
 			require.NoError(t, err)
 
@@ -85,20 +87,20 @@ func TestLostMessages(t *testing.T) {
 			resp, replayed, err := patient.Do(ctx, key, nil, work)
 			require.NoError(t, err)
 			require.Equal(t, answer, resp)
-			require.Equal(t, 1, l.effects(t, key))
+			require.Equal(t, 1, l.countEffects(t, key))
 			require.True(t, replayed)
 		})
 	}
 }
 
-// A claim whose answer is lost for good can be released by its token, whether it was granted or not.
+// If the reply to a claim is lost for good, the claim can be released by its token, whether it was granted or not.
 func TestReleaseOfAnUnansweredClaim(t *testing.T) {
 	t.Parallel()
 	for form, days := range map[string]int{"plain": 0, "partitions": 1} {
 		for _, c := range []struct {
-			fault   servertest.Fault
-			want    error // of the release
-			attempt int   // the next one
+			fault        servertest.Fault
+			releaseError error // error of the release
+			nextAttempt  int   // number of the next attempt
 		}{
 			{servertest.LoseReply, nil, 2},
 			{servertest.HoldReply, nil, 2},
@@ -107,12 +109,12 @@ func TestReleaseOfAnUnansweredClaim(t *testing.T) {
 			t.Run(form+"/"+string(c.fault), func(t *testing.T) {
 				t.Parallel()
 				ctx := context.Background()
-				pool, proxy := newProxiedPool(t, unprepared)
+				pool, proxy := newProxiedPool(t, withoutPreparing)
 				store := pgxstore.New(pool, newTable(t, newPool(t, serverURL(t)), pgxstore.Options{PartitionDays: days}))
 				inVain := func(key idempotency.Key) idempotency.Claim {
 					brief, cancel := context.WithTimeout(ctx, time.Second)
 					defer cancel()
-					// The outage keeps other tries from the server, also one that is on its way when the context ends.
+					// The outage also stops a retry that is on its way when the context ends.
 					proxy.Inject(servertest.Rule{Fault: c.fault, Pattern: "idempotency: claim", Outage: time.Hour})
 					defer proxy.Inject(servertest.Rule{})
 					_, _, err := store.Begin(brief, key, attempt)
@@ -120,14 +122,14 @@ func TestReleaseOfAnUnansweredClaim(t *testing.T) {
 					require.NotNil(t, claim, "%v", err)
 					return claim
 				}
-				free, held := keyOf("1"), completed(t, store)
+				free, held := keyOf("1"), completeNewKey(t, store)
 
 				claim := inVain(free)
-				require.ErrorIs(t, claim.Release(ctx, time.Hour), c.want)
+				require.ErrorIs(t, claim.Release(ctx, time.Hour), c.releaseError)
 				record, next, err := store.Begin(ctx, free, attempt)
 				require.NoError(t, err)
 				require.NotNil(t, next)
-				require.Equal(t, c.attempt, record.Attempt)
+				require.Equal(t, c.nextAttempt, record.Attempt)
 				require.ErrorIs(t, claim.Release(ctx, time.Hour), idempotency.ErrClaimLost)
 				require.NoError(t, next.Complete(ctx, answer, time.Hour))
 
@@ -140,7 +142,7 @@ func TestReleaseOfAnUnansweredClaim(t *testing.T) {
 	}
 }
 
-// There is nothing to release of a claim that the server has refused.
+// If the server has refused a claim, the error contains no claim to release.
 func TestNoClaimBesideAnError(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -150,20 +152,25 @@ func TestNoClaimBesideAnError(t *testing.T) {
 	require.Nil(t, testservice.InDoubt(err))
 }
 
-// The request or the reply of a step of a claim is lost, or late. The step itself asks again, and finds out.
+// The request or the reply of a claim's call is lost or late. The call asks again, and finds the result.
 func TestLostSteps(t *testing.T) {
 	t.Parallel()
 	type step struct {
 		statement string
 		run       func(context.Context, idempotency.Claim) error
-		then      string // of the record
+		wantState string // state of the record
 	}
 	const state = `SELECT CASE WHEN status IS NOT NULL THEN 'completed' WHEN lease_until IS NULL THEN 'released'
 		WHEN lease_until > now() + interval '30 minutes' THEN 'extended' ELSE 'claimed' END FROM %s WHERE key = $1`
 	for _, s := range []step{
-		{"idempotency: extend", func(ctx context.Context, c idempotency.Claim) error { return c.Extend(ctx, time.Hour) }, "extended"},
-		{"idempotency: release", func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx, time.Hour) }, "released"},
-		{"idempotency: complete", func(ctx context.Context, c idempotency.Claim) error { return c.Complete(ctx, answer, time.Hour) }, "completed"},
+		{"idempotency: extend", func(ctx context.Context, c idempotency.Claim) error { return c.Extend(ctx, time.Hour) },
+			"extended"},
+		{"idempotency: release", func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx, time.Hour) },
+			"released"},
+		{"idempotency: complete", func(ctx context.Context, c idempotency.Claim) error {
+			return c.Complete(ctx, answer,
+				time.Hour)
+		}, "completed"},
 	} {
 		for _, fault := range []servertest.Fault{
 			servertest.LoseRequest, servertest.LoseReply, servertest.HoldReply, servertest.HoldRequest,
@@ -171,27 +178,27 @@ func TestLostSteps(t *testing.T) {
 			t.Run(s.statement+"/"+string(fault), func(t *testing.T) {
 				t.Parallel()
 				direct := newPool(t, serverURL(t))
-				pool, proxy := newProxiedPool(t, unprepared)
+				pool, proxy := newProxiedPool(t, withoutPreparing)
 				opts := newTable(t, direct, pgxstore.Options{})
-				key, claim := begun(t, pgxstore.New(pool, opts))
+				key, claim := claimNewKey(t, pgxstore.New(pool, opts))
 
-				ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second) // of which a held message takes a part
+				ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second) // a held message takes a part of this time
 				defer cancel()
 				proxy.Inject(servertest.Rule{Fault: fault, Pattern: s.statement})
 				require.NoError(t, s.run(ctx, claim))
 				require.Equal(t, 1, proxy.Strikes())
 				sql := fmt.Sprintf(state, tableName(opts))
-				require.Equal(t, s.then, one[string](t, direct, sql, key.ID))
+				require.Equal(t, s.wantState, queryValue[string](t, direct, sql, key.ID))
 				proxy.Release() // what was held comes late
-				require.Equal(t, s.then, one[string](t, direct, sql, key.ID), "and changes nothing")
+				require.Equal(t, s.wantState, queryValue[string](t, direct, sql, key.ID), "and changes nothing")
 				require.NoError(t, s.run(ctx, claim), "it may be repeated")
-				require.Equal(t, s.then, one[string](t, direct, sql, key.ID))
+				require.Equal(t, s.wantState, queryValue[string](t, direct, sql, key.ID))
 			})
 		}
 	}
 }
 
-// A server that goes down and comes back costs no claim and no answer.
+// A restart of the server costs no claim and no answer.
 func TestServerRestarts(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -199,8 +206,8 @@ func TestServerRestarts(t *testing.T) {
 	pool := newPool(t, db.URL())
 	opts := newTable(t, pool, pgxstore.Options{})
 	store := pgxstore.New(pool, opts)
-	before := completed(t, store)
-	_, open := begun(t, store)
+	before := completeNewKey(t, store)
+	_, open := claimNewKey(t, store)
 	require.NoError(t, db.Restart())
 
 	record, _, err := store.Begin(ctx, before, attempt)

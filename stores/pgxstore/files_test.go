@@ -12,8 +12,8 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// TestFiles compares the files that are there to be read or copied with what they are made from: migrations and
-// statements of both forms of table, for the default options.
+// TestFiles compares the files for readers with their sources: the migrations and statements for both forms of the
+// table, with the default options.
 func TestFiles(t *testing.T) {
 	t.Parallel()
 	want := map[string]string{}
@@ -43,7 +43,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// migrationFiles returns the files for golang-migrate and psql, and in a directory of its own the one for goose.
+// migrationFiles returns the files for golang-migrate and psql, and the file for goose in its own directory.
 func migrationFiles(t testing.TB, opts pgxstore.Options) map[string]string {
 	t.Helper()
 	migrations := pgxstore.Migrations(opts)
@@ -71,33 +71,33 @@ func writeFiles(t testing.TB, files map[string]string) {
 	}
 }
 
-// What psql makes of the files is what Migrate makes, and nothing is left on the way down.
+// psql makes the same table from the files as Migrate does, and the way down removes all of it.
 func TestFilesForPsql(t *testing.T) {
 	t.Parallel()
-	db, err := server()
+	db, err := startSharedServer()
 	require.NoError(t, err)
 	for form, days := range map[string]int{"plain": 0, "partitioned": 2} {
 		t.Run(form, func(t *testing.T) {
 			opts := pgxstore.Options{PartitionDays: days}
 			admin := newPool(t, db.URL())
 			database := "files_" + form
-			execute(t, admin, "CREATE DATABASE "+database)
+			execStatement(t, admin, "CREATE DATABASE "+database)
 			pool := newPool(t, strings.Replace(db.URL(), "/postgres?", "/"+database+"?", 1))
 			files := migrationFiles(t, opts)
 
-			for range 2 { // the second time nothing is to be done
+			for range 2 { // the second run has nothing to do
 				require.NoError(t, db.Psql(database, files["0001_idempotency_records.up.sql"]))
 			}
 			if days > 0 {
 				require.NoError(t, pgxstore.NewTable(pool, opts).Maintain(t.Context()))
 			}
 			store := pgxstore.New(pool, opts)
-			require.Equal(t, onlyFsync, settings(t, store))
-			completed(t, store)
+			require.Equal(t, onlyFsync, findUnsafeSettings(t, store))
+			completeNewKey(t, store)
 			for range 2 {
 				require.NoError(t, db.Psql(database, files["0001_idempotency_records.down.sql"]))
 			}
-			left := column[string](t, pool, `SELECT relname::text FROM pg_class WHERE relname LIKE 'idempotency%'
+			left := queryColumn[string](t, pool, `SELECT relname::text FROM pg_class WHERE relname LIKE 'idempotency%'
 				UNION ALL SELECT proname FROM pg_proc WHERE proname LIKE 'idempotency%'`)
 			require.Empty(t, left)
 		})

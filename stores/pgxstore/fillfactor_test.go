@@ -17,8 +17,8 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// BenchmarkFillFactor completes operations of which some are always open, and reports what part of the completions
-// changed the record in place, and the disk that a record takes.
+// BenchmarkFillFactor completes operations while some others are always open. It reports which part of the
+// completions changed the record in place, and the disk space of a record.
 func BenchmarkFillFactor(b *testing.B) {
 	const operations = 4000
 	db := servertest.Postgres(b, "autovacuum=off", "fsync=off", "shared_buffers=256MB")
@@ -28,13 +28,13 @@ func BenchmarkFillFactor(b *testing.B) {
 			for _, fill := range []int{100, 70, 50, 30, 15} {
 				b.Run(fmt.Sprintf("%d open/body of %d B/fillfactor %d", open, size, fill), func(b *testing.B) {
 					opts := newTable(b, pool, pgxstore.Options{FillFactor: fill})
-					completeBehind(b, pgxstore.New(pool, opts), operations, open, size)
+					completeDelayed(b, pgxstore.New(pool, opts), operations, open, size)
 					const counted = " FROM pg_stat_all_tables WHERE relid = $1::text::regclass"
 					require.Eventually(b, func() bool {
-						return one[int](b, pool, "SELECT n_tup_upd"+counted, tableName(opts)) == operations
+						return queryValue[int](b, pool, "SELECT n_tup_upd"+counted, tableName(opts)) == operations
 					}, time.Minute, 50*time.Millisecond)
-					inPlace := one[float64](b, pool, "SELECT n_tup_hot_upd * 100.0 / n_tup_upd"+counted, tableName(opts))
-					disk := one[int](b, pool, "SELECT pg_total_relation_size($1::text::regclass)", tableName(opts))
+					inPlace := queryValue[float64](b, pool, "SELECT n_tup_hot_upd * 100.0 / n_tup_upd"+counted, tableName(opts))
+					disk := queryValue[int](b, pool, "SELECT pg_total_relation_size($1::text::regclass)", tableName(opts))
 					b.ReportMetric(inPlace, "%-in-place")
 					b.ReportMetric(float64(disk)/operations, "B-of-disk")
 					b.ReportMetric(0, "ns/op")
@@ -44,9 +44,9 @@ func BenchmarkFillFactor(b *testing.B) {
 	}
 }
 
-// completeBehind begins operations, each of four workers a part of them, and completes each when the worker has so many
-// others open that all workers together have as many as open says.
-func completeBehind(b *testing.B, store idempotency.Store, operations, open, size int) {
+// completeDelayed begins operations with four workers. A worker completes each operation when enough later ones are
+// open, so that all workers together have open operations.
+func completeDelayed(b *testing.B, store idempotency.Store, operations, open, size int) {
 	const workers = 4
 	body := make([]byte, size)
 	_, _ = rand.Read(body)
@@ -80,7 +80,7 @@ func completeBehind(b *testing.B, store idempotency.Store, operations, open, siz
 	group.Wait()
 }
 
-// Records that never change need no room beside them.
+// Pages of records that never change need no free room.
 func TestFillFactor(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
@@ -88,9 +88,9 @@ func TestFillFactor(t *testing.T) {
 	for _, factor := range []int{70, 100} {
 		for _, days := range []int{0, 1} {
 			opts := newTable(t, pool, pgxstore.Options{FillFactor: factor, PartitionDays: days})
-			fill(t, pool, opts, 2000, "now() + interval '1 minute'")
-			for _, table := range tablesOf(t, pool, opts) {
-				size[factor] += one[int](t, pool, "SELECT pg_relation_size($1::text::regclass)", table)
+			insertRecords(t, pool, opts, 2000, "now() + interval '1 minute'")
+			for _, table := range listTables(t, pool, opts) {
+				size[factor] += queryValue[int](t, pool, "SELECT pg_relation_size($1::text::regclass)", table)
 			}
 		}
 	}

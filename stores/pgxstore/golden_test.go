@@ -20,22 +20,22 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// goldenVersion is that of the rows that this package writes. The README in testdata of the root says what to do for a
-// new one.
+// goldenVersion is the version of the rows that this package writes. The README in the root's testdata explains the
+// steps for a new version.
 const goldenVersion = 1
 
-// goldenTime is when the golden rows were made, and are read.
+// goldenTime is the time at which the golden rows were made, and are read.
 const goldenTime = "2030-01-10 12:00:00+00"
 
 // goldenForms are the forms of a table.
 var goldenForms = map[string]pgxstore.Options{"plain": {}, "divided": {PartitionDays: 1}}
 
-// goldenRow is an operation that leaves a row behind, whose key has the ID that the row is called by.
+// goldenRow is an operation that leaves a row behind. The ID of its key is the name of the row.
 type goldenRow struct {
 	id        string
 	store     func(*pgxpool.Pool, pgxstore.Options) idempotency.Store
 	steps     func(*testing.T, idempotency.Claim)
-	attempts  int // before the one that steps are for; they are released
+	attempts  int // released attempts before the attempt of steps
 	response  *idempotency.Response
 	leaseLeft time.Duration
 }
@@ -48,12 +48,13 @@ func newDigested(pool *pgxpool.Pool, opts pgxstore.Options) idempotency.Store {
 	return pgxstore.New(pool, withDigests(opts, true))
 }
 
-// goldenRows are in the order of their IDs.
+// goldenRows returns the rows in the order of their IDs.
 func goldenRows() (rows []goldenRow) {
 	header := strings.Repeat("X-Large: "+strings.Repeat("v", 90)+"\n", 40)
 	answers := maps.Clone(golden.Responses)
 	answers["done"] = &answer
-	answers["done-header"] = &idempotency.Response{Status: http.StatusAccepted, Header: idempotency.Fields(header), Body: []byte("body")}
+	answers["done-header"] = &idempotency.Response{Status: http.StatusAccepted, Header: idempotency.Fields(header),
+		Body: []byte("body")}
 	for id, resp := range answers {
 		complete := func(t *testing.T, claim idempotency.Claim) {
 			require.NoError(t, claim.Complete(t.Context(), *resp, time.Hour))
@@ -71,9 +72,10 @@ func goldenRows() (rows []goldenRow) {
 	}
 	return append(rows,
 		goldenRow{id: "running", store: newStore, steps: func(*testing.T, idempotency.Claim) {}, leaseLeft: time.Minute},
-		goldenRow{id: "running-extended", store: newStore, leaseLeft: 2 * time.Hour, steps: func(t *testing.T, claim idempotency.Claim) {
-			require.NoError(t, claim.Extend(t.Context(), 2*time.Hour))
-		}},
+		goldenRow{id: "running-extended", store: newStore, leaseLeft: 2 * time.Hour,
+			steps: func(t *testing.T, claim idempotency.Claim) {
+				require.NoError(t, claim.Extend(t.Context(), 2*time.Hour))
+			}},
 		goldenRow{id: "running-steps", store: newStore, steps: keep, leaseLeft: time.Minute},
 		goldenRow{id: "released-steps", store: newStore, steps: func(t *testing.T, claim idempotency.Claim) {
 			keep(t, claim)
@@ -84,8 +86,8 @@ func goldenRows() (rows []goldenRow) {
 		}})
 }
 
-// made lets the store of each row make it in a table, and returns the rows as SQL.
-func made(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options) string {
+// makeGoldenRows makes each row with its store, and returns the rows as SQL.
+func makeGoldenRows(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options) string {
 	t.Helper()
 	for _, row := range goldenRows() {
 		for range row.attempts {
@@ -97,19 +99,19 @@ func made(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options) string {
 		require.NoError(t, err)
 		row.steps(t, claim)
 	}
-	execute(t, pool, "UPDATE "+tableName(opts)+` SET
-		token = encode(substr(digest, 1, 16), 'hex')::uuid, created_at = $1::text::timestamptz`, goldenTime) // all that differs each time
-	return dumped(t, pool, opts)
+	execStatement(t, pool, "UPDATE "+tableName(opts)+` SET
+		token = encode(substr(digest, 1, 16), 'hex')::uuid, created_at = $1::text::timestamptz`, goldenTime) // only these columns differ
+	return dumpRows(t, pool, opts)
 }
 
 var goldenColumns = "digest, user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until, " +
 	"expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays, step_names, step_results"
 
-// dumped returns the rows of a table as SQL.
-func dumped(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options) string {
+// dumpRows returns the rows of a table as SQL.
+func dumpRows(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options) string {
 	t.Helper()
 	values := regexp.MustCompile(`\w+`).ReplaceAllString(goldenColumns, "quote_nullable($0::text)")
-	rows := column[string](t, pool, "SELECT concat_ws(', ', "+values+") FROM "+tableName(opts)+" ORDER BY digest")
+	rows := queryColumn[string](t, pool, "SELECT concat_ws(', ', "+values+") FROM "+tableName(opts)+" ORDER BY digest")
 	var b strings.Builder
 	for _, row := range rows {
 		fmt.Fprintf(&b, "INSERT INTO idempotency_records (%s)\nVALUES (%s);\n", goldenColumns, row)
@@ -117,7 +119,7 @@ func dumped(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options) string {
 	return b.String()
 }
 
-// newGoldenTable makes a table whose clock stands at goldenTime.
+// newGoldenTable creates a table whose clock stands still at goldenTime.
 func newGoldenTable(t *testing.T, opts pgxstore.Options) (*pgxpool.Pool, pgxstore.Options) {
 	t.Helper()
 	pool := newPool(t, serverURL(t), func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["timezone"] = "UTC" })
@@ -129,20 +131,20 @@ func goldenFile(version int, form string) string {
 	return filepath.Join("testdata", "rows", fmt.Sprintf("v%d_%s.sql", version, form))
 }
 
-// What is written today is what the golden files of the current version have.
+// The golden files of the current version have the rows that this version writes.
 func TestGoldenRowsAreWritten(t *testing.T) {
 	t.Parallel()
 	for form, opts := range goldenForms {
 		t.Run(form, func(t *testing.T) {
 			t.Parallel()
 			pool, opts := newGoldenTable(t, opts)
-			golden.RequireFile(t, goldenFile(goldenVersion, form), made(t, pool, opts))
+			golden.RequireFile(t, goldenFile(goldenVersion, form), makeGoldenRows(t, pool, opts))
 		})
 	}
 }
 
-// What any released version has written is read today, with names in both forms: from a table that this
-// version has made, and has brought up to date since.
+// This version reads the rows of every released version, with names in both forms, from a table that this version
+// has created and migrated since.
 func TestGoldenRowsAreRead(t *testing.T) {
 	t.Parallel()
 	t.Attr("golden-rows-read", strconv.Itoa(goldenVersion*len(goldenForms)*len(goldenRows())))
@@ -154,20 +156,20 @@ func TestGoldenRowsAreRead(t *testing.T) {
 				require.Len(t, pgxstore.Migrations(opts), goldenVersion, "make the table of the older version first")
 				rows, err := os.ReadFile(goldenFile(version, form))
 				require.NoError(t, err)
-				execute(t, pool, strings.ReplaceAll(string(rows), "idempotency_records", tableName(opts)))
+				execStatement(t, pool, strings.ReplaceAll(string(rows), "idempotency_records", tableName(opts)))
 				for _, digests := range []bool{false, true} {
 					store := pgxstore.New(pool, withDigests(opts, digests))
-					t.Run(fmt.Sprint("digests ", digests), func(t *testing.T) { requireGolden(t, store) })
+					t.Run(fmt.Sprint("digests ", digests), func(t *testing.T) { requireGoldenRows(t, store) })
 				}
-				require.Equal(t, string(rows), dumped(t, pool, opts), "who reads changes nothing")
+				require.Equal(t, string(rows), dumpRows(t, pool, opts), "who reads changes nothing")
 				requireAttempts(t, pool, opts)
 			})
 		}
 	}
 }
 
-// requireGolden reads all golden rows but those that can be claimed.
-func requireGolden(t *testing.T, store idempotency.Store) {
+// requireGoldenRows requires all golden rows except those that can be claimed.
+func requireGoldenRows(t *testing.T, store idempotency.Store) {
 	t.Helper()
 	for _, row := range goldenRows() {
 		if strings.HasPrefix(row.id, "released") {
@@ -188,12 +190,13 @@ func requireGolden(t *testing.T, store idempotency.Store) {
 	}
 }
 
-// requireAttempts claims what was released, and what has lapsed.
+// requireAttempts requires that released and lapsed rows can be claimed.
 func requireAttempts(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options) {
 	t.Helper()
 	request := attempt
 	request.TakeOver = true
-	execute(t, pool, "UPDATE "+tableName(opts)+" SET lease_until = $1::text::timestamptz WHERE lease_until IS NOT NULL", goldenTime)
+	execStatement(t, pool, "UPDATE "+tableName(opts)+" SET lease_until = $1::text::timestamptz WHERE lease_until IS NOT NULL",
+		goldenTime)
 	for id, steps := range map[string][]string{
 		"released": nil, "running": nil, "running-extended": nil,
 		"released-steps": golden.Steps, "running-steps": golden.Steps,

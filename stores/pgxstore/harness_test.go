@@ -22,10 +22,10 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// Most tests wait for something: more of them than processors run at a time.
+// Most tests wait most of the time, so more of them run in parallel than there are processors.
 func TestMain(m *testing.M) {
-	if level := os.Getenv(mortal); level != "" {
-		live(pgx.TxIsoLevel(level))
+	if level := os.Getenv(transfersLevelEnv); level != "" {
+		runTransfers(pgx.TxIsoLevel(level))
 	}
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
@@ -33,14 +33,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// server is the PostgreSQL that all tests share which do not break it. It ends with this process.
-var server = sync.OnceValues(func() (*servertest.Database, error) {
+// startSharedServer starts the PostgreSQL server of all tests that do not break the server. The server ends with
+// this process.
+var startSharedServer = sync.OnceValues(func() (*servertest.Database, error) {
 	return servertest.StartPostgres("max_connections=800")
 })
 
 func serverURL(t testing.TB) string {
 	t.Helper()
-	db, err := server()
+	db, err := startSharedServer()
 	servertest.Require(t, err)
 	return db.URL()
 }
@@ -60,26 +61,26 @@ func newPool(t testing.TB, url string, changes ...func(*pgxpool.Config)) *pgxpoo
 	return pool
 }
 
-var tables atomic.Int64
+var tableCount atomic.Int64
 
-// newTable makes a table of its own for a test, and returns opts with its name.
+// newTable creates a new table for a test, and returns opts with its name.
 func newTable(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) pgxstore.Options {
 	t.Helper()
-	opts.Table = fmt.Sprintf("Records %d", tables.Add(1))
+	opts.Table = fmt.Sprintf("Records %d", tableCount.Add(1))
 	require.NoError(t, pgxstore.Migrate(context.Background(), pool, opts))
 	return opts
 }
 
-// tableName is the quoted name of the table of opts.
+// tableName returns the quoted name of the table of opts.
 func tableName(opts pgxstore.Options) string { return pgx.Identifier{opts.Table}.Sanitize() }
 
-func one[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (value T) {
+func queryValue[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (value T) {
 	t.Helper()
 	require.NoError(t, pool.QueryRow(context.Background(), sql, args...).Scan(&value))
 	return value
 }
 
-func execute(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
+func execStatement(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 	t.Helper()
 	_, err := pool.Exec(context.Background(), sql, args...)
 	require.NoError(t, err)
@@ -87,7 +88,7 @@ func execute(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 
 var keyOf = rowtest.KeyOf
 
-func column[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) []T {
+func queryColumn[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) []T {
 	t.Helper()
 	rows, err := pool.Query(context.Background(), sql, args...)
 	require.NoError(t, err)
@@ -96,7 +97,7 @@ func column[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) []
 	return values
 }
 
-// newMiddleware guards handler with store.
+// newMiddleware returns handler behind the middleware with store.
 func newMiddleware(t testing.TB, store idempotency.Store, opts idempotency.Options, handler http.HandlerFunc) http.Handler {
 	t.Helper()
 	opts.Logger = slog.New(slog.DiscardHandler)

@@ -22,11 +22,11 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// service is a server over HTTP, whose users say by X-User who they are.
+// service is an HTTP server whose users identify themselves by X-User.
 type service struct {
 	*httptest.Server
-	status atomic.Int64 // of the next answers
-	runs   atomic.Int64 // of the handler
+	nextStatus atomic.Int64 // status of the next answers
+	runCount   atomic.Int64 // number of runs of the handler
 
 	mu   sync.Mutex
 	last idempotency.Event
@@ -35,7 +35,7 @@ type service struct {
 func newService(t testing.TB, store idempotency.Store, opts idempotency.Options) *service {
 	t.Helper()
 	s := &service{}
-	s.status.Store(http.StatusCreated)
+	s.nextStatus.Store(http.StatusCreated)
 	opts.Logger = slog.New(slog.DiscardHandler)
 	opts.Observer = func(_ context.Context, e idempotency.Event) {
 		s.mu.Lock()
@@ -46,16 +46,16 @@ func newService(t testing.TB, store idempotency.Store, opts idempotency.Options)
 	m, err := idempotency.New(store, user, opts)
 	require.NoError(t, err)
 	s.Server = httptest.NewServer(m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.runs.Add(1)
-		w.WriteHeader(int(s.status.Load()))
+		s.runCount.Add(1)
+		w.WriteHeader(int(s.nextStatus.Load()))
 		_, _ = fmt.Fprint(w, "secret of ", r.Header.Get("X-User"))
 	})))
 	t.Cleanup(s.Close)
 	return s
 }
 
-// ask sends a request with a key, and returns status and body of the answer.
-func (s *service) ask(t testing.TB, user, key string) (status int, body string) {
+// sendRequest sends a request with a key, and returns the status and the body of the answer.
+func (s *service) sendRequest(t testing.TB, user, key string) (status int, body string) {
 	t.Helper()
 	r, err := http.NewRequest(http.MethodPost, s.URL+"/payments", nil)
 	require.NoError(t, err)
@@ -69,15 +69,15 @@ func (s *service) ask(t testing.TB, user, key string) (status int, body string) 
 	return resp.StatusCode, string(b)
 }
 
-// outcome returns what the last answer was reported as.
-func (s *service) outcome() idempotency.Event {
+// readOutcome returns the reported event of the last answer.
+func (s *service) readOutcome() idempotency.Event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last
 }
 
-// eachForm calls test for a store on a plain table, and for one on a divided table.
-func eachForm(t *testing.T, test func(*testing.T, *pgxpool.Pool, pgxstore.Options, *pgxstore.Store)) {
+// testEachForm calls test with a store on a plain table, and with a store on a partitioned table.
+func testEachForm(t *testing.T, test func(*testing.T, *pgxpool.Pool, pgxstore.Options, *pgxstore.Store)) {
 	t.Helper()
 	for form, days := range map[string]int{"plain": 0, "partitions": 2} {
 		t.Run(form, func(t *testing.T) {
@@ -89,31 +89,31 @@ func eachForm(t *testing.T, test func(*testing.T, *pgxpool.Pool, pgxstore.Option
 	}
 }
 
-// rowOf returns all that the table has under a key, as text.
-func rowOf(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options, key idempotency.Key) string {
+// dumpRecord returns all columns of a key's record as text.
+func dumpRecord(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options, key idempotency.Key) string {
 	digest := key.Digest()
-	return one[string](t, pool, "SELECT coalesce(string_agg(r::text, ' '), '') FROM "+tableName(opts)+" r WHERE digest = $1",
+	return queryValue[string](t, pool, "SELECT coalesce(string_agg(r::text, ' '), '') FROM "+tableName(opts)+" r WHERE digest = $1",
 		digest[:])
 }
 
-// forge changes columns of the record of a key.
-func forge(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options, key idempotency.Key, set string) {
+// forgeRecord changes columns of a key's record.
+func forgeRecord(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options, key idempotency.Key, set string) {
 	t.Helper()
 	digest := key.Digest()
-	execute(t, pool, "UPDATE "+tableName(opts)+" SET "+set+" WHERE digest = $1", digest[:])
+	execStatement(t, pool, "UPDATE "+tableName(opts)+" SET "+set+" WHERE digest = $1", digest[:])
 }
 
 func newSubject(pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) rowtest.Subject {
 	return rowtest.Subject{
 		Store: store,
-		Set:   func(t testing.TB, key, set string) { forge(t, pool, opts, keyOf(key), set) },
-		Dump:  func(t testing.TB, key string) string { return rowOf(t, pool, opts, keyOf(key)) },
-		Lapse: lapse,
+		Set:   func(t testing.TB, key, set string) { forgeRecord(t, pool, opts, keyOf(key), set) },
+		Dump:  func(t testing.TB, key string) string { return dumpRecord(t, pool, opts, keyOf(key)) },
+		Lapse: lapseLease,
 	}
 }
 
-// Whoever can write to the table has no answer shown that was not made for the request, and no completed operation run
-// again. The record is left as it is.
+// An attacker who can write to the table cannot make the store replay an answer of another request, or run a
+// completed operation again. The store leaves the forged record as it is.
 func TestForgedAnswers(t *testing.T) {
 	t.Parallel()
 	const (
@@ -121,12 +121,12 @@ func TestForgedAnswers(t *testing.T) {
 		gone     = http.StatusConflict
 		replayed = http.StatusCreated
 	)
-	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
+	testEachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
 		s := newService(t, store, idempotency.Options{Abandoned: idempotency.ReExecute})
 		for set, want := range map[string]int{
 			`user_id = 'mallory'`:                           invalid,
 			`user_id = ''`:                                  invalid,
-			`user_id = encode(sha256('alice'), 'hex')`:      invalid, // the other names are in the clear
+			`user_id = encode(sha256('alice'), 'hex')`:      invalid, // the other names are not digests
 			`endpoint = 'POST /refunds'`:                    invalid,
 			`key = 'another'`:                               invalid,
 			`fingerprint = ''`:                              invalid,
@@ -162,24 +162,24 @@ func TestForgedAnswers(t *testing.T) {
 			`replays = -1`:                                  replayed,
 			`expires_minute = 'infinity'`:                   replayed,
 		} {
-			t.Run(set, func(t *testing.T) { expectForged(t, pool, opts, s, set, want) })
+			t.Run(set, func(t *testing.T) { requireForgedStatus(t, pool, opts, s, set, want) })
 		}
-		if opts.PartitionDays == 0 { // else there is no partition for it
+		if opts.PartitionDays == 0 { // a partitioned table has no partition for this time
 			t.Run("kept for ever", func(t *testing.T) {
-				expectForged(t, pool, opts, s, "expires_at = 'infinity'", replayed)
+				requireForgedStatus(t, pool, opts, s, "expires_at = 'infinity'", replayed)
 			})
 		}
 	})
 }
 
-// expectForged completes an operation, changes its record, and asks again.
-func expectForged(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, s *service, set string, want int) {
+// requireForgedStatus completes an operation, changes its record, and requires the status want for the next request.
+func requireForgedStatus(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, s *service, set string, want int) {
 	key := idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: uuid.NewString()}
-	status, body := s.ask(t, key.User, key.ID)
+	status, body := s.sendRequest(t, key.User, key.ID)
 	require.Equal(t, http.StatusCreated, status)
 	require.Equal(t, "secret of alice", body)
-	forge(t, pool, opts, key, set)
-	forged, runs := rowOf(t, pool, opts, key), s.runs.Load()
+	forgeRecord(t, pool, opts, key, set)
+	forged, runs := dumpRecord(t, pool, opts, key), s.runCount.Load()
 	if want == http.StatusServiceUnavailable {
 		_, _, err := pgxstore.New(pool, opts).Begin(t.Context(), key, attempt)
 		require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
@@ -187,48 +187,48 @@ func expectForged(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, s *se
 	}
 
 	for range 2 {
-		status, body = s.ask(t, key.User, key.ID)
+		status, body = s.sendRequest(t, key.User, key.ID)
 		require.Equal(t, want, status, body)
 		if want == http.StatusServiceUnavailable {
-			require.ErrorIs(t, s.outcome().Err, idempotency.ErrRecordInvalid)
+			require.ErrorIs(t, s.readOutcome().Err, idempotency.ErrRecordInvalid)
 		}
 	}
-	require.Equal(t, runs, s.runs.Load(), "runs of the handler")
-	require.Equal(t, forged, rowOf(t, pool, opts, key), "the record is left alone")
+	require.Equal(t, runs, s.runCount.Load(), "runs of the handler")
+	require.Equal(t, forged, dumpRecord(t, pool, opts, key), "the record is left alone")
 }
 
-// The record of somebody else's answer, put under the attacker's key, is not shown.
+// The record of another user's answer is not replayed after an attacker has moved it to the attacker's key.
 func TestRecordOfAnotherKey(t *testing.T) {
 	t.Parallel()
-	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
+	testEachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
 		s := newService(t, store, idempotency.Options{})
-		_, _ = s.ask(t, "alice", "1")
+		_, _ = s.sendRequest(t, "alice", "1")
 		own := idempotency.Key{User: "mallory", Endpoint: "POST /payments", ID: "2"}
 		digest := own.Digest()
-		execute(t, pool, "UPDATE "+tableName(opts)+" SET digest = $1", digest[:])
-		forged := rowOf(t, pool, opts, own)
-		status, body := s.ask(t, own.User, own.ID)
+		execStatement(t, pool, "UPDATE "+tableName(opts)+" SET digest = $1", digest[:])
+		forged := dumpRecord(t, pool, opts, own)
+		status, body := s.sendRequest(t, own.User, own.ID)
 		require.Equal(t, http.StatusServiceUnavailable, status)
 		require.NotContains(t, body, "alice")
-		require.ErrorIs(t, s.outcome().Err, idempotency.ErrRecordInvalid)
-		require.Equal(t, int64(1), s.runs.Load())
-		require.Equal(t, forged, rowOf(t, pool, opts, own))
+		require.ErrorIs(t, s.readOutcome().Err, idempotency.ErrRecordInvalid)
+		require.Equal(t, int64(1), s.runCount.Load())
+		require.Equal(t, forged, dumpRecord(t, pool, opts, own))
 	})
 }
 
-// What was released, or whose lease has lapsed, is claimed only if it is the record of the key, and whole. What has
-// expired is replaced, whatever it is.
+// A released or lapsed record is claimed only if it is the complete record of the key. An expired record is always
+// replaced.
 func TestForgedRecordsThatCanBeClaimed(t *testing.T) {
 	t.Parallel()
-	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
+	testEachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
 		s := newService(t, store, idempotency.Options{Abandoned: idempotency.ReExecute})
 		owner := newService(t, pgxstore.New(pool, opts), idempotency.Options{})
-		owner.status.Store(http.StatusInternalServerError)
+		owner.nextStatus.Store(http.StatusInternalServerError)
 		abandon := func(t *testing.T, state, set string) (key idempotency.Key) {
 			key = idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: uuid.NewString()}
-			_, _ = owner.ask(t, key.User, key.ID)
-			forge(t, pool, opts, key, state)
-			forge(t, pool, opts, key, set)
+			_, _ = owner.sendRequest(t, key.User, key.ID)
+			forgeRecord(t, pool, opts, key, state)
+			forgeRecord(t, pool, opts, key, set)
 			return key
 		}
 		for name, state := range map[string]string{
@@ -241,16 +241,16 @@ func TestForgedRecordsThatCanBeClaimed(t *testing.T) {
 				`status = 99, completed_at = now()`,
 			} {
 				if name == "released" && set == "attempt = 0" {
-					continue // so is what is left of a key that was freed
+					continue // the rest of a freed key is replaced too
 				}
 				t.Run(name+"/"+set, func(t *testing.T) {
 					key := abandon(t, state, set)
-					forged := rowOf(t, pool, opts, key)
-					status, _ := s.ask(t, key.User, key.ID)
+					forged := dumpRecord(t, pool, opts, key)
+					status, _ := s.sendRequest(t, key.User, key.ID)
 					require.Equal(t, http.StatusServiceUnavailable, status)
-					require.ErrorIs(t, s.outcome().Err, idempotency.ErrRecordInvalid)
-					require.Equal(t, forged, rowOf(t, pool, opts, key), "the record is left alone")
-					require.Zero(t, s.runs.Load())
+					require.ErrorIs(t, s.readOutcome().Err, idempotency.ErrRecordInvalid)
+					require.Equal(t, forged, dumpRecord(t, pool, opts, key), "the record is left alone")
+					require.Zero(t, s.runCount.Load())
 				})
 			}
 		}
@@ -259,34 +259,34 @@ func TestForgedRecordsThatCanBeClaimed(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				key := abandon(t, state, "replays = 0")
-				runs := s.runs.Load()
-				status, _ := s.ask(t, key.User, key.ID)
+				runs := s.runCount.Load()
+				status, _ := s.sendRequest(t, key.User, key.ID)
 				require.Equal(t, http.StatusCreated, status, "the next attempt at what was not forged")
-				require.Equal(t, runs+1, s.runs.Load())
+				require.Equal(t, runs+1, s.runCount.Load())
 			})
 		}
 		t.Run("expired", func(t *testing.T) {
 			key := abandon(t, "expires_at = now() - interval '1 second'",
 				"user_id = 'mallory', status = 99, attempt = -1, completed_at = NULL")
 			for range 2 {
-				status, body := s.ask(t, key.User, key.ID)
+				status, body := s.sendRequest(t, key.User, key.ID)
 				require.Equal(t, http.StatusCreated, status, body)
 			}
-			row := rowOf(t, pool, opts, key)
+			row := dumpRecord(t, pool, opts, key)
 			require.Contains(t, row, "alice")
 			require.NotContains(t, row, "mallory")
 		})
 	})
 }
 
-// The record of a claim is changed by another session while the statement that claims waits for it.
+// Another session changes the record while the statement of a claim waits for this session.
 func TestForgedWhileClaiming(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
 	opts := newTable(t, pool, pgxstore.Options{})
 	store := pgxstore.New(pool, opts)
-	key, claim := begun(t, store)
+	key, claim := claimNewKey(t, store)
 	require.NoError(t, claim.Release(ctx, time.Hour))
 
 	other, err := pool.Begin(ctx)
@@ -307,34 +307,34 @@ func TestForgedWhileClaiming(t *testing.T) {
 	require.ErrorIs(t, <-outcome, idempotency.ErrRecordInvalid)
 }
 
-// waitForLock returns when a claim waits for another session.
+// waitForLock waits until a claim waits for another session.
 func waitForLock(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		return one[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+		return queryValue[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 			WHERE NOT l.granted AND a.query LIKE '%"' || $1 || '\_claim%')`, opts.Table)
 	}, 10*time.Second, time.Millisecond, "the claim waits for the other session")
 }
 
-// Whoever knows a key can compute the ID of its operation. It is not the token by which a claim is settled.
+// An attacker who knows a key can compute its operation ID. This ID is not the token of the claim.
 func TestOperationIsNoToken(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
+	testEachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
 		check := func(what string, key idempotency.Key) {
 			digest, id := key.Digest(), key.OperationID().String()
-			before := rowOf(t, pool, opts, key)
+			before := dumpRecord(t, pool, opts, key)
 			require.NotContains(t, before, id, what)
 			for step, args := range map[string][]any{
 				"extend":   {time.Hour.Microseconds()},
 				"release":  {time.Hour.Microseconds()},
 				"complete": {time.Hour.Microseconds(), 201, "", "", []byte("forged"), nil, nil},
 			} {
-				execute(t, pool, opts.Statement(step), append([]any{digest[:], id}, args...)...)
-				require.Equal(t, before, rowOf(t, pool, opts, key), "%s: %s", what, step)
+				execStatement(t, pool, opts.Statement(step), append([]any{digest[:], id}, args...)...)
+				require.Equal(t, before, dumpRecord(t, pool, opts, key), "%s: %s", what, step)
 			}
 		}
-		key, claim := begun(t, pgxstore.New(pool, opts))
+		key, claim := claimNewKey(t, pgxstore.New(pool, opts))
 		check("running", key)
 		require.NoError(t, claim.Release(ctx, time.Hour))
 		check("released", key)
@@ -342,6 +342,6 @@ func TestOperationIsNoToken(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, claim.Complete(ctx, answer, time.Hour))
 		check("the next attempt", key)
-		check("completed", completed(t, store))
+		check("completed", completeNewKey(t, store))
 	})
 }

@@ -14,24 +14,25 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// pair is two servers in one connection string: the first one is a standby, the second one is not.
-type pair struct {
+// hostPair is two servers in one connection string: first a standby, then the primary.
+type hostPair struct {
 	t               *testing.T
 	standby, writer *servertest.Database
 	pool            *pgxpool.Pool
 	handler         http.Handler
 }
 
-func newPair(t *testing.T, settings string) *pair {
-	p := &pair{t: t, standby: servertest.Postgres(t), writer: servertest.Postgres(t)}
+func newHostPair(t *testing.T, settings string) *hostPair {
+	p := &hostPair{t: t, standby: servertest.Postgres(t), writer: servertest.Postgres(t)}
 	for _, db := range []*servertest.Database{p.standby, p.writer} {
 		pool := newPool(t, db.URL())
 		require.NoError(t, pgxstore.Migrate(t.Context(), pool, pgxstore.Options{}))
-		execute(t, pool, "CREATE TABLE orders ()")
+		execStatement(t, pool, "CREATE TABLE orders ()")
 	}
 	require.NoError(t, p.standby.Standby())
 	p.pool = newPool(t, p.writer.URLAt(p.standby.Addr()+","+p.writer.Addr())+settings)
-	p.handler = newMiddleware(t, pgxstore.New(p.pool, pgxstore.Options{}), idempotency.Options{StoreTimeout: 2 * time.Second}, createOrder)
+	p.handler = newMiddleware(t, pgxstore.New(p.pool, pgxstore.Options{}), idempotency.Options{StoreTimeout: 2 * time.Second},
+		createOrder)
 	return p
 }
 
@@ -47,28 +48,28 @@ func createOrder(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusCreated)
 }
 
-func (p *pair) requireStatus(status int, id string) {
+func (p *hostPair) requireStatus(status int, id string) {
 	p.t.Helper()
 	answer := post(p.handler, id)
 	require.Equal(p.t, status, answer.Code, answer.Body)
 }
 
-func (p *pair) promote() {
-	execute(p.t, newPool(p.t, p.standby.URL()), "SELECT pg_promote()")
+func (p *hostPair) promoteStandby() {
+	execStatement(p.t, newPool(p.t, p.standby.URL()), "SELECT pg_promote()")
 }
 
-// With target_session_attrs the stores find the server that takes writes, also when that has become another one.
+// With target_session_attrs, stores find the primary, even after another server has become the primary.
 func TestTwoHosts(t *testing.T) {
 	t.Parallel()
 	for _, attrs := range []string{"read-write", "primary"} {
 		t.Run(attrs, func(t *testing.T) {
 			t.Parallel()
-			p := newPair(t, "&target_session_attrs="+attrs)
-			require.Equal(t, onlyFsync, settings(t, pgxstore.New(p.pool, pgxstore.Options{})))
+			p := newHostPair(t, "&target_session_attrs="+attrs)
+			require.Equal(t, onlyFsync, findUnsafeSettings(t, pgxstore.New(p.pool, pgxstore.Options{})))
 			p.requireStatus(http.StatusCreated, "1")
 			p.writer.Stop()
 			p.requireStatus(http.StatusServiceUnavailable, "2")
-			p.promote()
+			p.promoteStandby()
 			p.requireStatus(http.StatusCreated, "2")
 			require.NoError(t, p.writer.Standby())
 			p.requireStatus(http.StatusCreated, "3")
@@ -76,29 +77,30 @@ func TestTwoHosts(t *testing.T) {
 	}
 }
 
-// Without it they stay with the first one that answers. Check says so, and they work when that is promoted.
+// Without target_session_attrs, stores use the first server that answers. Check reports this, and the stores work
+// after its promotion.
 func TestTwoHostsOfAnyKind(t *testing.T) {
 	t.Parallel()
-	p := newPair(t, "")
-	require.Contains(t, settings(t, pgxstore.New(p.pool, pgxstore.Options{})), "in_hot_standby")
+	p := newHostPair(t, "")
+	require.Contains(t, findUnsafeSettings(t, pgxstore.New(p.pool, pgxstore.Options{})), "in_hot_standby")
 	p.requireStatus(http.StatusServiceUnavailable, "1")
-	p.promote()
+	p.promoteStandby()
 	p.requireStatus(http.StatusCreated, "1")
 }
 
-// A server that is made read-only for a switchover keeps its sessions. Each of them is closed when it has refused a write, so
-// that the pool looks for the server that takes writes now.
+// A server that becomes read-only for a switchover keeps its sessions. The store closes each session that has
+// refused a write, so the pool looks for the new primary.
 func TestTwoHostsAfterASwitchover(t *testing.T) {
 	t.Parallel()
-	p := newPair(t, "&target_session_attrs=read-write")
+	p := newHostPair(t, "&target_session_attrs=read-write")
 	p.requireStatus(http.StatusCreated, "1")
 	admin := newPool(t, p.writer.URL())
-	execute(t, admin, "ALTER SYSTEM SET default_transaction_read_only = on")
-	execute(t, admin, "SELECT pg_reload_conf()")
+	execStatement(t, admin, "ALTER SYSTEM SET default_transaction_read_only = on")
+	execStatement(t, admin, "SELECT pg_reload_conf()")
 	require.Eventually(t, func() bool {
-		return one[string](t, p.pool, "SELECT current_setting('default_transaction_read_only')") == "on"
+		return queryValue[string](t, p.pool, "SELECT current_setting('default_transaction_read_only')") == "on"
 	}, 10*time.Second, time.Millisecond)
 	p.requireStatus(http.StatusServiceUnavailable, "2")
-	p.promote()
+	p.promoteStandby()
 	p.requireStatus(http.StatusCreated, "2")
 }

@@ -25,7 +25,7 @@ import (
 func TestInspectorConformance(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, serverURL(t))
-	bouncer := newPool(t, pgBouncer(t), unprepared)
+	bouncer := newPool(t, startPgBouncer(t), withoutPreparing)
 	plain := func(store idempotency.Store) idempotency.Store { return store }
 	for name, test := range map[string]struct {
 		pool  *pgxpool.Pool
@@ -50,7 +50,7 @@ func TestInspectorConformance(t *testing.T) {
 	}
 }
 
-// Whatever form the names have, a user's records are found, and an entry names no more than the table does.
+// The records of a user are found in both forms of names, and an entry shows only the names in the table.
 func TestListByUser(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -61,7 +61,7 @@ func TestListByUser(t *testing.T) {
 		store := pgxstore.New(pool, withDigests(opts, digests))
 		for _, user := range []string{user, "bob", "a\x00b"} {
 			key := idempotency.Key{User: user, Endpoint: "POST /payments", ID: uuid.NewString()}
-			complete(t, store, key, time.Hour)
+			completeKey(t, store, key, time.Hour)
 			if user == "alice" {
 				own[digests] = key
 			}
@@ -109,21 +109,21 @@ func TestListByUser(t *testing.T) {
 func TestUnreadableRecords(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
+	testEachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
 		rowtest.UnreadableRecords(t, newSubject(pool, opts, store), []string{
 			"fingerprint = 'short'", "attempt = 0", "attempt = 2147483647", "completed_at = NULL", "status = NULL",
 			"status = 199", "status = 1000", "lease_until = 'infinity'", "lease_until = '-infinity'",
 		})
 		key := keyOf("forgotten")
-		complete(t, store, key, time.Hour)
-		forge(t, pool, opts, key, "header = 'no end of line'")
+		completeKey(t, store, key, time.Hour)
+		forgeRecord(t, pool, opts, key, "header = 'no end of line'")
 		entry, err := store.Inspect(ctx, key)
 		require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
 		require.NoError(t, store.Forget(ctx, entry), "a record that blocks its key can be forgotten")
 
 		key = keyOf("moved")
-		complete(t, store, key, time.Hour)
-		forge(t, pool, opts, key, "user_id = 'mallory'")
+		completeKey(t, store, key, time.Hour)
+		forgeRecord(t, pool, opts, key, "user_id = 'mallory'")
 		_, err = store.Inspect(ctx, key)
 		require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
 		_, err = store.InspectDigest(ctx, key.Digest())
@@ -134,8 +134,8 @@ func TestUnreadableRecords(t *testing.T) {
 	})
 }
 
-// Neither the sizes nor the order need an answer, not even its compressed form: the list is the same when the answers, which
-// PostgreSQL has in a table of their own, are gone.
+// Sizes and order need no answers, not even in compressed form. The list stays the same after the answers have gone,
+// which PostgreSQL stores in a separate table.
 func TestListReadsNoAnswers(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -160,9 +160,10 @@ func TestListReadsNoAnswers(t *testing.T) {
 	require.Greater(t, before.Entries[1].Size, int64(640_000))
 	require.Equal(t, 3, before.Totals[idempotency.StateCompleted].Records)
 
-	toast := one[string](t, pool, "SELECT reltoastrelid::regclass::text FROM pg_class WHERE oid = $1::text::regclass", tableName(opts))
-	execute(t, pool, "CREATE EXTENSION IF NOT EXISTS pg_surgery")
-	execute(t, pool, "SELECT heap_force_kill($1::text::regclass, ARRAY(SELECT ctid FROM "+toast+"))", toast)
+	toast := queryValue[string](t, pool, "SELECT reltoastrelid::regclass::text FROM pg_class WHERE oid = $1::text::regclass",
+		tableName(opts))
+	execStatement(t, pool, "CREATE EXTENSION IF NOT EXISTS pg_surgery")
+	execStatement(t, pool, "SELECT heap_force_kill($1::text::regclass, ARRAY(SELECT ctid FROM "+toast+"))", toast)
 	_, err = store.Inspect(ctx, keyOf("2"))
 	require.Error(t, err, "the answers are gone")
 	after, err := store.List(ctx, request)
@@ -173,15 +174,16 @@ func TestListReadsNoAnswers(t *testing.T) {
 	require.Equal(t, before, after)
 }
 
-// The pages of a listing have each record once, in its order, also where several were created at one time, or have one size.
+// The pages of a listing have each record once and in order, even if several records have the same creation time or
+// the same size.
 func TestListPages(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
+	testEachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
 		for i := range 12 {
-			complete(t, store, keyOf(strings.Repeat("x", 1+i%3)+fmt.Sprint(10+i)), time.Hour)
+			completeKey(t, store, keyOf(strings.Repeat("x", 1+i%3)+fmt.Sprint(10+i)), time.Hour)
 		}
-		execute(t, pool, "UPDATE "+tableName(opts)+" SET created_at = now() - interval '1 minute' WHERE get_byte(digest, 0) > 127")
+		execStatement(t, pool, "UPDATE "+tableName(opts)+" SET created_at = now() - interval '1 minute' WHERE get_byte(digest, 0) > 127")
 		for _, largest := range []bool{false, true} {
 			all, err := store.List(ctx, idempotency.ListRequest{Largest: largest})
 			require.NoError(t, err)
@@ -202,15 +204,15 @@ func TestListPages(t *testing.T) {
 	})
 }
 
-// A role that may only read can look, and no more. Forget needs DELETE besides, and Resolve UPDATE.
+// A role with SELECT alone can inspect and list. Forget also needs DELETE, and Resolve also needs UPDATE.
 func TestInspectAsAReader(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
-		key, claim := begun(t, store)
+	testEachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
+		key, claim := claimNewKey(t, store)
 		t.Cleanup(func() { _ = claim.Release(ctx, 0) })
 		role := "reader_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-		execute(t, pool, "CREATE ROLE "+role+" LOGIN PASSWORD 'read'; GRANT SELECT ON "+tableName(opts)+" TO "+role)
+		execStatement(t, pool, "CREATE ROLE "+role+" LOGIN PASSWORD 'read'; GRANT SELECT ON "+tableName(opts)+" TO "+role)
 		reader := pgxstore.NewTable(newPool(t, withUser(t, serverURL(t), role, "read")), opts)
 		entry, err := reader.Inspect(ctx, key)
 		require.NoError(t, err)
@@ -224,20 +226,20 @@ func TestInspectAsAReader(t *testing.T) {
 		entry, err = reader.Inspect(ctx, key)
 		require.NoError(t, err)
 		require.ErrorContains(t, reader.Forget(ctx, entry), "permission denied")
-		execute(t, pool, "GRANT DELETE ON "+tableName(opts)+" TO "+role)
+		execStatement(t, pool, "GRANT DELETE ON "+tableName(opts)+" TO "+role)
 		require.NoError(t, reader.Forget(ctx, entry))
 
-		key, entry = abandoned(t, pool, opts)
+		key, entry = abandonKey(t, pool, opts)
 		require.ErrorContains(t, reader.Resolve(ctx, entry, happened), "permission denied")
-		execute(t, pool, "REVOKE DELETE ON "+tableName(opts)+" FROM "+role+"; GRANT UPDATE ON "+tableName(opts)+" TO "+role)
+		execStatement(t, pool, "REVOKE DELETE ON "+tableName(opts)+" FROM "+role+"; GRANT UPDATE ON "+tableName(opts)+" TO "+role)
 		later := happened
-		later.TTL = 25 * time.Hour // in another partition
+		later.TTL = 25 * time.Hour // moves the record to another partition
 		require.NoError(t, reader.Resolve(ctx, entry, later))
 		requireReplay(t, store, key)
 	})
 }
 
-// withUser returns the URL for another user.
+// withUser returns the URL with another user.
 func withUser(t testing.TB, address, user, password string) string {
 	t.Helper()
 	u, err := url.Parse(address)
@@ -246,13 +248,13 @@ func withUser(t testing.TB, address, user, password string) string {
 	return u.String()
 }
 
-// Each statement works in every mode of pgx, behind PgBouncer, and in a schema that is not on the search path.
+// Each statement works in every mode of pgx, behind PgBouncer, and in a schema outside of the search path.
 func TestInspectInEveryMode(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	direct := newPool(t, serverURL(t))
-	execute(t, direct, `CREATE SCHEMA "of its own"`)
-	pools := map[string]*pgxpool.Pool{"pgbouncer": newPool(t, pgBouncer(t), unprepared)}
+	execStatement(t, direct, `CREATE SCHEMA "of its own"`)
+	pools := map[string]*pgxpool.Pool{"pgbouncer": newPool(t, startPgBouncer(t), withoutPreparing)}
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec,
 		pgx.QueryExecModeSimpleProtocol,
@@ -263,7 +265,7 @@ func TestInspectInEveryMode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			opts := newTable(t, direct, pgxstore.Options{Schema: "of its own", PartitionDays: 1})
 			store := pgxstore.New(pool, opts)
-			key := completed(t, store)
+			key := completeNewKey(t, store)
 			entry, err := store.Inspect(ctx, key)
 			require.NoError(t, err)
 			listing, err := store.List(ctx, idempotency.ListRequest{
@@ -278,9 +280,9 @@ func TestInspectInEveryMode(t *testing.T) {
 			_, err = store.Inspect(ctx, key)
 			require.ErrorIs(t, err, idempotency.ErrNoRecord)
 
-			_, entry = abandoned(t, pool, opts)
+			_, entry = abandonKey(t, pool, opts)
 			require.NoError(t, store.Resolve(ctx, entry, notHappened))
-			_, entry = abandoned(t, pool, opts)
+			_, entry = abandonKey(t, pool, opts)
 			require.NoError(t, store.Resolve(ctx, entry, happened))
 			after := entry
 			listing, err = store.List(ctx, idempotency.ListRequest{Limit: 1, After: &after})
@@ -290,14 +292,14 @@ func TestInspectInEveryMode(t *testing.T) {
 	}
 }
 
-// A standby shows what was committed.
+// A standby shows the committed records.
 func TestInspectAStandby(t *testing.T) {
 	t.Parallel()
 	db := servertest.Postgres(t)
 	pool := newPool(t, db.URL())
 	opts := newTable(t, pool, pgxstore.Options{})
 	store := pgxstore.New(pool, opts)
-	key := completed(t, store)
+	key := completeNewKey(t, store)
 	require.NoError(t, db.Standby())
 	entry, err := store.Inspect(t.Context(), key)
 	require.NoError(t, err)

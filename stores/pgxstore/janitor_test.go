@@ -16,7 +16,8 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// Where there is nothing to connect to, the janitor says so at each turn. The turns of two instances drift apart.
+// If the janitor cannot connect, it reports an error at each turn, and continues. The turns of two instances drift
+// apart.
 func TestJanitorGoesOnAfterFailures(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ interval, want time.Duration }{
@@ -65,21 +66,21 @@ func TestJanitorDeletesWhatExpiresMeanwhile(t *testing.T) {
 		pgxstore.NewTable(pool, opts).Janitor(ctx, 10*time.Millisecond, func(err error) { t.Error(err) })
 	}()
 	for range 3 {
-		fill(t, pool, opts, 10, "now() - interval '2 minutes'")
+		insertRecords(t, pool, opts, 10, "now() - interval '2 minutes'")
 		require.Eventually(t, func() bool {
-			return one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)) == 0
+			return queryValue[int](t, pool, "SELECT count(*) FROM "+tableName(opts)) == 0
 		}, time.Minute, 10*time.Millisecond)
 	}
 	cancel()
 	<-ended
 }
 
-// An instance that finds another one at work has nothing to do.
+// Maintain does nothing if another instance is at work.
 func TestMaintainIsTheTurnOfOneInstance(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
 	opts := newTable(t, pool, pgxstore.Options{})
-	fill(t, pool, opts, 10, "now() - interval '2 minutes'")
+	insertRecords(t, pool, opts, 10, "now() - interval '2 minutes'")
 	table := pgxstore.NewTable(pool, opts)
 	locked, err := pool.Begin(t.Context())
 	require.NoError(t, err)
@@ -88,17 +89,17 @@ func TestMaintainIsTheTurnOfOneInstance(t *testing.T) {
 	first := make(chan error)
 	go func() { first <- table.Maintain(context.Background()) }()
 	require.Eventually(t, func() bool {
-		return one[bool](t, pool, "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = $1::text::regclass)",
+		return queryValue[bool](t, pool, "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = $1::text::regclass)",
 			tableName(opts))
 	}, time.Minute, time.Millisecond)
 
 	require.NoError(t, table.Maintain(t.Context()), "the first one waits for the lock: this one would, too")
 	require.NoError(t, locked.Commit(t.Context()))
 	require.NoError(t, <-first)
-	require.Zero(t, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
+	require.Zero(t, queryValue[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
 }
 
-// With a single connection the turn would keep what it needs.
+// On a pool with a single connection, the lock of the turn would take the only connection.
 func TestMaintainNeedsTwoConnections(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t), func(config *pgxpool.Config) { config.MaxConns = 1 })
@@ -108,7 +109,7 @@ func TestMaintainNeedsTwoConnections(t *testing.T) {
 	}
 }
 
-// operators.sql has a job for pg_cron. PostgreSQL is asked to run what stands between the quotes.
+// operators.sql has a job for pg_cron. The test runs the quoted statement.
 func TestStatementForPgCron(t *testing.T) {
 	t.Parallel()
 	file, err := os.ReadFile("operators.sql")
@@ -119,8 +120,8 @@ func TestStatementForPgCron(t *testing.T) {
 
 	pool := newPool(t, serverURL(t))
 	opts := newTable(t, pool, pgxstore.Options{})
-	fill(t, pool, opts, 10, "now() - interval '2 minutes'")
-	completed(t, pgxstore.New(pool, opts))
-	execute(t, pool, strings.ReplaceAll(statement, "idempotency_records", tableName(opts)))
-	require.Equal(t, 1, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
+	insertRecords(t, pool, opts, 10, "now() - interval '2 minutes'")
+	completeNewKey(t, pgxstore.New(pool, opts))
+	execStatement(t, pool, strings.ReplaceAll(statement, "idempotency_records", tableName(opts)))
+	require.Equal(t, 1, queryValue[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
 }

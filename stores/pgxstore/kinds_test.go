@@ -17,10 +17,10 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// stepTx is a transaction of a step, of whatever type.
+// stepTx is the transaction of a step, of any type.
 type stepTx struct {
 	exec     func(ctx context.Context, sql string, args ...any) error
-	open     func(ctx context.Context, sql string) error // leaves its rows open
+	openRows func(ctx context.Context, sql string) error // runs a query, and leaves its rows open
 	commit   func(ctx context.Context) error
 	rollback func(ctx context.Context) error
 }
@@ -31,7 +31,7 @@ func stepTxOfPgx(tx pgx.Tx) stepTx {
 			_, err := tx.Exec(ctx, sql, args...)
 			return err
 		},
-		open: func(ctx context.Context, sql string) error {
+		openRows: func(ctx context.Context, sql string) error {
 			rows, err := tx.Query(ctx, sql)
 			if err == nil {
 				rows.Next()
@@ -48,7 +48,7 @@ func stepTxOfSQL(tx *sql.Tx) stepTx {
 			_, err := tx.ExecContext(ctx, sql, args...)
 			return err
 		},
-		open: func(ctx context.Context, sql string) error {
+		openRows: func(ctx context.Context, sql string) error {
 			rows, err := tx.QueryContext(ctx, sql) //nolint:rowserrcheck,sqlclosecheck // left open
 			if err == nil {
 				rows.Next()
@@ -60,11 +60,11 @@ func stepTxOfSQL(tx *sql.Tx) stepTx {
 	}
 }
 
-// stepFunc runs a step in a transaction of a pool.
+// stepFunc runs a step in a transaction on pool.
 type stepFunc func(ctx context.Context, pool *pgxpool.Pool, name string, fn func(tx stepTx) (string, error)) (string, error)
 
-// ownTx are the ways to run a step in a transaction of the store.
-var ownTx = map[string]stepFunc{
+// storeTxSteps has the ways to run a step in a transaction of the store.
+var storeTxSteps = map[string]stepFunc{
 	"DoTx": func(ctx context.Context, _ *pgxpool.Pool, name string, fn func(stepTx) (string, error)) (string, error) {
 		return pgxstore.DoTx(ctx, name, func(tx pgx.Tx) (string, error) { return fn(stepTxOfPgx(tx)) })
 	},
@@ -73,14 +73,15 @@ var ownTx = map[string]stepFunc{
 	},
 }
 
-// joinedTx are the ways to run a step in a transaction of the handler, at a level.
-func joinedTx(level pgx.TxIsoLevel) map[string]stepFunc {
+// handlerTxSteps returns the ways to run a step in a transaction of the handler, at the given isolation level.
+func handlerTxSteps(level pgx.TxIsoLevel) map[string]stepFunc {
 	isolation := map[pgx.TxIsoLevel]sql.IsolationLevel{
 		"": sql.LevelDefault, pgx.RepeatableRead: sql.LevelRepeatableRead, pgx.Serializable: sql.LevelSerializable,
 	}
-	const longest = 10 * time.Second // without a deadline, a Commit whose reply is lost would wait for ever
+	const longest = 10 * time.Second // because a Commit without a deadline waits forever for a lost reply
 	return map[string]stepFunc{
-		"DoInTx": func(ctx context.Context, pool *pgxpool.Pool, name string, fn func(stepTx) (string, error)) (s string, err error) {
+		"DoInTx": func(ctx context.Context, pool *pgxpool.Pool, name string, fn func(stepTx) (string, error)) (s string,
+			err error) {
 			ctx, cancel := context.WithTimeout(ctx, longest)
 			defer cancel()
 			err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
@@ -108,30 +109,30 @@ func joinedTx(level pgx.TxIsoLevel) map[string]stepFunc {
 	}
 }
 
-// bookings is a service that writes one row for each key, in a step, and answers with what the step returns.
+// bookings is a service that inserts one row for each key in a step, and responds with the result of the step.
 type bookings struct {
-	rows   *rowTable
-	pool   *pgxpool.Pool
-	do     stepFunc
-	within func(ctx context.Context, tx stepTx) error // is called behind the row; nil: nothing
-	runs   atomic.Int32                               // of the step
+	rows        *rowTable
+	pool        *pgxpool.Pool
+	do          stepFunc
+	afterInsert func(ctx context.Context, tx stepTx) error // called after the INSERT, unless nil
+	stepRuns    atomic.Int32                               // number of runs of the step
 
-	mu  sync.Mutex
-	err error // of the last step
+	mu        sync.Mutex
+	lastError error // error of the last step
 }
 
 func (b *bookings) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx := r.Context()
 	op, _ := idempotency.FromContext(ctx)
 	answer, err := b.do(ctx, b.pool, "book", func(tx stepTx) (string, error) {
-		b.runs.Add(1)
-		if err := tx.exec(ctx, b.rows.insert, op.Key.ID); err != nil || b.within == nil {
+		b.stepRuns.Add(1)
+		if err := tx.exec(ctx, b.rows.insertStatement, op.Key.ID); err != nil || b.afterInsert == nil {
 			return op.Key.ID, err
 		}
-		return op.Key.ID, b.within(ctx, tx)
+		return op.Key.ID, b.afterInsert(ctx, tx)
 	})
 	b.mu.Lock()
-	b.err = err
+	b.lastError = err
 	b.mu.Unlock()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
@@ -141,8 +142,8 @@ func (b *bookings) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte(answer))
 }
 
-// written returns how many rows a key has.
-func (r *rowTable) written(t testing.TB, key string) int {
+// countRows returns the number of rows of a key.
+func (r *rowTable) countRows(t testing.TB, key string) int {
 	t.Helper()
-	return one[int](t, r.observer, "SELECT count(*) FROM "+r.name+" WHERE name = $1", key)
+	return queryValue[int](t, r.observer, "SELECT count(*) FROM "+r.name+" WHERE name = $1", key)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// A standby executes nothing. What it refuses may pass, when the pool reaches the primary.
+// A standby executes no operation. Its errors are temporary, because the pool may reach the primary later.
 func TestStandby(t *testing.T) {
 	t.Parallel()
 	db := servertest.Postgres(t)
@@ -22,7 +22,7 @@ func TestStandby(t *testing.T) {
 	_, claim, err := pgxstore.New(pool, opts).Begin(t.Context(), key, attempt)
 	require.NoError(t, err)
 	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
-	execute(t, pool, "ALTER SYSTEM SET synchronous_standby_names = '*'") // as on a standby that is to take over
+	execStatement(t, pool, "ALTER SYSTEM SET synchronous_standby_names = '*'") // as on a standby that may be promoted
 	require.NoError(t, db.Standby())
 	store := pgxstore.New(pool, opts)
 	h := newMiddleware(t, store, idempotency.Options{}, func(w http.ResponseWriter, _ *http.Request) {

@@ -20,8 +20,8 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// digests returns the parts of a key as a table with digests has them.
-func digests(key idempotency.Key) (parts []string) {
+// digestParts returns the parts of a key in the form of a table with digests.
+func digestParts(key idempotency.Key) (parts []string) {
 	for _, part := range []string{key.User, key.Endpoint, key.ID} {
 		sum := sha256.Sum256([]byte(part))
 		parts = append(parts, hex.EncodeToString(sum[:]))
@@ -42,32 +42,32 @@ func TestDigestsInsteadOfNames(t *testing.T) {
 		opts := newTable(t, pool, pgxstore.Options{DigestNames: true, PartitionDays: days})
 		store := pgxstore.New(pool, opts)
 		t.Run(form, func(t *testing.T) {
-			key := completed(t, store)
+			key := completeNewKey(t, store)
 			record, _, err := store.Begin(ctx, key, attempt)
 			require.NoError(t, err)
 			require.Equal(t, answer, *record.Response)
 
 			digest := key.Digest()
-			require.Equal(t, digests(key), one[[]string](t, pool,
+			require.Equal(t, digestParts(key), queryValue[[]string](t, pool,
 				"SELECT array[user_id, endpoint, key] FROM "+tableName(opts)+" WHERE digest = $1", digest[:]))
-			row := rowOf(t, pool, opts, key)
+			row := dumpRecord(t, pool, opts, key)
 			for _, part := range []string{key.User, key.Endpoint, key.ID} {
 				require.NotContains(t, row, part)
 			}
 
-			forge(t, pool, opts, key, "user_id = encode(sha256('mallory'), 'hex')")
+			forgeRecord(t, pool, opts, key, "user_id = encode(sha256('mallory'), 'hex')")
 			_, _, err = store.Begin(ctx, key, attempt)
 			require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
 		})
 	}
 }
 
-// Records rest while the setting is changed, or are shared by stores with different settings while a new version of a
-// service replaces the old one. Each store knows them all, and what it writes has its own form.
+// The setting changes while records exist, or while two versions of a service share the records with different
+// settings. Each store reads all records, and writes its own form.
 func TestChangeToDigestsAndBack(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
+	testEachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
 		for name, digested := range map[string]bool{"to digests": true, "back": false} {
 			t.Run(name, func(t *testing.T) {
 				former, now := withDigests(opts, !digested), withDigests(opts, digested)
@@ -77,28 +77,28 @@ func TestChangeToDigestsAndBack(t *testing.T) {
 				inForm := func(key idempotency.Key, digested bool) {
 					want := []string{key.User, key.Endpoint, key.ID}
 					if digested {
-						want = digests(key)
+						want = digestParts(key)
 					}
 					digest := key.Digest()
-					require.Equal(t, want, one[[]string](t, pool,
+					require.Equal(t, want, queryValue[[]string](t, pool,
 						"SELECT array[user_id, endpoint, key] FROM "+tableName(opts)+" WHERE digest = $1", digest[:]))
 				}
 
-				key := completed(t, reopened(former))
+				key := completeNewKey(t, reopened(former))
 				inForm(key, !digested)
 				record, _, err := reopened(now).Begin(ctx, key, attempt)
 				require.NoError(t, err)
 				require.Equal(t, answer, *record.Response)
 
-				key, _ = begun(t, pgxstore.New(pool, former))
+				key, _ = claimNewKey(t, pgxstore.New(pool, former))
 				record, claim, err := reopened(now).Begin(ctx, key, attempt)
 				require.NoError(t, err)
 				require.Nil(t, claim)
 				require.NotZero(t, record.LeaseLeft, "it is running")
 
 				for _, state := range []string{"lease_until = NULL", "lease_until = now() - interval '1 second'"} {
-					key, _ = begun(t, pgxstore.New(pool, former))
-					forge(t, pool, opts, key, state)
+					key, _ = claimNewKey(t, pgxstore.New(pool, former))
+					forgeRecord(t, pool, opts, key, state)
 					record, claim, err = reopened(now).Begin(ctx, key, again)
 					require.NoError(t, err)
 					require.NotNil(t, claim)
@@ -106,11 +106,11 @@ func TestChangeToDigestsAndBack(t *testing.T) {
 					require.NoError(t, claim.Complete(ctx, answer, time.Hour))
 					inForm(key, digested)
 
-					key, _ = begun(t, pgxstore.New(pool, former))
-					forge(t, pool, opts, key, state)
-					forge(t, pool, opts, key, "endpoint = encode(sha256(endpoint::bytea), 'hex')")
+					key, _ = claimNewKey(t, pgxstore.New(pool, former))
+					forgeRecord(t, pool, opts, key, state)
+					forgeRecord(t, pool, opts, key, "endpoint = encode(sha256(endpoint::bytea), 'hex')")
 					if !digested {
-						forge(t, pool, opts, key, "endpoint = 'POST /payments'")
+						forgeRecord(t, pool, opts, key, "endpoint = 'POST /payments'")
 					}
 					_, _, err = reopened(now).Begin(ctx, key, again)
 					require.ErrorIs(t, err, idempotency.ErrRecordInvalid, "one name has another form than the others")
@@ -121,7 +121,7 @@ func TestChangeToDigestsAndBack(t *testing.T) {
 	})
 }
 
-// Neither names that cannot be stored as they are, nor a user who is called like a digest, are mistaken for others.
+// Names that cannot be stored literally, and a user whose name looks like a digest, are not confused with others.
 func TestDigestsOfUnusualNames(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -129,7 +129,7 @@ func TestDigestsOfUnusualNames(t *testing.T) {
 	opts := newTable(t, pool, pgxstore.Options{})
 	for _, first := range []bool{true, false} {
 		store := pgxstore.New(pool, withDigests(opts, first))
-		for _, user := range []string{"", "a\x00b", "a\xffb", "\u00fc", digests(keyOf("1"))[0]} {
+		for _, user := range []string{"", "a\x00b", "a\xffb", "\u00fc", digestParts(keyOf("1"))[0]} {
 			key := idempotency.Key{User: user, Endpoint: "POST /payments", ID: uuid.NewString()}
 			_, claim, err := store.Begin(ctx, key, attempt)
 			require.NoError(t, err)
@@ -140,17 +140,17 @@ func TestDigestsOfUnusualNames(t *testing.T) {
 			require.NotNil(t, record.Response)
 		}
 	}
-	key := completed(t, pgxstore.New(pool, opts))
+	key := completeNewKey(t, pgxstore.New(pool, opts))
 	called := key
-	called.User = digests(key)[0]
+	called.User = digestParts(key)[0]
 	digest, former := called.Digest(), key.Digest()
-	execute(t, pool, "UPDATE "+tableName(opts)+" SET digest = $1 WHERE digest = $2", digest[:], former[:])
+	execStatement(t, pool, "UPDATE "+tableName(opts)+" SET digest = $1 WHERE digest = $2", digest[:], former[:])
 	store := pgxstore.New(pool, opts)
 	_, _, err := store.Begin(ctx, called, attempt)
 	require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
 }
 
-// What a server that logs every statement shows of a request, and what keeps it from that.
+// The test shows which data of a request a server logs if it logs every statement, and which settings prevent this.
 func TestLogOfTheServer(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -160,11 +160,11 @@ func TestLogOfTheServer(t *testing.T) {
 	response := idempotency.Response{Status: 201, Header: "Location: /payments/815\n", Body: []byte("card 4242")}
 	content := []string{"/payments/815", hex.EncodeToString(response.Body)}
 
-	// logged returns what the server logs of an operation, its next attempt and a replay.
+	// logged returns the server's log of an operation, its next attempt, and a replay.
 	logged := func(t *testing.T, opts pgxstore.Options, changes ...func(*pgxpool.Config)) string {
 		opts = newTable(t, pool, opts)
-		var log logOfSessions
-		own := newPool(t, serverURL(t), append(changes, log.record)...)
+		var log sessionLog
+		own := newPool(t, serverURL(t), append(changes, log.attachTo)...)
 		store := pgxstore.New(own, opts)
 		_, claim, err := store.Begin(ctx, key, attempt)
 		require.NoError(t, err)
@@ -175,8 +175,8 @@ func TestLogOfTheServer(t *testing.T) {
 		record, _, err := store.Begin(ctx, key, attempt)
 		require.NoError(t, err)
 		require.Equal(t, response, *record.Response)
-		execute(t, own, "DELETE FROM "+tableName(opts))
-		text := log.text()
+		execStatement(t, own, "DELETE FROM "+tableName(opts))
+		text := log.readText()
 		for _, statement := range []string{"claim", "release", "complete"} {
 			require.Contains(t, text, "idempotency: "+statement)
 		}
@@ -202,8 +202,8 @@ func TestLogOfTheServer(t *testing.T) {
 		require.Equal(t, content, shows(log, content), "answers are logged as they are")
 	})
 	role := strings.ToLower(strings.ReplaceAll(newTable(t, pool, pgxstore.Options{}).Table, " ", "_"))
-	execute(t, pool, "CREATE ROLE "+role+" LOGIN SUPERUSER PASSWORD '"+pool.Config().ConnConfig.Password+"'")
-	execute(t, pool, "ALTER ROLE "+role+" SET log_parameter_max_length = 0")
+	execStatement(t, pool, "CREATE ROLE "+role+" LOGIN SUPERUSER PASSWORD '"+pool.Config().ConnConfig.Password+"'")
+	execStatement(t, pool, "ALTER ROLE "+role+" SET log_parameter_max_length = 0")
 	asRole := func(c *pgxpool.Config) { c.ConnConfig.User = role }
 	t.Run("log_parameter_max_length", func(t *testing.T) {
 		log := logged(t, pgxstore.Options{}, asRole)
@@ -217,13 +217,13 @@ func TestLogOfTheServer(t *testing.T) {
 	})
 }
 
-// logOfSessions is what the server logs of the sessions of a pool. It sends them a copy.
-type logOfSessions struct {
+// sessionLog is the server's log of the sessions of a pool. The server sends the sessions a copy.
+type sessionLog struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-func (l *logOfSessions) record(c *pgxpool.Config) {
+func (l *sessionLog) attachTo(c *pgxpool.Config) {
 	c.ConnConfig.RuntimeParams["log_min_duration_statement"] = "0"
 	c.ConnConfig.RuntimeParams["client_min_messages"] = "log"
 	c.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
@@ -233,7 +233,7 @@ func (l *logOfSessions) record(c *pgxpool.Config) {
 	}
 }
 
-func (l *logOfSessions) text() string {
+func (l *sessionLog) readText() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Join(l.lines, "\n")

@@ -15,8 +15,8 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// genericPlan returns how a session would read a record with a plan that it keeps.
-func genericPlan(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) string {
+// readGenericPlan returns the generic plan by which a session would read a record.
+func readGenericPlan(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) string {
 	t.Helper()
 	ctx := t.Context()
 	conn, err := pool.Acquire(ctx)
@@ -34,15 +34,15 @@ func genericPlan(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) string
 	return strings.Join(lines, "\n")
 }
 
-// tablesOf returns what holds the records: the table, or its partitions.
-func tablesOf(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) []string {
+// listTables returns the tables with records: the table itself, or its partitions.
+func listTables(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) []string {
 	t.Helper()
-	return column[string](t, pool, `SELECT oid::regclass::text FROM pg_class LEFT JOIN pg_inherits ON inhrelid = oid
+	return queryColumn[string](t, pool, `SELECT oid::regclass::text FROM pg_class LEFT JOIN pg_inherits ON inhrelid = oid
 		WHERE relkind = 'r' AND (oid = $1::text::regclass OR inhparent = $1::text::regclass) ORDER BY 1`, tableName(opts))
 }
 
-// Autovacuum leaves a table alone that is so small that reading all of it looks cheap. Beside it, a table without the
-// settings shows what happens otherwise.
+// Autovacuum skips a table that is so small that a sequential scan looks cheap. The test compares the table with one
+// that lacks the settings.
 func TestPlansOfAYoungTable(t *testing.T) {
 	t.Parallel()
 	url := servertest.Postgres(t, "autovacuum_naptime=1s").URL()
@@ -51,47 +51,47 @@ func TestPlansOfAYoungTable(t *testing.T) {
 			pool := newPool(t, url)
 			set := newTable(t, pool, pgxstore.Options{PartitionDays: days})
 			unset := newTable(t, pool, pgxstore.Options{PartitionDays: days})
-			for _, table := range tablesOf(t, pool, unset) {
-				execute(t, pool, "ALTER TABLE "+table+" RESET (autovacuum_vacuum_threshold, autovacuum_analyze_threshold)")
+			for _, table := range listTables(t, pool, unset) {
+				execStatement(t, pool, "ALTER TABLE "+table+" RESET (autovacuum_vacuum_threshold, autovacuum_analyze_threshold)")
 			}
-			const operations = 40 // by default 50 changes are enough
+			const operations = 40 // autovacuum needs 50 changes by default
 			for range operations {
-				completed(t, pgxstore.New(pool, set))
-				completed(t, pgxstore.New(pool, unset))
+				completeNewKey(t, pgxstore.New(pool, set))
+				completeNewKey(t, pgxstore.New(pool, unset))
 			}
-			awaitAutovacuum(t, pool, 2*operations, append(tablesOf(t, pool, set), tablesOf(t, pool, unset)...))
+			awaitAutovacuum(t, pool, 2*operations, append(listTables(t, pool, set), listTables(t, pool, unset)...))
 			require.Eventually(t, func() bool {
-				return strings.Contains(genericPlan(t, pool, unset), "Seq Scan")
+				return strings.Contains(readGenericPlan(t, pool, unset), "Seq Scan")
 			}, 30*time.Second, 20*time.Millisecond)
-			require.NotContains(t, genericPlan(t, pool, set), "Seq Scan")
+			require.NotContains(t, readGenericPlan(t, pool, set), "Seq Scan")
 		})
 	}
 }
 
-// awaitAutovacuum waits until autovacuum has seen tables with so many records that were inserted and then changed.
+// awaitAutovacuum waits until autovacuum has processed tables in which records were inserted and then changed.
 func awaitAutovacuum(t testing.TB, pool *pgxpool.Pool, records int, tables []string) {
 	t.Helper()
 	await := func(sql string, args ...any) {
-		pool.Reset() // a session that ends tells what it has changed
-		require.Eventually(t, func() bool { return one[bool](t, pool, sql, args...) }, 30*time.Second, 20*time.Millisecond)
+		pool.Reset() // a session reports its changes when it ends
+		require.Eventually(t, func() bool { return queryValue[bool](t, pool, sql, args...) }, 30*time.Second, 20*time.Millisecond)
 	}
 	await(`SELECT sum(n_tup_ins) = $1 AND sum(n_tup_upd) = $1 FROM pg_stat_user_tables
 		WHERE relid = ANY ($2::text[]::regclass[])`, records, tables)
 	later := fmt.Sprintf("later_%d", len(tables))
-	execute(t, pool, "CREATE TABLE "+later+" AS SELECT generate_series(1, 100)")
+	execStatement(t, pool, "CREATE TABLE "+later+" AS SELECT generate_series(1, 100)")
 	await("SELECT autoanalyze_count > 0 FROM pg_stat_user_tables WHERE relname = $1", later)
 }
 
-// A night without requests empties the table. What is vacuumed then is long, not small.
+// After a night without requests the table is empty. A vacuum then sees a long table, not a small one.
 func TestPlansOfAnEmptiedTable(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
 	opts := newTable(t, pool, pgxstore.Options{})
-	fill(t, pool, opts, 3000, "now() - interval '2 minutes'")
+	insertRecords(t, pool, opts, 3000, "now() - interval '2 minutes'")
 	require.NoError(t, pgxstore.NewTable(pool, opts).Maintain(t.Context()))
-	require.Zero(t, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
-	execute(t, pool, "VACUUM ANALYZE "+tableName(opts))
-	require.NotContains(t, genericPlan(t, pool, opts), "Seq Scan")
+	require.Zero(t, queryValue[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
+	execStatement(t, pool, "VACUUM ANALYZE "+tableName(opts))
+	require.NotContains(t, readGenericPlan(t, pool, opts), "Seq Scan")
 }
 
 func TestStorageSettings(t *testing.T) {
@@ -99,8 +99,8 @@ func TestStorageSettings(t *testing.T) {
 	pool := newPool(t, serverURL(t))
 	for days, tables := range map[int]int{0: 1, 3: 3 + 2 + 1} {
 		opts := newTable(t, pool, pgxstore.Options{PartitionDays: days, SpareDays: 2})
-		settings := column[string](t, pool, `SELECT array_to_string(reloptions, ', ') FROM pg_class
-			WHERE oid = ANY ($1::text[]::regclass[])`, tablesOf(t, pool, opts))
+		settings := queryColumn[string](t, pool, `SELECT array_to_string(reloptions, ', ') FROM pg_class
+			WHERE oid = ANY ($1::text[]::regclass[])`, listTables(t, pool, opts))
 		require.Len(t, settings, tables)
 		require.Equal(t, []string{"fillfactor=70, autovacuum_vacuum_threshold=2000, autovacuum_analyze_threshold=2000, " +
 			"vacuum_truncate=false"}, slices.Compact(settings))

@@ -15,24 +15,24 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// attemptFor is an attempt whose record is kept for ttl.
-func attemptFor(ttl time.Duration) idempotency.ClaimRequest {
+// newAttempt returns a request for a claim whose record is kept for ttl.
+func newAttempt(ttl time.Duration) idempotency.ClaimRequest {
 	request := attempt
 	request.TTL = ttl
 	return request
 }
 
-// complete executes an operation at the key, whose record is kept for ttl then, and returns its first record.
-func complete(t testing.TB, store idempotency.Store, key idempotency.Key, ttl time.Duration) idempotency.Record {
+// completeKey executes an operation whose record is kept for ttl, and returns the record of its claim.
+func completeKey(t testing.TB, store idempotency.Store, key idempotency.Key, ttl time.Duration) idempotency.Record {
 	t.Helper()
-	record, claim, err := store.Begin(context.Background(), key, attemptFor(ttl))
+	record, claim, err := store.Begin(context.Background(), key, newAttempt(ttl))
 	require.NoError(t, err)
 	require.NotNil(t, claim)
 	require.NoError(t, claim.Complete(context.Background(), answer, ttl))
 	return record
 }
 
-// requireReplay requires that the key has an answer.
+// requireReplay requires that the key has a stored answer.
 func requireReplay(t testing.TB, store idempotency.Store, key idempotency.Key) {
 	t.Helper()
 	record, _, err := store.Begin(context.Background(), key, attempt)
@@ -40,20 +40,21 @@ func requireReplay(t testing.TB, store idempotency.Store, key idempotency.Key) {
 	require.NotNil(t, record.Response)
 }
 
-// A record of today's can expire today or, if it is kept for a day, tomorrow. The partitions of other days are not read.
+// A record of today expires today or, if it is kept for a day, tomorrow. The store does not read the partitions of
+// other days.
 func TestDaysInReach(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
 	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 1, SpareDays: 7}, "2030-01-10 00:30:00+00")
 	set("2030-01-11 00:30:00+00")
 	require.NoError(t, pgxstore.NewTable(pool, opts).Maintain(t.Context()))
-	for at, want := range map[string]int{ // of ten days
-		"2030-01-11 00:30:00+00": 3, // yesterday may not be dropped yet
+	for at, want := range map[string]int{ // number of read days, of ten
+		"2030-01-11 00:30:00+00": 3, // yesterday may still exist
 		"2030-01-11 12:00:00+00": 2,
 		"2030-01-11 23:30:00+00": 3, // the clock may be set back
 	} {
 		set(at)
-		removed := regexp.MustCompile(`Subplans Removed: (\d+)`).FindStringSubmatch(genericPlan(t, pool, opts))
+		removed := regexp.MustCompile(`Subplans Removed: (\d+)`).FindStringSubmatch(readGenericPlan(t, pool, opts))
 		require.NotNil(t, removed, at)
 		n, err := strconv.Atoi(removed[1])
 		require.NoError(t, err)
@@ -66,49 +67,49 @@ func TestClockOfTheServerIsSetBack(t *testing.T) {
 	pool := newPool(t, serverURL(t))
 	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 1}, "2030-01-11 00:30:00+00")
 	store := pgxstore.New(pool, opts)
-	complete(t, store, keyOf("1"), 24*time.Hour)
+	completeKey(t, store, keyOf("1"), 24*time.Hour)
 	set("2030-01-10 23:31:00+00")
 	requireReplay(t, store, keyOf("1"))
 }
 
-// An hour after midnight a new record is made beside an old one. When the clock is set back both are seen, and the new one
-// counts: for attempts, and for the owner of the old one.
+// An hour after midnight, a new record is created although an old one exists. If the clock is set back, both are
+// visible. The new record counts, both for attempts and for the owner of the old record.
 func TestClockIsSetBackToAnOldRecord(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
 	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 1}, "2030-01-10 12:00:00+00")
 	store := pgxstore.New(pool, opts)
-	complete(t, store, keyOf("1"), time.Hour)
-	_, late, err := pgxstore.New(pool, opts).Begin(ctx, keyOf("late"), attemptFor(time.Hour))
+	completeKey(t, store, keyOf("1"), time.Hour)
+	_, late, err := pgxstore.New(pool, opts).Begin(ctx, keyOf("late"), newAttempt(time.Hour))
 	require.NoError(t, err)
 	set("2030-01-11 01:00:01+00")
-	complete(t, store, keyOf("1"), 24*time.Hour)
-	complete(t, store, keyOf("late"), 24*time.Hour)
+	completeKey(t, store, keyOf("1"), 24*time.Hour)
+	completeKey(t, store, keyOf("late"), 24*time.Hour)
 	set("2030-01-11 00:59:59+00")
 	requireReplay(t, store, keyOf("1"))
 	require.ErrorIs(t, late.Complete(ctx, answer, time.Hour), idempotency.ErrClaimLost)
 	requireReplay(t, store, keyOf("late"))
-	require.Equal(t, 4, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
+	require.Equal(t, 4, queryValue[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
 }
 
-// What expired on a day that has been over for an hour is as good as gone, whether Maintain has dropped it or not.
+// Records of a day that ended an hour ago count as deleted, whether Maintain has dropped the day or not.
 func TestRecordsOfADayThatIsOver(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
 	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 1}, "2030-01-10 12:00:00+00")
 	store := pgxstore.New(pool, opts)
-	rows := func() int { return one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)) }
-	first := complete(t, store, keyOf("1"), time.Hour)
-	_, late, err := store.Begin(ctx, keyOf("late"), attemptFor(time.Hour))
+	rows := func() int { return queryValue[int](t, pool, "SELECT count(*) FROM "+tableName(opts)) }
+	first := completeKey(t, store, keyOf("1"), time.Hour)
+	_, late, err := store.Begin(ctx, keyOf("late"), newAttempt(time.Hour))
 	require.NoError(t, err)
 
 	set("2030-01-11 01:30:00+00")
 	require.ErrorIs(t, late.Complete(ctx, answer, time.Hour), idempotency.ErrRestored)
 	requireReplay(t, store, keyOf("late"))
 	before := rows()
-	second := complete(t, store, keyOf("1"), 24*time.Hour)
+	second := completeKey(t, store, keyOf("1"), 24*time.Hour)
 	require.True(t, second.Created.After(first.Created))
 	require.Equal(t, 1, second.Attempt)
 	require.Equal(t, before+1, rows(), "the old one is left to Maintain")
@@ -118,7 +119,7 @@ func TestRecordsOfADayThatIsOver(t *testing.T) {
 	requireReplay(t, store, keyOf("1"))
 }
 
-// Nobody would look for a record that is kept for longer than PartitionDays.
+// The store would never find a record that is kept for longer than PartitionDays.
 func TestTTLBeyondPartitionDays(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -126,10 +127,10 @@ func TestTTLBeyondPartitionDays(t *testing.T) {
 	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 1})
 	const day, long = 24 * time.Hour, 24*time.Hour + 1
 	store := pgxstore.New(pool, opts)
-	_, _, err := store.Begin(ctx, keyOf("1"), attemptFor(long))
+	_, _, err := store.Begin(ctx, keyOf("1"), newAttempt(long))
 	require.ErrorContains(t, err, "PartitionDays is 1, too few for records kept for 24h")
 	require.Nil(t, testservice.InDoubt(err))
-	_, claim, err := store.Begin(ctx, keyOf("1"), attemptFor(day))
+	_, claim, err := store.Begin(ctx, keyOf("1"), newAttempt(day))
 	require.NoError(t, err)
 	require.ErrorContains(t, claim.Extend(ctx, long), "PartitionDays")
 	require.ErrorContains(t, claim.Release(ctx, long), "PartitionDays")
@@ -137,13 +138,13 @@ func TestTTLBeyondPartitionDays(t *testing.T) {
 	require.NoError(t, claim.Complete(ctx, answer, day), "none of them has ended the claim")
 }
 
-// Some process has been told of a longer TTL than this one.
+// Another process uses a longer TTL than this one.
 func TestCheckOfRecordsBeyondPartitionDays(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
 	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 3})
-	complete(t, pgxstore.New(pool, opts), keyOf("1"), 72*time.Hour)
-	require.Equal(t, onlyFsync, settings(t, pgxstore.New(pool, opts)))
+	completeKey(t, pgxstore.New(pool, opts), keyOf("1"), 72*time.Hour)
+	require.Equal(t, onlyFsync, findUnsafeSettings(t, pgxstore.New(pool, opts)))
 	opts.PartitionDays = 1
 	unready, ok := errors.AsType[*pgxstore.UnreadyTable](pgxstore.New(pool, opts).Check(t.Context()))
 	require.True(t, ok)

@@ -22,11 +22,11 @@ var (
 	notHappened = idempotency.Resolution{Operator: "alice", Reason: "no charge", TTL: time.Hour}
 )
 
-// lapse lets the lease of a key lapse.
-const lapse = "lease_until = now() - interval '1 second'"
+// lapseLease sets the lease of a record to the past.
+const lapseLease = "lease_until = now() - interval '1 second'"
 
-// abandoned begins an operation of a lease, and returns its entry when that has lapsed.
-func abandoned(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) (idempotency.Key, idempotency.Entry) {
+// abandonKey claims a key, lets the lease lapse, and returns the entry.
+func abandonKey(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) (idempotency.Key, idempotency.Entry) {
 	t.Helper()
 	store, key, request := pgxstore.New(pool, opts), keyOf(uuid.NewString()), attempt
 	request.Lease = time.Millisecond
@@ -43,7 +43,7 @@ func abandoned(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) (idempot
 
 func TestOperatorsSeeChanges(t *testing.T) {
 	t.Parallel()
-	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
+	testEachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
 		rowtest.OperatorsSeeChanges(t, newSubject(pool, opts, store), []rowtest.Change{
 			{"attempt = attempt", nil, nil},
 			{"created_at = created_at + interval '1 microsecond'", idempotency.ErrEntryChanged, idempotency.ErrEntryChanged},
@@ -60,7 +60,7 @@ func TestOperatorsSeeChanges(t *testing.T) {
 	})
 }
 
-// A row that is changed while an operator waits for it is looked at again.
+// If a row changes while an operator waits for it, the operator's change reads the row again.
 func TestOperatorsWaitForAClaim(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(context.Context, *pgxstore.Store, idempotency.Entry) error{
@@ -73,7 +73,7 @@ func TestOperatorsWaitForAClaim(t *testing.T) {
 			t.Parallel()
 			ctx, pool := t.Context(), newPool(t, serverURL(t))
 			opts := newTable(t, pool, pgxstore.Options{})
-			key, entry := abandoned(t, pool, opts)
+			key, entry := abandonKey(t, pool, opts)
 			tx, err := pool.Begin(ctx)
 			require.NoError(t, err)
 			defer func() { _ = tx.Rollback(context.Background()) }()
@@ -84,18 +84,18 @@ func TestOperatorsWaitForAClaim(t *testing.T) {
 			changed := make(chan error, 1)
 			go func() { changed <- change(ctx, pgxstore.New(pool, opts), entry) }()
 			require.Eventually(t, func() bool {
-				return one[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+				return queryValue[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'
 					AND query LIKE '%idempotency: ' || $1 || '%' AND query LIKE '%' || $2 || '%')`, name, opts.Table)
 			}, 30*time.Second, time.Millisecond)
 			require.NoError(t, tx.Commit(ctx))
 			require.ErrorIs(t, <-changed, idempotency.ErrInProgress)
-			require.NotEmpty(t, rowOf(t, pool, opts, key))
+			require.NotEmpty(t, dumpRecord(t, pool, opts, key))
 		})
 	}
 }
 
-// A transaction of a step that has locked the record keeps operators away. At read committed there is no such lock. An operator
-// who ends the operation there takes the claim from the step, whose row is rolled back.
+// A step's transaction locks the record, so operators must wait. At read committed there is no such lock: an
+// operator who ends the operation takes the claim from the step, and the row of the step is rolled back.
 func TestResolveWhileAStepRuns(t *testing.T) {
 	t.Parallel()
 	for name, level := range map[string]pgx.TxIsoLevel{"read committed": "", "repeatable read": pgx.RepeatableRead} {
@@ -104,15 +104,15 @@ func TestResolveWhileAStepRuns(t *testing.T) {
 			pool := newPool(t, serverURL(t))
 			opts := newTable(t, pool, pgxstore.Options{Isolation: level})
 			rows, store := newRows(t, pool, opts), pgxstore.New(pool, opts)
-			key, claim := begun(t, store)
-			_, err := inTx(claim, func(tx pgx.Tx) error {
-				_, err := tx.Exec(t.Context(), rows.insert, "row")
+			key, claim := claimNewKey(t, store)
+			_, err := runBookStep(claim, func(tx pgx.Tx) error {
+				_, err := tx.Exec(t.Context(), rows.insertStatement, "row")
 				require.NoError(t, err)
 				entry, err := store.Inspect(t.Context(), key)
 				require.NoError(t, err)
 				require.Equal(t, idempotency.StateRunning, entry.State)
 				if level == "" {
-					forge(t, pool, opts, key, "lease_until = now() - interval '1 second'")
+					forgeRecord(t, pool, opts, key, "lease_until = now() - interval '1 second'")
 					require.NoError(t, store.Resolve(t.Context(), entry, happened))
 					return nil
 				}
@@ -122,34 +122,34 @@ func TestResolveWhileAStepRuns(t *testing.T) {
 			})
 			if level == "" {
 				require.ErrorIs(t, err, idempotency.ErrClaimLost)
-				require.Zero(t, rows.written(t, "row"))
+				require.Zero(t, rows.countRows(t, "row"))
 				requireReplay(t, store, key)
 			} else {
 				require.NoError(t, err)
-				require.Equal(t, 1, rows.written(t, "row"))
+				require.Equal(t, 1, rows.countRows(t, "row"))
 			}
 		})
 	}
 }
 
-// Who reads the table sees the last resolution beside the steps.
+// The table shows the last resolution beside the steps.
 func TestColumnsOfAResolution(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
 	opts := newTable(t, pool, pgxstore.Options{})
 	store := pgxstore.New(pool, opts)
-	key, own := begun(t, store)
+	key, own := claimNewKey(t, store)
 	requireStep(t, withSteps(key, own), "ship", "1")
 	requireStep(t, withSteps(key, own), "charge", "2")
-	for _, reason := range []string{"first", "second: \x00\xff", ""} { // sealed ones are binary
-		forge(t, pool, opts, key, lapse)
+	for _, reason := range []string{"first", "second: \x00\xff", ""} { // sealed reasons are binary
+		forgeRecord(t, pool, opts, key, lapseLease)
 		entry, err := store.Inspect(t.Context(), key)
 		require.NoError(t, err)
 		resolution := notHappened
 		resolution.Operator, resolution.Reason = "alice", reason
 		require.NoError(t, store.Resolve(t.Context(), entry, resolution))
-		require.Equal(t, []string{"ship", "charge"}, one[[]string](t, pool, "SELECT step_names FROM "+tableName(opts)))
-		stored := string(one[[]byte](t, pool, "SELECT resolved FROM "+tableName(opts)))
+		require.Equal(t, []string{"ship", "charge"}, queryValue[[]string](t, pool, "SELECT step_names FROM "+tableName(opts)))
+		stored := string(queryValue[[]byte](t, pool, "SELECT resolved FROM "+tableName(opts)))
 		require.True(t, strings.HasPrefix(stored, "resolved/1 not-happened attempt=1 at="), stored)
 		require.True(t, strings.HasSuffix(stored, " operator=5\nalice\n"+reason), stored)
 		entry, err = store.Inspect(t.Context(), key)
@@ -159,7 +159,7 @@ func TestColumnsOfAResolution(t *testing.T) {
 	}
 }
 
-// Steps that no store has written do not become readable by a resolution. An answer removes them.
+// A resolution does not make forged steps readable. An answer removes them.
 func TestResolveForgedSteps(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
@@ -169,9 +169,9 @@ func TestResolveForgedSteps(t *testing.T) {
 		"step_names = NULL", "step_results = NULL", "step_names = '{}'", "step_results = '{}'", "step_names = '{NULL}'",
 		"step_names = '{a,b}'", "step_results = step_results || step_results", "step_results = '{NULL}'",
 	} {
-		key, own := begun(t, store)
+		key, own := claimNewKey(t, store)
 		requireStep(t, withSteps(key, own), "charge", "1")
-		forge(t, pool, opts, key, set+", "+lapse)
+		forgeRecord(t, pool, opts, key, set+", "+lapseLease)
 		resolve := func(resolution idempotency.Resolution) {
 			entry, err := store.Inspect(t.Context(), key)
 			require.NoError(t, err, set)
@@ -182,13 +182,13 @@ func TestResolveForgedSteps(t *testing.T) {
 		require.NoError(t, err, set)
 		_, err = next.(idempotency.Checkpointer).Checkpoints(t.Context())
 		require.ErrorIs(t, err, idempotency.ErrRecordInvalid, set)
-		forge(t, pool, opts, key, lapse)
+		forgeRecord(t, pool, opts, key, lapseLease)
 		resolve(happened)
 		requireReplay(t, store, key)
 	}
 }
 
-// The request or the reply of Resolve is lost, or late. The operation is resolved once, and Resolve knows that it was.
+// The request or the reply of Resolve is lost or late. The operation is resolved once, and Resolve reports success.
 func TestLostResolve(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []servertest.Fault{
@@ -196,16 +196,16 @@ func TestLostResolve(t *testing.T) {
 	} {
 		t.Run(string(fault), func(t *testing.T) {
 			t.Parallel()
-			pool, proxy := newProxiedPool(t, unprepared)
+			pool, proxy := newProxiedPool(t, withoutPreparing)
 			opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
 			for i, resolution := range []idempotency.Resolution{happened, notHappened} {
-				key, entry := abandoned(t, pool, opts)
+				key, entry := abandonKey(t, pool, opts)
 				ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
 				proxy.Inject(servertest.Rule{Fault: fault, Pattern: "idempotency: resolve", Times: 1})
 				require.NoError(t, pgxstore.New(pool, opts).Resolve(ctx, entry, resolution))
 				cancel()
 				require.Equal(t, 1, proxy.Strikes())
-				proxy.Release() // what was held comes late, and changes nothing
+				proxy.Release() // the held message comes late, and changes nothing
 				after, err := pgxstore.New(pool, opts).Inspect(t.Context(), key)
 				require.NoError(t, err)
 				want := []idempotency.State{idempotency.StateCompleted, idempotency.StateReleased}[i]
@@ -215,13 +215,14 @@ func TestLostResolve(t *testing.T) {
 	}
 }
 
-// The reply is lost, and a request comes before Resolve asks again. None of the errors that promise something is returned.
+// The reply is lost, and another request comes before Resolve asks again. Resolve returns no error that promises an
+// outcome.
 func TestResolveInDoubt(t *testing.T) {
 	t.Parallel()
-	pool, proxy := newProxiedPool(t, unprepared)
+	pool, proxy := newProxiedPool(t, withoutPreparing)
 	direct := newPool(t, serverURL(t))
 	opts := newTable(t, direct, pgxstore.Options{})
-	key, entry := abandoned(t, pool, opts)
+	key, entry := abandonKey(t, pool, opts)
 	proxy.Inject(servertest.Rule{Fault: servertest.HoldReply, Pattern: "idempotency: resolve", Times: 1})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -242,27 +243,27 @@ func TestResolveInDoubt(t *testing.T) {
 	require.NoError(t, own.Complete(t.Context(), answer, time.Hour))
 }
 
-// A resolution that the standby may lack is not relied on: Resolve waits until the standby has it, also if it asks again.
+// The standby may lack a resolution. Resolve waits until the standby has it, even if Resolve asks again.
 func TestResolveWaitsForStandby(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	pool := newPool(t, c.primary.URL())
 	opts := newTable(t, pool, pgxstore.Options{})
-	_, entry := abandoned(t, pool, opts)
+	_, entry := abandonKey(t, pool, opts)
 	require.NoError(t, c.standby.Pause())
 	brief, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	require.Error(t, pgxstore.New(pool, opts).Resolve(brief, entry, happened))
-	require.Equal(t, 1, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)+" WHERE status = 201"), "others see it")
+	require.Equal(t, 1, queryValue[int](t, pool, "SELECT count(*) FROM "+tableName(opts)+" WHERE status = 201"), "others see it")
 	c.standby.Resume()
 }
 
-// A record is not kept for longer than there are partitions for.
+// A record is kept no longer than there are partitions.
 func TestResolveForTooLong(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
 	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 1})
-	_, entry := abandoned(t, pool, opts)
+	_, entry := abandonKey(t, pool, opts)
 	long := happened
 	long.TTL = 25 * time.Hour
 	require.ErrorContains(t, pgxstore.New(pool, opts).Resolve(t.Context(), entry, long), "PartitionDays")

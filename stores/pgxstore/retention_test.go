@@ -15,18 +15,18 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// keptFor returns for how long the record of a key is kept by the clock of the table, which stands still.
-func keptFor(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options, now string, key idempotency.Key) time.Duration {
+// readRetention returns how long the record of a key is kept, by the table's clock, which stands still.
+func readRetention(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options, now string, key idempotency.Key) time.Duration {
 	digest := key.Digest()
-	require.Equal(t, 1, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)+" WHERE digest = $1", digest[:]))
-	require.True(t, one[bool](t, pool, "SELECT expires_minute = date_bin('1 minute', expires_at, 'epoch') FROM "+
+	require.Equal(t, 1, queryValue[int](t, pool, "SELECT count(*) FROM "+tableName(opts)+" WHERE digest = $1", digest[:]))
+	require.True(t, queryValue[bool](t, pool, "SELECT expires_minute = date_bin('1 minute', expires_at, 'epoch') FROM "+
 		tableName(opts)+" WHERE digest = $1", digest[:]))
-	return time.Duration(one[int64](t, pool, "SELECT extract(epoch FROM expires_at - $2::text::timestamptz)::bigint FROM "+
+	return time.Duration(queryValue[int64](t, pool, "SELECT extract(epoch FROM expires_at - $2::text::timestamptz)::bigint FROM "+
 		tableName(opts)+" WHERE digest = $1", digest[:], now)) * time.Second
 }
 
-// A request that is turned away is kept for two leases. What may have taken effect before is kept for the rest of its
-// TTL, whatever comes after it.
+// A refused request is kept for two leases. A record of an operation that may have taken effect is kept for the rest
+// of its TTL, whatever comes later.
 func TestRetentionOfReleasedRecords(t *testing.T) {
 	t.Parallel()
 	const (
@@ -36,8 +36,8 @@ func TestRetentionOfReleasedRecords(t *testing.T) {
 		ttl     = 24 * time.Hour
 	)
 	for name, c := range map[string]struct {
-		answers []int // ten seconds apart
-		want    time.Duration
+		statuses []int // of requests that are ten seconds apart
+		want     time.Duration
 	}{
 		"refused":                  {[]int{refused}, 2 * lease},
 		"refused twice":            {[]int{refused, refused}, 2 * lease},
@@ -51,26 +51,27 @@ func TestRetentionOfReleasedRecords(t *testing.T) {
 			t.Run(name+"/"+form, func(t *testing.T) {
 				t.Parallel()
 				pool := newPool(t, serverURL(t))
-				start := time.Date(2030, 1, 10, 23, 59, 30, 0, time.UTC) // records move to another day
+				start := time.Date(2030, 1, 10, 23, 59, 30, 0, time.UTC) // so records move to another day
 				opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: days}, start.Format(time.RFC3339))
 				s := newService(t, pgxstore.New(pool, opts), idempotency.Options{Lease: lease, TTL: ttl})
 				key := idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: uuid.NewString()}
 				var now string
-				for i, answer := range c.answers {
+				for i, answer := range c.statuses {
 					now = start.Add(time.Duration(i) * 10 * time.Second).Format(time.RFC3339)
 					set(now)
-					s.status.Store(int64(answer))
-					status, _ := s.ask(t, key.User, key.ID)
+					s.nextStatus.Store(int64(answer))
+					status, _ := s.sendRequest(t, key.User, key.ID)
 					require.Equal(t, answer, status)
 				}
-				require.Equal(t, int64(len(c.answers)), s.runs.Load())
-				require.Equal(t, c.want, keptFor(t, pool, opts, now, key))
+				require.Equal(t, int64(len(c.statuses)), s.runCount.Load())
+				require.Equal(t, c.want, readRetention(t, pool, opts, now, key))
 			})
 		}
 	}
 }
 
-// The claim to a further attempt says how long the record would have been kept; a new operation replaces nothing.
+// The claim of a further attempt reports how long the record would have been kept. A new operation replaces no
+// record.
 func TestRemaining(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -93,7 +94,7 @@ func TestRemaining(t *testing.T) {
 			require.Zero(t, record.Remaining)
 			require.NoError(t, claim.Release(ctx, 40*time.Minute))
 			require.NoError(t, claim.Release(ctx, time.Minute), "a repetition")
-			require.Equal(t, 40*time.Minute, keptFor(t, pool, opts, start, key), "changes nothing")
+			require.Equal(t, 40*time.Minute, readRetention(t, pool, opts, start, key), "changes nothing")
 
 			set("2030-01-10 12:10:00+00")
 			require.NoError(t, claim.Release(ctx, time.Minute), "a late repetition")
@@ -114,7 +115,7 @@ func TestRemaining(t *testing.T) {
 
 			if days == 0 {
 				digest := key.Digest()
-				execute(t, pool, "UPDATE "+tableName(opts)+
+				execStatement(t, pool, "UPDATE "+tableName(opts)+
 					" SET lease_until = NULL, expires_at = 'infinity' WHERE digest = $1", digest[:])
 				record, _ = begin()
 				require.Zero(t, record.Remaining, "it is not known")
@@ -123,7 +124,7 @@ func TestRemaining(t *testing.T) {
 	}
 }
 
-// A completed record says how long it is still kept, to whoever asks.
+// A completed record reports how long it is kept.
 func TestRemainingOfACompletedRecord(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -144,15 +145,15 @@ func TestRemainingOfACompletedRecord(t *testing.T) {
 			set("2030-01-10 12:10:00+00")
 			require.Equal(t, 30*time.Minute, remaining())
 			if days == 0 {
-				execute(t, pool, "UPDATE "+tableName(opts)+" SET expires_at = 'infinity'")
+				execStatement(t, pool, "UPDATE "+tableName(opts)+" SET expires_at = 'infinity'")
 				require.Zero(t, remaining(), "it is not known")
 			}
 		})
 	}
 }
 
-// Requests that are turned away leave nothing after two leases and the minute for which Maintain waits. Until then
-// each takes a row and its place in two indexes, also with the longest names.
+// Refused requests leave nothing behind after two leases, and the minute for which Maintain waits. Until then, each
+// takes a row and its entries in two indexes, even with the longest names.
 func TestRefusedRequestsLeaveNothing(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -160,9 +161,9 @@ func TestRefusedRequestsLeaveNothing(t *testing.T) {
 	const refused = 1000
 	longest := idempotency.Key{User: strings.Repeat("u", 257), Endpoint: strings.Repeat("e", 257), ID: strings.Repeat("k", 219)}
 	for name, c := range map[string]struct {
-		key  idempotency.Key
-		opts pgxstore.Options
-		most int // bytes
+		key      idempotency.Key
+		opts     pgxstore.Options
+		maxBytes int // of the table and its indexes
 	}{
 		"short names":   {keyOf(""), pgxstore.Options{}, 300},
 		"longest names": {longest, pgxstore.Options{}, 1100},
@@ -178,14 +179,14 @@ func TestRefusedRequestsLeaveNothing(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, claim.Release(ctx, 2*attempt.Lease))
 			}
-			row := one[int](t, pool, "SELECT avg(pg_column_size(r.*))::integer FROM "+tableName(opts)+" r")
-			total := one[int](t, pool, "SELECT pg_total_relation_size($1::text::regclass)", tableName(opts)) / refused
+			row := queryValue[int](t, pool, "SELECT avg(pg_column_size(r.*))::integer FROM "+tableName(opts)+" r")
+			total := queryValue[int](t, pool, "SELECT pg_total_relation_size($1::text::regclass)", tableName(opts)) / refused
 			t.Logf("a refused request: a row of %d bytes, %d in the files of the table", row, total)
-			require.LessOrEqual(t, row, c.most)
+			require.LessOrEqual(t, row, c.maxBytes)
 
 			set("2030-01-10 12:03:00+00")
 			require.NoError(t, store.Maintain(ctx))
-			require.Zero(t, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
+			require.Zero(t, queryValue[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
 		})
 	}
 }

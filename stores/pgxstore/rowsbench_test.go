@@ -17,36 +17,36 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// BenchmarkRows compares ways to write one row exactly once, over HTTP, each with 16 clients and with one. A round runs all ways
-// one after the other, so that all meet the same disturbances. The figures are medians of all rounds: requests a second and the
-// median latency in ms, both with 16 clients, the median latency with one, and the processor time of client, service and sessions
-// in µs a request.
+// BenchmarkRows compares ways to write one row exactly once over HTTP, with 16 clients and with one client. A round
+// runs all ways one after the other, so all meet the same disturbances. The figures are medians of all rounds:
+// requests per second and latency in ms with 16 clients, latency with one client, and the processor time of client,
+// service and sessions in µs per request.
 func BenchmarkRows(b *testing.B) {
-	onDisks(b, func(b *testing.B, pool *pgxpool.Pool) {
+	runOnDisks(b, func(b *testing.B, pool *pgxpool.Pool) {
 		ways := map[string]func(int){
-			"unprotected": served(b, unprotected(pool)),
-			"by-hand":     served(b, byHand(b, pool)),
-			"DoTx":        served(b, booked(b, pool, bookByPgx)),
-			"DoSQLTx":     served(b, booked(b, pool, bookBySQL)),
-			"DoInTx":      served(b, booked(b, pool, bookInTx(pool))),
-			"New+unique":  served(b, booked(b, pool, bookUnique(b, pool))),
+			"unprotected": newHTTPClient(b, newUnprotectedHandler(pool)),
+			"by-hand":     newHTTPClient(b, newHandwrittenHandler(b, pool)),
+			"DoTx":        newHTTPClient(b, newBookingHandler(b, pool, bookByPgx)),
+			"DoSQLTx":     newHTTPClient(b, newBookingHandler(b, pool, bookBySQL)),
+			"DoInTx":      newHTTPClient(b, newBookingHandler(b, pool, bookInTx(pool))),
+			"New+unique":  newHTTPClient(b, newBookingHandler(b, pool, bookUnique(b, pool))),
 		}
-		figures := map[string]*wayFigures{}
+		figures := map[string]*rowFigures{}
 		for name, way := range ways {
-			figures[name] = &wayFigures{}
-			round(way)
+			figures[name] = &rowFigures{}
+			runRound(way)
 		}
-		took := costs(b, pool)
+		took := newCostMeter(b, pool)
 		for b.Loop() {
 			for name, way := range ways {
 				f := figures[name]
 				var crowd []float64
-				f.processor = append(f.processor, took(func(i int) { way(i) }).all()/1000/perRound)
+				f.processor = append(f.processor, took(func(i int) { way(i) }).sumNanoseconds()/1000/perRound)
 				began := time.Now()
-				crowd = timed(workers, perRound, way)
+				crowd = measureLatencies(workers, perRound, way)
 				f.rate = append(f.rate, perRound/time.Since(began).Seconds())
 				f.crowd = append(f.crowd, median(crowd))
-				f.alone = append(f.alone, median(timed(1, perRound/8, way)))
+				f.alone = append(f.alone, median(measureLatencies(1, perRound/8, way)))
 			}
 		}
 		for name, f := range figures {
@@ -55,20 +55,20 @@ func BenchmarkRows(b *testing.B) {
 			b.ReportMetric(median(f.alone), name+"-ms-of-1")
 			b.ReportMetric(median(f.processor), name+"-us")
 		}
-		b.ReportMetric(0, "ns/op") // of a round: of no interest
+		b.ReportMetric(0, "ns/op") // the time of a round is of no interest
 	})
 }
 
-// wayFigures has a value for each round.
-type wayFigures struct{ rate, crowd, alone, processor []float64 }
+// rowFigures has a value for each round.
+type rowFigures struct{ rate, crowd, alone, processor []float64 }
 
 func median(values []float64) float64 {
 	slices.Sort(values)
 	return values[len(values)/2]
 }
 
-// timed runs step n times by so many clients, and returns how many milliseconds each run took.
-func timed(clients, n int, step func(int)) []float64 {
+// measureLatencies runs step n times with the given number of clients, and returns the milliseconds of each run.
+func measureLatencies(clients, n int, step func(int)) []float64 {
 	times := make([]float64, n)
 	var next atomic.Int64
 	var group sync.WaitGroup
@@ -85,12 +85,12 @@ func timed(clients, n int, step func(int)) []float64 {
 	return times
 }
 
-// booked is a handler behind a store.
-func booked(b *testing.B, pool *pgxpool.Pool, book func(r *http.Request) error) http.Handler {
+// newBookingHandler returns a handler behind a store.
+func newBookingHandler(b *testing.B, pool *pgxpool.Pool, book func(r *http.Request) error) http.Handler {
 	middleware, err := idempotency.New(pgxstore.New(pool, newTable(b, pool, pgxstore.Options{})), idempotency.SingleUser,
 		idempotency.Options{})
 	require.NoError(b, err)
-	return middleware.Handler(created(book))
+	return middleware.Handler(newCreatedHandler(book))
 }
 
 func bookByPgx(r *http.Request) error {
@@ -121,9 +121,9 @@ func bookInTx(pool *pgxpool.Pool) func(r *http.Request) error {
 	}
 }
 
-// bookUnique writes a row that a unique index allows only once.
+// bookUnique inserts a row that a unique index allows only once.
 func bookUnique(b *testing.B, pool *pgxpool.Pool) func(r *http.Request) error {
-	execute(b, pool, "CREATE TABLE IF NOT EXISTS unique_payments (key text PRIMARY KEY, amount bigint NOT NULL)")
+	execStatement(b, pool, "CREATE TABLE IF NOT EXISTS unique_payments (key text PRIMARY KEY, amount bigint NOT NULL)")
 	return func(r *http.Request) error {
 		return pgx.BeginFunc(r.Context(), pool, func(tx pgx.Tx) error {
 			_, err := tx.Exec(r.Context(), "INSERT INTO unique_payments VALUES ($1, $2) ON CONFLICT DO NOTHING",

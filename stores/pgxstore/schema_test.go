@@ -17,8 +17,9 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// settings returns the settings that Check finds unsafe, and requires that it finds nothing else.
-func settings(t testing.TB, store interface{ Check(context.Context) error }) (names []string) {
+// findUnsafeSettings returns the names of the settings that Check reports, and requires that Check reports nothing
+// else.
+func findUnsafeSettings(t testing.TB, store interface{ Check(context.Context) error }) (names []string) {
 	t.Helper()
 	err := store.Check(t.Context())
 	if err == nil {
@@ -33,7 +34,7 @@ func settings(t testing.TB, store interface{ Check(context.Context) error }) (na
 	return names
 }
 
-// onlyFsync is what Check has to say of the server that the tests share.
+// onlyFsync is the unsafe setting of the shared server.
 var onlyFsync = []string{"fsync"}
 
 func TestMigrate(t *testing.T) {
@@ -55,11 +56,11 @@ func TestMigrate(t *testing.T) {
 			}
 			instances.Wait()
 			store := pgxstore.New(pool, opts)
-			key := completed(t, store)
+			key := completeNewKey(t, store)
 
 			require.NoError(t, pgxstore.Migrate(ctx, pool, opts), "again")
 			for _, m := range pgxstore.Migrations(opts) {
-				execute(t, pool, m.SQL) // as another tool would, a second time
+				execStatement(t, pool, m.SQL) // another tool applies the migration again
 			}
 			record, _, err := store.Begin(ctx, key, attempt)
 			require.NoError(t, err)
@@ -68,10 +69,10 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// Many instances start at once, whatever the isolation level of their sessions.
+// Many instances start at the same time, with every isolation level of their sessions.
 func TestMigrateOnSessionsOfAnotherLevel(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t, serverURL(t), repeatable)
+	pool := newPool(t, serverURL(t), withRepeatableRead)
 	for i := range 5 {
 		opts := pgxstore.Options{Table: fmt.Sprintf("start %d", i), PartitionDays: 10}
 		var instances sync.WaitGroup
@@ -86,7 +87,7 @@ func TestMigrateOnSessionsOfAnotherLevel(t *testing.T) {
 	}
 }
 
-// What the server would refuse, or silently take for something else, is refused at once; all faults together.
+// Options that the server would refuse, or would silently change, are refused at once, with all faults together.
 func TestFaultyOptions(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -113,7 +114,7 @@ func TestFaultyOptions(t *testing.T) {
 	}
 }
 
-// A middleware is not made if the store could serve none of its requests.
+// idempotency.New fails if the store could serve no request.
 func TestOptionsThatNeverWork(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
@@ -122,10 +123,11 @@ func TestOptionsThatNeverWork(t *testing.T) {
 		ttl   time.Duration
 		fault string
 	}{
-		"no pool":                 {pgxstore.New(nil, pgxstore.Options{}), time.Hour, "the pool is nil"},
-		"fewer days than the TTL": {pgxstore.New(pool, pgxstore.Options{PartitionDays: 1}), 25 * time.Hour, "PartitionDays is 1, too few"},
-		"enough days":             {pgxstore.New(pool, pgxstore.Options{PartitionDays: 2}), 25 * time.Hour, ""},
-		"no partitions":           {pgxstore.New(pool, pgxstore.Options{}), 25 * time.Hour, ""},
+		"no pool": {pgxstore.New(nil, pgxstore.Options{}), time.Hour, "the pool is nil"},
+		"fewer days than the TTL": {pgxstore.New(pool, pgxstore.Options{PartitionDays: 1}), 25 * time.Hour,
+			"PartitionDays is 1, too few"},
+		"enough days":   {pgxstore.New(pool, pgxstore.Options{PartitionDays: 2}), 25 * time.Hour, ""},
+		"no partitions": {pgxstore.New(pool, pgxstore.Options{}), 25 * time.Hour, ""},
 	} {
 		_, err := idempotency.NewRunner(test.store, idempotency.RunnerOptions{TTL: test.ttl})
 		if test.fault == "" {
@@ -136,7 +138,7 @@ func TestOptionsThatNeverWork(t *testing.T) {
 	}
 }
 
-// A store that was given other options than the table was made with does nothing, rather than something unsafe.
+// A store whose options differ from those of the table fails instead of doing something unsafe.
 func TestMismatchOfTableAndOptions(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -147,26 +149,26 @@ func TestMismatchOfTableAndOptions(t *testing.T) {
 			told := made
 			told.PartitionDays = days[1]
 			_, _, err := pgxstore.New(pool, told).Begin(ctx, keyOf("1"), attempt)
-			require.ErrorContains(t, err, "does not exist") // the function that claims
+			require.ErrorContains(t, err, "does not exist") // the function of claims
 			require.ErrorContains(t, pgxstore.New(pool, told).Check(ctx), "PartitionDays")
 			require.ErrorContains(t, pgxstore.Migrate(ctx, pool, told), "PartitionDays")
 			for _, m := range pgxstore.Migrations(told) {
-				_, err := pool.Exec(ctx, m.SQL) // as another tool would
+				_, err := pool.Exec(ctx, m.SQL) // applies the migration as another tool
 				require.ErrorContains(t, err, "PartitionDays")
 			}
-			require.Equal(t, onlyFsync, settings(t, pgxstore.New(pool, made)), "nothing was changed")
-			completed(t, pgxstore.New(pool, made))
+			require.Equal(t, onlyFsync, findUnsafeSettings(t, pgxstore.New(pool, made)), "nothing was changed")
+			completeNewKey(t, pgxstore.New(pool, made))
 
-			execute(t, pool, "ALTER TABLE "+tableName(made)+` RENAME TO "former `+made.Table+`"`)
+			execStatement(t, pool, "ALTER TABLE "+tableName(made)+` RENAME TO "former `+made.Table+`"`)
 			require.NoError(t, pgxstore.Migrate(ctx, pool, told), "a new table, with the other options")
-			completed(t, pgxstore.New(pool, told))
+			completeNewKey(t, pgxstore.New(pool, told))
 			_, _, err = pgxstore.New(pool, made).Begin(ctx, keyOf("1"), attempt)
 			require.ErrorContains(t, err, "does not exist", "what still has the former options is stopped")
 		})
 	}
 }
 
-// The function that claims is made again where it is missing: beside the table, wherever the table is found.
+// Migrate creates the missing function of claims beside the table, wherever the table is.
 func TestMissingFunction(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -180,9 +182,9 @@ func TestMissingFunction(t *testing.T) {
 				t.Parallel()
 				pool := newPool(t, serverURL(t))
 				opts := newTable(t, pool, pgxstore.Options{PartitionDays: days})
-				execute(t, pool, "CREATE SCHEMA IF NOT EXISTS later")
-				key := completed(t, pgxstore.New(pool, opts))
-				execute(t, pool, fmt.Sprintf(lose, opts.Table, map[int]string{0: "", 2: "_day"}[days]))
+				execStatement(t, pool, "CREATE SCHEMA IF NOT EXISTS later")
+				key := completeNewKey(t, pgxstore.New(pool, opts))
+				execStatement(t, pool, fmt.Sprintf(lose, opts.Table, map[int]string{0: "", 2: "_day"}[days]))
 				switch where {
 				case "table moved":
 					opts.Schema = "later"
@@ -194,16 +196,16 @@ func TestMissingFunction(t *testing.T) {
 				store := pgxstore.New(pool, opts)
 				require.ErrorContains(t, store.Check(ctx), "call Migrate")
 				require.NoError(t, pgxstore.Migrate(ctx, pool, opts))
-				require.Equal(t, onlyFsync, settings(t, store))
+				require.Equal(t, onlyFsync, findUnsafeSettings(t, store))
 				record, _, err := store.Begin(ctx, key, attempt)
 				require.NoError(t, err)
 				require.NotNil(t, record.Response, "it is the same table")
-				completed(t, store)
+				completeNewKey(t, store)
 				if days != 0 {
 					opts.PartitionDays++
 					require.NoError(t, pgxstore.Migrate(ctx, pool, opts))
-					require.Equal(t, one[string](t, pool, "SELECT relnamespace::regnamespace::text FROM pg_class WHERE relname = $1",
-						opts.Table), one[string](t, pool, `SELECT relnamespace::regnamespace::text FROM pg_class
+					require.Equal(t, queryValue[string](t, pool, "SELECT relnamespace::regnamespace::text FROM pg_class WHERE relname = $1",
+						opts.Table), queryValue[string](t, pool, `SELECT relnamespace::regnamespace::text FROM pg_class
 						WHERE relkind = 'r' AND starts_with(relname, $1) ORDER BY relname DESC LIMIT 1`, opts.Table+"_"))
 				}
 			})
@@ -211,7 +213,7 @@ func TestMissingFunction(t *testing.T) {
 	}
 }
 
-// Whatever PostgreSQL takes for a name works as one.
+// Every name that PostgreSQL accepts works.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -223,24 +225,24 @@ func TestNames(t *testing.T) {
 			opts := pgxstore.Options{Schema: fmt.Sprintf("names '%d'", days), Table: name, PartitionDays: days}
 			require.NoError(t, pgxstore.Migrate(ctx, pool, opts), name)
 			for _, m := range pgxstore.Migrations(opts) {
-				execute(t, pool, m.SQL)
+				execStatement(t, pool, m.SQL)
 			}
 			store := pgxstore.New(pool, opts)
-			require.Equal(t, onlyFsync, settings(t, store), name)
-			completed(t, store)
+			require.Equal(t, onlyFsync, findUnsafeSettings(t, store), name)
+			completeNewKey(t, store)
 			require.NoError(t, store.Maintain(ctx), name)
 		}
 	}
 }
 
-// Without its index Maintain would read the whole table, so the name of the index must not be taken.
+// Without its index, Maintain would read the whole table. Migrate fails if the name of the index is taken.
 func TestNameOfTheIndexIsTaken(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
 	opts := pgxstore.Options{Schema: "taken", Table: "records"}
-	execute(t, pool, "DROP SCHEMA IF EXISTS taken CASCADE; CREATE SCHEMA taken; CREATE TABLE taken.records_expires ()")
+	execStatement(t, pool, "DROP SCHEMA IF EXISTS taken CASCADE; CREATE SCHEMA taken; CREATE TABLE taken.records_expires ()")
 	require.ErrorContains(t, pgxstore.Migrate(context.Background(), pool, opts), "records_expires")
-	execute(t, pool, "DROP TABLE taken.records_expires")
+	execStatement(t, pool, "DROP TABLE taken.records_expires")
 	require.NoError(t, pgxstore.Migrate(context.Background(), pool, opts))
 }
 
@@ -266,24 +268,24 @@ func TestCheck(t *testing.T) {
 	readOnly := newPool(t, db.URL(), func(c *pgxpool.Config) {
 		c.ConnConfig.RuntimeParams["default_transaction_read_only"] = "on"
 	})
-	require.Equal(t, []string{"default_transaction_read_only"}, settings(t, pgxstore.New(readOnly, opts)))
+	require.Equal(t, []string{"default_transaction_read_only"}, findUnsafeSettings(t, pgxstore.New(readOnly, opts)))
 
 	for _, table := range []string{tableName(opts), partitionName(days, time.Now().UTC().Format("20060102"))} {
-		execute(t, pool, "ALTER TABLE "+table+" SET UNLOGGED")
+		execStatement(t, pool, "ALTER TABLE "+table+" SET UNLOGGED")
 	}
 	days.PartitionDays = 1
 	require.ErrorContains(t, store.Check(ctx), "is unlogged: a crash empties the table")
-	require.Len(t, settings(t, store), 1)
-	require.Len(t, settings(t, pgxstore.New(pool, days)), 1, "one of the days")
+	require.Len(t, findUnsafeSettings(t, store), 1)
+	require.Len(t, findUnsafeSettings(t, pgxstore.New(pool, days)), 1, "one of the days")
 
 	unsafe := servertest.Postgres(t, "fsync=off", "synchronous_commit=off", "full_page_writes=off")
 	pool = newPool(t, unsafe.URL())
 	store = pgxstore.New(pool, newTable(t, pool, pgxstore.Options{}))
-	require.Equal(t, []string{"synchronous_commit", "fsync", "full_page_writes"}, settings(t, store))
+	require.Equal(t, []string{"synchronous_commit", "fsync", "full_page_writes"}, findUnsafeSettings(t, store))
 	require.ErrorContains(t, store.Check(ctx), unsafe.Addr()+": fsync is off: a crash of the machine loses records")
 	require.NoError(t, unsafe.Standby())
 	pool.Reset()
-	require.Contains(t, settings(t, store), "in_hot_standby")
+	require.Contains(t, findUnsafeSettings(t, store), "in_hot_standby")
 
 	unsafe.Stop()
 	err = store.Check(ctx)
@@ -292,18 +294,18 @@ func TestCheck(t *testing.T) {
 	require.False(t, isSetting)
 }
 
-// A server that is too old is told apart, and asked for nothing that it might not know.
+// Check identifies a server that is too old, and sends it no statement that it may not know.
 func TestCheckOfAnOldServer(t *testing.T) {
 	t.Parallel()
-	var sent sentences
-	old := newPool(t, (&wire{says: version("13.23"), edit: sent.note}).through(t))
+	var sent statementLog
+	old := newPool(t, (&interceptor{parameterStatus: withVersion("13.23"), editStatement: sent.addStatement}).interceptedURL(t))
 	err := pgxstore.New(old, pgxstore.Options{PartitionDays: 1}).Check(t.Context())
 	require.ErrorIs(t, err, pgxstore.ErrEngine)
 	require.Len(t, idempotency.Findings(err), 1)
-	require.Empty(t, sent.all())
+	require.Empty(t, sent.joinStatements())
 }
 
-// What is missing is named, with what is to be done about it.
+// Check names each missing part, and says what to do.
 func TestCheckOfTheTable(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -326,7 +328,7 @@ func TestCheckOfTheTable(t *testing.T) {
 				"{99}", "idempotency records, version 99",
 				"{identity}", map[int]string{0: "ADD e int NOT NULL GENERATED ALWAYS AS IDENTITY,", 1: ""}[days],
 				"{function}", opts.Table+map[int]string{0: "_claim", 1: "_claim_day"}[days])
-			execute(t, pool, names.Replace(change))
+			execStatement(t, pool, names.Replace(change))
 			store := pgxstore.NewTable(pool, opts)
 			unready, ok := errors.AsType[*pgxstore.UnreadyTable](store.Check(ctx))
 			require.True(t, ok, change)
@@ -334,7 +336,7 @@ func TestCheckOfTheTable(t *testing.T) {
 			require.Equal(t, tableName(opts), unready.Table)
 			if unready.Remedy == "call Migrate" {
 				require.NoError(t, pgxstore.Migrate(ctx, pool, opts))
-				require.Equal(t, onlyFsync, settings(t, store))
+				require.Equal(t, onlyFsync, findUnsafeSettings(t, store))
 			} else {
 				require.EqualError(t, pgxstore.Migrate(ctx, pool, opts), "pgxstore: migrate: "+unready.Error())
 			}
@@ -342,19 +344,19 @@ func TestCheckOfTheTable(t *testing.T) {
 	}
 }
 
-// Migrate does not take a table of somebody else for its own because of the name.
+// Migrate refuses a table of another program with the same name.
 func TestMigrateOfAnotherTable(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
 	opts := pgxstore.Options{Table: "somebody's"}
-	execute(t, pool, "DROP TABLE IF EXISTS "+tableName(opts))
-	execute(t, pool, "CREATE TABLE "+tableName(opts)+" (digest bytea PRIMARY KEY, expires_minute timestamptz)")
+	execStatement(t, pool, "DROP TABLE IF EXISTS "+tableName(opts))
+	execStatement(t, pool, "CREATE TABLE "+tableName(opts)+" (digest bytea PRIMARY KEY, expires_minute timestamptz)")
 	require.ErrorContains(t, pgxstore.Migrate(ctx, pool, opts), "lacks the columns fingerprint, ")
 	require.ErrorContains(t, pgxstore.NewTable(pool, opts).Check(ctx), "has no comment", "nothing was changed")
 }
 
-// Check reports that the days to come are running out, before they are at an end.
+// Check reports a shortage of future days before they run out.
 func TestCheckOfPartitions(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -362,24 +364,24 @@ func TestCheckOfPartitions(t *testing.T) {
 	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 1, SpareDays: 3}, "2030-01-10 12:00:00+00")
 	store := pgxstore.New(pool, opts)
 	set("2030-01-11 12:00:00+00")
-	require.Equal(t, onlyFsync, settings(t, store))
+	require.Equal(t, onlyFsync, findUnsafeSettings(t, store))
 	set("2030-01-12 12:00:00+00")
 	require.ErrorContains(t, store.Check(ctx), "has partitions for only 3 days")
 	set("2030-01-10 12:00:00+00")
-	execute(t, pool, "DROP TABLE "+partitionName(opts, "20300111"))
+	execStatement(t, pool, "DROP TABLE "+partitionName(opts, "20300111"))
 	require.ErrorContains(t, store.Check(ctx), "has partitions for only 1 days", "what comes after a gap does not count")
 }
 
-// newRole makes a role, and returns its name and a pool of its sessions.
+// newRole creates a role, and returns its name and a pool of its sessions.
 func newRole(t testing.TB, pool *pgxpool.Pool) (string, *pgxpool.Pool) {
 	t.Helper()
-	role := fmt.Sprintf("role_%d", tables.Add(1))
-	execute(t, pool, "CREATE ROLE "+role+" LOGIN PASSWORD '"+pool.Config().ConnConfig.Password+"'")
+	role := fmt.Sprintf("role_%d", tableCount.Add(1))
+	execStatement(t, pool, "CREATE ROLE "+role+" LOGIN PASSWORD '"+pool.Config().ConnConfig.Password+"'")
 	return role, newPool(t, serverURL(t), func(c *pgxpool.Config) { c.ConnConfig.User = role })
 }
 
-// missing returns the privileges that Check finds missing, as they are granted.
-func missing(t testing.TB, store interface{ Check(context.Context) error }, role string) (privileges []string) {
+// findMissingPrivileges returns the missing privileges that Check reports, in the form of GRANT.
+func findMissingPrivileges(t testing.TB, store interface{ Check(context.Context) error }, role string) (privileges []string) {
 	t.Helper()
 	for _, err := range store.Check(t.Context()).(interface{ Unwrap() []error }).Unwrap() {
 		if lack, ok := errors.AsType[*pgxstore.MissingPrivilege](err); ok {
@@ -397,18 +399,18 @@ func TestCheckOfPrivileges(t *testing.T) {
 	opts := newTable(t, pool, pgxstore.Options{})
 	role, own := newRole(t, pool)
 	store := pgxstore.New(own, opts)
-	execute(t, pool, `REVOKE EXECUTE ON FUNCTION "`+opts.Table+`_claim" FROM PUBLIC`)
+	execStatement(t, pool, `REVOKE EXECUTE ON FUNCTION "`+opts.Table+`_claim" FROM PUBLIC`)
 	on := ` ON table "` + opts.Table + `" FOR `
 	lacks := []string{"SELECT" + on + "Store", "INSERT" + on + "Store", "UPDATE" + on + "Store",
 		"DELETE" + on + "Maintain", `EXECUTE ON function "` + opts.Table + `_claim" FOR Store`}
 	for len(lacks) > 0 {
-		require.Equal(t, lacks, missing(t, store, role))
+		require.Equal(t, lacks, findMissingPrivileges(t, store, role))
 		grant, _, _ := strings.Cut(lacks[0], " FOR ")
-		execute(t, pool, "GRANT "+grant+" TO "+role)
+		execStatement(t, pool, "GRANT "+grant+" TO "+role)
 		lacks = lacks[1:]
 	}
-	require.Equal(t, onlyFsync, settings(t, store))
-	completed(t, store)
+	require.Equal(t, onlyFsync, findUnsafeSettings(t, store))
+	completeNewKey(t, store)
 	require.NoError(t, store.Maintain(t.Context()))
 }
 
@@ -418,53 +420,53 @@ func TestCheckOfPrivilegesForMaintain(t *testing.T) {
 	pool := newPool(t, serverURL(t))
 	now, set := newClock(t, pool)
 	set("2030-01-10 12:00:00+00")
-	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 1, SpareDays: 1}.At(now))
+	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 1, SpareDays: 1}.WithClock(now))
 	role, own := newRole(t, pool)
 	store := pgxstore.New(own, opts)
-	execute(t, pool, "REVOKE CREATE ON SCHEMA public FROM PUBLIC") // as it is since PostgreSQL 15
-	execute(t, pool, "GRANT SELECT ON "+strings.TrimSuffix(now, "_now()")+" TO "+role)
-	execute(t, pool, "GRANT SELECT, INSERT, UPDATE, DELETE ON "+tableName(opts)+" TO "+role)
+	execStatement(t, pool, "REVOKE CREATE ON SCHEMA public FROM PUBLIC") // the default since PostgreSQL 15
+	execStatement(t, pool, "GRANT SELECT ON "+strings.TrimSuffix(now, "_now()")+" TO "+role)
+	execStatement(t, pool, "GRANT SELECT, INSERT, UPDATE, DELETE ON "+tableName(opts)+" TO "+role)
 	lacks := []string{"CREATE ON schema public FOR Maintain"}
-	for _, table := range append(tablesOf(t, pool, opts), tableName(opts)) {
+	for _, table := range append(listTables(t, pool, opts), tableName(opts)) {
 		lacks = append(lacks, "OWNERSHIP ON table "+table+" FOR Maintain")
 	}
-	require.ElementsMatch(t, lacks, missing(t, store, role))
-	completed(t, store)
+	require.ElementsMatch(t, lacks, findMissingPrivileges(t, store, role))
+	completeNewKey(t, store)
 	set("2030-01-12 12:00:00+00")
 	require.ErrorContains(t, store.Maintain(ctx), "permission denied")
 
-	execute(t, pool, "GRANT CREATE ON SCHEMA public TO "+role)
-	for _, table := range append(tablesOf(t, pool, opts), tableName(opts)) {
-		require.NotEmpty(t, missing(t, store, role))
-		execute(t, pool, "ALTER TABLE "+table+" OWNER TO "+role)
+	execStatement(t, pool, "GRANT CREATE ON SCHEMA public TO "+role)
+	for _, table := range append(listTables(t, pool, opts), tableName(opts)) {
+		require.NotEmpty(t, findMissingPrivileges(t, store, role))
+		execStatement(t, pool, "ALTER TABLE "+table+" OWNER TO "+role)
 	}
-	require.Empty(t, missing(t, store, role))
+	require.Empty(t, findMissingPrivileges(t, store, role))
 	require.NoError(t, store.Maintain(ctx))
-	require.Equal(t, []string{"20300112", "20300113", "20300114"}, partitions(t, pool, opts))
-	require.Equal(t, onlyFsync, settings(t, store))
+	require.Equal(t, []string{"20300112", "20300113", "20300114"}, listPartitionDays(t, pool, opts))
+	require.Equal(t, onlyFsync, findUnsafeSettings(t, store))
 }
 
-// Where the schema is there already, its owner need not be allowed to make others.
+// If the schema exists, Migrate needs no privilege to create schemas.
 func TestMigrateIntoASchemaOfAnother(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
 	role, own := newRole(t, pool)
-	execute(t, pool, `CREATE SCHEMA "made before"; GRANT USAGE, CREATE ON SCHEMA "made before" TO `+role)
+	execStatement(t, pool, `CREATE SCHEMA "made before"; GRANT USAGE, CREATE ON SCHEMA "made before" TO `+role)
 	for table, days := range map[string]int{"plain": 0, "divided": 2} {
 		opts := pgxstore.Options{Schema: "made before", Table: table, PartitionDays: days}
 		require.NoError(t, pgxstore.Migrate(ctx, own, opts))
-		require.Equal(t, onlyFsync, settings(t, pgxstore.New(own, opts)))
-		completed(t, pgxstore.New(own, opts))
+		require.Equal(t, onlyFsync, findUnsafeSettings(t, pgxstore.New(own, opts)))
+		completeNewKey(t, pgxstore.New(own, opts))
 
-		execute(t, pool, `REVOKE CREATE ON SCHEMA "made before" FROM `+role)
+		execStatement(t, pool, `REVOKE CREATE ON SCHEMA "made before" FROM `+role)
 		require.NoError(t, pgxstore.Migrate(ctx, own, opts), "there is nothing to do")
-		execute(t, pool, `GRANT CREATE ON SCHEMA "made before" TO `+role)
+		execStatement(t, pool, `GRANT CREATE ON SCHEMA "made before" TO `+role)
 	}
 	require.ErrorContains(t, pgxstore.Migrate(ctx, own, pgxstore.Options{Schema: "not made"}), "permission denied")
 }
 
-// Services with tables of their own start for the first time at once.
+// Services with different tables start for the first time at the same moment.
 func TestFirstStartsInOneSchema(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
@@ -472,7 +474,8 @@ func TestFirstStartsInOneSchema(t *testing.T) {
 		var services sync.WaitGroup
 		for i := range 6 {
 			services.Go(func() {
-				opts := pgxstore.Options{Schema: fmt.Sprintf("first %d", round), Table: fmt.Sprintf("service %d", i), PartitionDays: i % 2}
+				opts := pgxstore.Options{Schema: fmt.Sprintf("first %d", round), Table: fmt.Sprintf("service %d", i),
+					PartitionDays: i % 2}
 				if err := pgxstore.Migrate(context.Background(), pool, opts); err != nil {
 					t.Error(err)
 				}
@@ -482,7 +485,7 @@ func TestFirstStartsInOneSchema(t *testing.T) {
 	}
 }
 
-// A dump may lack the comments. Migrate puts them back, with nothing lost.
+// A dump may lack the comments. Migrate restores them without any loss.
 func TestRestoredWithoutComments(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -491,18 +494,18 @@ func TestRestoredWithoutComments(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: days, SpareDays: days}, "2030-01-10 12:00:00+00")
 			store := pgxstore.New(pool, opts)
-			key := completed(t, store)
-			tables := append(tablesOf(t, pool, opts), tableName(opts))
+			key := completeNewKey(t, store)
+			tables := append(listTables(t, pool, opts), tableName(opts))
 			comments := func() int {
-				return one[int](t, pool, `SELECT count(*) FROM unnest($1::text[]) name
+				return queryValue[int](t, pool, `SELECT count(*) FROM unnest($1::text[]) name
 					WHERE obj_description(name::regclass, 'pg_class') LIKE 'idempotency records%'`, tables)
 			}
 			for _, table := range tables {
-				execute(t, pool, "COMMENT ON TABLE "+table+" IS NULL")
+				execStatement(t, pool, "COMMENT ON TABLE "+table+" IS NULL")
 			}
 			require.ErrorContains(t, store.Check(ctx), "no comment")
 			require.NoError(t, pgxstore.Migrate(ctx, pool, opts))
-			require.Equal(t, onlyFsync, settings(t, store))
+			require.Equal(t, onlyFsync, findUnsafeSettings(t, store))
 			require.Equal(t, len(tables), comments())
 			record, _, err := store.Begin(ctx, key, attempt)
 			require.NoError(t, err)
@@ -511,14 +514,15 @@ func TestRestoredWithoutComments(t *testing.T) {
 			if days == 0 {
 				return
 			}
-			for _, table := range tables[:3] { // the days only
-				execute(t, pool, "COMMENT ON TABLE "+table+" IS NULL")
+			for _, table := range tables[:3] { // only the days
+				execStatement(t, pool, "COMMENT ON TABLE "+table+" IS NULL")
 			}
-			require.Equal(t, onlyFsync, settings(t, store))
+			require.Equal(t, onlyFsync, findUnsafeSettings(t, store))
 			set("2030-01-12 12:00:00+00")
 			require.NoError(t, store.Maintain(ctx))
-			require.Equal(t, []string{"20300112", "20300113", "20300114"}, partitions(t, pool, opts))
-			require.Zero(t, one[int](t, pool, "SELECT count(*) FROM pg_class WHERE relname = $1", opts.Table+"_20300110"), "dropped")
+			require.Equal(t, []string{"20300112", "20300113", "20300114"}, listPartitionDays(t, pool, opts))
+			require.Zero(t, queryValue[int](t, pool, "SELECT count(*) FROM pg_class WHERE relname = $1", opts.Table+"_20300110"),
+				"dropped")
 		})
 	}
 }

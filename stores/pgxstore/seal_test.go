@@ -13,7 +13,7 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// brokenCipher encrypts nothing.
+// brokenCipher is a cipher whose calls always fail.
 type brokenCipher struct{}
 
 var errCipher = errors.New("the key service is down")
@@ -22,16 +22,16 @@ func (brokenCipher) Encrypt(context.Context, []byte, []byte) ([]byte, error) { r
 
 func (brokenCipher) Decrypt(context.Context, []byte, []byte) ([]byte, error) { return nil, errCipher }
 
-// If the result of a step cannot be sealed, its transaction is rolled back at once, and its connection is free.
+// If the result of a step cannot be sealed, the transaction is rolled back at once, and the connection is free.
 func TestStepWhoseResultCannotBeSealed(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, serverURL(t))
-	pool := newPool(t, serverURL(t), alone)
+	pool := newPool(t, serverURL(t), limitToOne)
 	opts := newTable(t, direct, pgxstore.Options{})
 	l, store := newLedger(t, direct, opts), pgxstore.New(pool, opts)
 	handler := func(w http.ResponseWriter, r *http.Request) {
 		_, err := pgxstore.DoTx(r.Context(), "book", func(tx pgx.Tx) (int, error) {
-			_, err := tx.Exec(r.Context(), l.insert(), "key")
+			_, err := tx.Exec(r.Context(), l.insertStatement(), "key")
 			return 1, err
 		})
 		if err != nil {
@@ -41,7 +41,7 @@ func TestStepWhoseResultCannotBeSealed(t *testing.T) {
 		}
 		w.WriteHeader(http.StatusCreated)
 	}
-	count := func() int { return one[int](t, direct, "SELECT count(*) FROM "+l.table) }
+	count := func() int { return queryValue[int](t, direct, "SELECT count(*) FROM "+l.table) }
 
 	down := newMiddleware(t, mustSeal(t, store, brokenCipher{}), idempotency.Options{}, handler)
 	for range 3 {

@@ -19,37 +19,38 @@ import (
 
 var thorough = flag.Bool("thorough", false, "run a whole round for each value of each setting of a session")
 
-// withSettings changes the settings of the sessions of a pool.
+// withSettings sets settings of the sessions of a pool.
 func withSettings(settings map[string]string) func(*pgxpool.Config) {
 	return func(c *pgxpool.Config) { maps.Copy(c.ConnConfig.RuntimeParams, settings) }
 }
 
-// requireRound runs a whole round of a store on pool, on a table of its own. Admin is a pool with the usual settings.
-func requireRound(t *testing.T, pool, admin *pgxpool.Pool, opts pgxstore.Options) {
+// requireContract requires that a store on pool, with its own table, keeps its contract. Admin is a pool with the
+// usual settings.
+func requireContract(t *testing.T, pool, admin *pgxpool.Pool, opts pgxstore.Options) {
 	t.Helper()
 	store := pgxstore.New(pool, opts)
 	require.NoError(t, pgxstore.Migrate(t.Context(), pool, opts))
 	require.NoError(t, pgxstore.Migrate(t.Context(), pool, opts), "again")
-	require.Equal(t, onlyFsync, settings(t, store))
+	require.Equal(t, onlyFsync, findUnsafeSettings(t, store))
 	subject := settingtest.Subject{Store: store, Maintain: store.Maintain}
 	if opts.PartitionDays == 0 {
-		subject.Maintain = func(ctx context.Context) error { // which leaves records for up to a minute
-			execute(t, admin, "UPDATE "+tableName(opts)+
+		subject.Maintain = func(ctx context.Context) error { // Maintain may delete records a minute late
+			execStatement(t, admin, "UPDATE "+tableName(opts)+
 				" SET expires_minute = expires_minute - interval '2 minutes' WHERE expires_at <= statement_timestamp()")
 			return store.Maintain(ctx)
 		}
 		subject.Records = func(context.Context) (int, error) {
-			return one[int](t, admin, "SELECT count(*) FROM "+tableName(opts)), nil
+			return queryValue[int](t, admin, "SELECT count(*) FROM "+tableName(opts)), nil
 		}
 	}
 	require.NoError(t, settingtest.CheckContract(t.Context(), subject))
 }
 
-// Every name can be stored, whatever the encodings of the database and of the sessions are, and each session knows what
-// any other one has stored.
+// Every name can be stored in all encodings of the database and of the sessions, and each session finds the names of
+// the others.
 func TestEncodings(t *testing.T) {
 	t.Parallel()
-	clients := map[string][]string{ // by the encoding of the database; empty: the client asks for none
+	clients := map[string][]string{ // by the database's encoding; empty: the client sets none
 		"UTF8":      {"", "LATIN1", "SJIS", "BIG5", "GB18030", "SQL_ASCII"},
 		"LATIN1":    {"", "UTF8"},
 		"EUC_JP":    {"", "UTF8", "SJIS"},
@@ -65,7 +66,7 @@ func TestEncodings(t *testing.T) {
 		t.Run(encoding, func(t *testing.T) {
 			t.Parallel()
 			database := "encoding_" + strings.ToLower(encoding)
-			execute(t, server, fmt.Sprintf("CREATE DATABASE %s TEMPLATE template0 ENCODING '%s' LC_COLLATE 'C' LC_CTYPE 'C'",
+			execStatement(t, server, fmt.Sprintf("CREATE DATABASE %s TEMPLATE template0 ENCODING '%s' LC_COLLATE 'C' LC_CTYPE 'C'",
 				database, encoding))
 			open := func(client string) *pgxpool.Pool {
 				return newPool(t, serverURL(t), func(c *pgxpool.Config) {
@@ -81,7 +82,7 @@ func TestEncodings(t *testing.T) {
 			stores := make(map[string]*pgxstore.Store)
 			for _, client := range clients {
 				pool := open(client)
-				requireRound(t, pool, admin, pgxstore.Options{Table: "records " + client})
+				requireContract(t, pool, admin, pgxstore.Options{Table: "records " + client})
 				stores["client "+client] = pgxstore.New(pool, shared)
 			}
 			requireSharedNames(t, stores)
@@ -89,7 +90,7 @@ func TestEncodings(t *testing.T) {
 	}
 }
 
-// requireSharedNames completes an operation for each name by each of the stores, and expects all to replay it.
+// requireSharedNames completes an operation for each name by each store, and requires that all stores replay it.
 func requireSharedNames(t *testing.T, stores map[string]*pgxstore.Store) {
 	t.Helper()
 	for by, writer := range stores {
@@ -109,7 +110,7 @@ func requireSharedNames(t *testing.T, stores map[string]*pgxstore.Store) {
 	}
 }
 
-// Settings that a role, a database, a pooler or a connection string may have change nothing for the store.
+// The store works the same with all settings that a role, a database, a pooler or a connection string may set.
 func TestSettingsOfSessions(t *testing.T) {
 	t.Parallel()
 	admin := newPool(t, serverURL(t))
@@ -144,13 +145,13 @@ func TestSettingsOfSessions(t *testing.T) {
 			t.Run(name+"/"+form, func(t *testing.T) {
 				t.Parallel()
 				pool := newPool(t, serverURL(t), withSettings(settings))
-				requireRound(t, pool, admin, pgxstore.Options{Table: `\` + name + `'s ` + form, PartitionDays: days})
+				requireContract(t, pool, admin, pgxstore.Options{Table: `\` + name + `'s ` + form, PartitionDays: days})
 			})
 		}
 	}
 }
 
-// Each setting that a session can have is changed to each of its values, or to its least and its greatest one.
+// TestEverySetting sets each setting of a session to each of its values, or to its minimum and its maximum.
 func TestEverySetting(t *testing.T) {
 	if !*thorough {
 		t.Skip("takes minutes: -args -thorough")
@@ -166,7 +167,7 @@ func TestEverySetting(t *testing.T) {
 		var name string
 		var of []string
 		require.NoError(t, rows.Scan(&name, &of))
-		if !slices.Contains(notServed, name) {
+		if !slices.Contains(skippedSettings, name) {
 			values[name] = of
 		}
 	}
@@ -180,25 +181,25 @@ func TestEverySetting(t *testing.T) {
 				if pool.Ping(t.Context()) != nil {
 					t.Skip("no session can have it")
 				}
-				requireRound(t, pool, admin, pgxstore.Options{Table: fmt.Sprint(name, i)})
+				requireContract(t, pool, admin, pgxstore.Options{Table: fmt.Sprint(name, i)})
 			})
 		}
 	}
 }
 
-// notServed are settings that Check names, and those that make each statement so expensive that it is compiled for a
-// second.
-var notServed = []string{
+// skippedSettings are the settings that Check reports, and settings that make each statement so expensive that it is
+// compiled for a second.
+var skippedSettings = []string{
 	"default_transaction_read_only", "synchronous_commit", "enable_nestloop", "enable_seqscan", "enable_sort",
 	"cpu_tuple_cost", "cpu_operator_cost", "seq_page_cost", "transaction_read_only",
 }
 
-// Check names a setting with which each claim is compiled anew.
+// Check reports a setting that makes PostgreSQL compile each claim.
 func TestCheckOfCompiledPlans(t *testing.T) {
 	t.Parallel()
 	opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
 	for jit, found := range map[string][]string{"on": {"enable_nestloop", "fsync"}, "off": onlyFsync} {
 		pool := newPool(t, serverURL(t), withSettings(map[string]string{"enable_nestloop": "off", "jit": jit}))
-		require.ElementsMatch(t, found, settings(t, pgxstore.New(pool, opts)))
+		require.ElementsMatch(t, found, findUnsafeSettings(t, pgxstore.New(pool, opts)))
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// Handlers that hold all connections of the pool keep the results of their steps even so.
+// Handlers that hold all connections of the pool can still store the results of their steps.
 func TestStepsOnAnEmptyPool(t *testing.T) {
 	t.Parallel()
 	const handlers = 4
@@ -55,16 +55,16 @@ func TestStepsOnAnEmptyPool(t *testing.T) {
 	}
 }
 
-// If the server has no more connections to give, that is said before the time is over.
+// If the server is at its connection limit, the step reports this before the deadline.
 func TestStepOnABusyServer(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, serverURL(t))
 	opts := newTable(t, direct, pgxstore.Options{})
 	role := "steps_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-	execute(t, direct, "CREATE ROLE "+role+" LOGIN CONNECTION LIMIT 1 PASSWORD '"+direct.Config().ConnConfig.Password+"'")
-	execute(t, direct, "GRANT ALL ON "+tableName(opts)+" TO "+role)
-	pool := newPool(t, serverURL(t), alone, func(c *pgxpool.Config) { c.ConnConfig.User = role })
-	claim := withSteps(begun(t, pgxstore.New(pool, opts)))
+	execStatement(t, direct, "CREATE ROLE "+role+" LOGIN CONNECTION LIMIT 1 PASSWORD '"+direct.Config().ConnConfig.Password+"'")
+	execStatement(t, direct, "GRANT ALL ON "+tableName(opts)+" TO "+role)
+	pool := newPool(t, serverURL(t), limitToOne, func(c *pgxpool.Config) { c.ConnConfig.User = role })
+	claim := withSteps(claimNewKey(t, pgxstore.New(pool, opts)))
 	held, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	defer held.Release()
@@ -82,7 +82,7 @@ func withSteps(_ idempotency.Key, claim idempotency.Claim) idempotency.Checkpoin
 	return claim.(idempotency.Checkpointer)
 }
 
-// requireStep stores the result of a step, which is the first one.
+// requireStep stores the first result of a step.
 func requireStep(t testing.TB, claim idempotency.Checkpointer, name, result string) {
 	t.Helper()
 	stored, err := claim.Checkpoint(context.Background(), name, []byte(result))
@@ -90,7 +90,7 @@ func requireStep(t testing.TB, claim idempotency.Checkpointer, name, result stri
 	require.Equal(t, result, string(stored))
 }
 
-// requireSteps requires that an operation has these steps, as alternating names and results.
+// requireSteps requires that an operation has exactly the steps want, as alternating names and results.
 func requireSteps(t testing.TB, claim idempotency.Checkpointer, want ...string) {
 	t.Helper()
 	steps, err := claim.Checkpoints(context.Background())
@@ -102,16 +102,16 @@ func requireSteps(t testing.TB, claim idempotency.Checkpointer, want ...string) 
 	require.Equal(t, all, steps)
 }
 
-// A step takes one round trip, and so does the question for all steps.
+// Storing a step takes one round trip, and reading all steps takes one.
 func TestRoundTripsOfSteps(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]pgxstore.Options{"plain": {}, "partitions": {PartitionDays: 1, SpareDays: 1}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pool, proxy := newProxiedPool(t, alone)
+			pool, proxy := newProxiedPool(t, limitToOne)
 			store := pgxstore.New(pool, newTable(t, newPool(t, serverURL(t)), opts))
-			for i := range 2 { // the first time prepares the statements
-				claim := withSteps(begun(t, store))
+			for i := range 2 { // the first run prepares the statements
+				claim := withSteps(claimNewKey(t, store))
 				trips := func(want int, call func()) {
 					before := proxy.Flights()
 					call()
@@ -128,21 +128,21 @@ func TestRoundTripsOfSteps(t *testing.T) {
 	}
 }
 
-// Who reads the table sees which steps an operation has done, until it is completed.
+// The table shows the steps of an operation until it is completed.
 func TestColumnsOfSteps(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
 	opts := newTable(t, pool, pgxstore.Options{})
 	const names = "SELECT coalesce(array_to_string(step_names, ' '), 'none') || cardinality(step_results) FROM "
-	claim := withSteps(begun(t, pgxstore.New(pool, opts)))
+	claim := withSteps(claimNewKey(t, pgxstore.New(pool, opts)))
 	requireStep(t, claim, "charge", "1")
 	requireStep(t, claim, "ship", "")
-	require.Equal(t, "charge ship2", one[string](t, pool, names+tableName(opts)))
+	require.Equal(t, "charge ship2", queryValue[string](t, pool, names+tableName(opts)))
 	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
-	require.True(t, one[bool](t, pool, "SELECT step_names IS NULL AND step_results IS NULL FROM "+tableName(opts)))
+	require.True(t, queryValue[bool](t, pool, "SELECT step_names IS NULL AND step_results IS NULL FROM "+tableName(opts)))
 }
 
-// The request or the reply of a step is lost, or late. The step is stored once.
+// The request or the reply of a checkpoint is lost or late. The step is stored once.
 func TestLostCheckpoint(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []servertest.Fault{
@@ -150,9 +150,9 @@ func TestLostCheckpoint(t *testing.T) {
 	} {
 		t.Run(string(fault), func(t *testing.T) {
 			t.Parallel()
-			pool, proxy := newProxiedPool(t, unprepared)
+			pool, proxy := newProxiedPool(t, withoutPreparing)
 			opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
-			key, own := begun(t, pgxstore.New(pool, opts))
+			key, own := claimNewKey(t, pgxstore.New(pool, opts))
 			claim := withSteps(key, own)
 			ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
 			defer cancel()
@@ -161,7 +161,7 @@ func TestLostCheckpoint(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, "1", string(stored))
 			require.Equal(t, 1, proxy.Strikes())
-			proxy.Release() // what was held comes late
+			proxy.Release() // the held message comes late
 			stored, err = claim.Checkpoint(t.Context(), "charge", []byte("2"))
 			require.NoError(t, err)
 			require.Equal(t, "1", string(stored))
@@ -172,34 +172,35 @@ func TestLostCheckpoint(t *testing.T) {
 	}
 }
 
-// The record is gone, and Extend has seen it. Before Extend makes it again, a step does so. The step is not lost.
+// Extend has seen that the record is gone. A step restores the record before Extend does. The step is kept.
 func TestRestorationKeepsSteps(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, serverURL(t))
 	for form, days := range map[string]int{"plain": 0, "partitions": 2} {
-		pool, proxy := newProxiedPool(t, unprepared)
+		pool, proxy := newProxiedPool(t, withoutPreparing)
 		opts := newTable(t, direct, pgxstore.Options{PartitionDays: days})
-		claim := withSteps(begun(t, pgxstore.New(pool, opts)))
+		claim := withSteps(claimNewKey(t, pgxstore.New(pool, opts)))
 		requireStep(t, claim, "reserve", "0")
-		execute(t, direct, "DELETE FROM "+tableName(opts))
+		execStatement(t, direct, "DELETE FROM "+tableName(opts))
 		proxy.Inject(servertest.Rule{Fault: servertest.DelayReply, Pattern: "idempotency: extend"})
 		extended := make(chan error, 1)
 		go func() { extended <- claim.Extend(t.Context(), time.Hour) }()
 		require.Eventually(t, func() bool { return proxy.Strikes() == 1 }, 10*time.Second, time.Millisecond)
 		stored, err := claim.Checkpoint(t.Context(), "charge", []byte("1"))
 		faults := slices.DeleteFunc([]error{err, <-extended}, func(err error) bool { return err == nil })
-		require.NotEmpty(t, faults, form) // on a busy machine, one of the two has come too late to see that the record was gone
+		require.NotEmpty(t, faults, form) // on a busy machine, one call may come too late to miss the record
 		for _, err := range faults {
 			require.ErrorIs(t, err, idempotency.ErrRestored, form)
 		}
 		require.Equal(t, "1", string(stored))
 		requireSteps(t, claim, idempotency.RecordLost, "", "charge", "1")
 		require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
-		require.True(t, one[bool](t, direct, "SELECT step_names IS NULL FROM "+tableName(opts)))
+		require.True(t, queryValue[bool](t, direct, "SELECT step_names IS NULL FROM "+tableName(opts)))
 	}
 }
 
-// What an operation that has expired has left is neither in the next one, nor in its own record if that is made again.
+// The steps of an expired operation appear neither in the next operation, nor in its own record if the record is
+// restored.
 func TestStepsExpire(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
@@ -207,9 +208,9 @@ func TestStepsExpire(t *testing.T) {
 		opts := newTable(t, pool, pgxstore.Options{PartitionDays: days})
 		store := pgxstore.New(pool, opts)
 		expire := func(key idempotency.Key) {
-			forge(t, pool, opts, key, "expires_at = statement_timestamp() - interval '1 microsecond'")
+			forgeRecord(t, pool, opts, key, "expires_at = statement_timestamp() - interval '1 microsecond'")
 		}
-		key, own := begun(t, store)
+		key, own := claimNewKey(t, store)
 		claim := withSteps(key, own)
 		requireStep(t, claim, "charge", "1")
 		expire(key)
@@ -230,7 +231,7 @@ func TestStepsExpire(t *testing.T) {
 	}
 }
 
-// Steps that no store has written are reported. The operation itself can be claimed, looked at and completed.
+// The store reports forged steps. The operation can be claimed, inspected and completed.
 func TestForgedSteps(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
@@ -240,10 +241,10 @@ func TestForgedSteps(t *testing.T) {
 		"step_names = NULL", "step_results = NULL", "step_names = '{}'", "step_results = '{}'", "step_names = '{NULL}'",
 		"step_names = '{a,b}'", "step_results = step_results || step_results", "step_results = '{NULL}'",
 	} {
-		key, own := begun(t, store)
+		key, own := claimNewKey(t, store)
 		claim := withSteps(key, own)
 		requireStep(t, claim, "charge", "1")
-		forge(t, pool, opts, key, set)
+		forgeRecord(t, pool, opts, key, set)
 		_, err := claim.Checkpoints(t.Context())
 		require.ErrorIs(t, err, idempotency.ErrRecordInvalid, set)
 		require.NotErrorIs(t, err, idempotency.ErrClaimLost, set)
@@ -255,36 +256,36 @@ func TestForgedSteps(t *testing.T) {
 	}
 }
 
-// Row security lets the role see the record, and not change it. That is an error before long.
+// If row-level security lets the role see the record but not change it, the step soon returns an error.
 func TestStepsOfAHiddenRecord(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, serverURL(t))
 	opts := newTable(t, direct, pgxstore.Options{})
 	role := "hidden_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-	execute(t, direct, "CREATE ROLE "+role+" LOGIN PASSWORD '"+direct.Config().ConnConfig.Password+"'")
-	execute(t, direct, "GRANT SELECT, INSERT, UPDATE ON "+tableName(opts)+" TO "+role)
+	execStatement(t, direct, "CREATE ROLE "+role+" LOGIN PASSWORD '"+direct.Config().ConnConfig.Password+"'")
+	execStatement(t, direct, "GRANT SELECT, INSERT, UPDATE ON "+tableName(opts)+" TO "+role)
 	pool := newPool(t, serverURL(t), func(c *pgxpool.Config) { c.ConnConfig.User = role })
-	claim := withSteps(begun(t, pgxstore.New(pool, opts)))
-	execute(t, direct, "ALTER TABLE "+tableName(opts)+" ENABLE ROW LEVEL SECURITY")
-	execute(t, direct, "CREATE POLICY seen ON "+tableName(opts)+" FOR SELECT USING (true)")
+	claim := withSteps(claimNewKey(t, pgxstore.New(pool, opts)))
+	execStatement(t, direct, "ALTER TABLE "+tableName(opts)+" ENABLE ROW LEVEL SECURITY")
+	execStatement(t, direct, "CREATE POLICY seen ON "+tableName(opts)+" FOR SELECT USING (true)")
 	_, err := claim.Checkpoint(t.Context(), "charge", nil)
 	require.ErrorContains(t, err, "row security")
 }
 
-// A result that the standby may lack is not relied on: the step waits until the standby has it, also if it is repeated.
+// The standby may lack a result. The step waits until the standby has it, even if the step is repeated.
 func TestStepWaitsForStandby(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	pool := newPool(t, c.primary.URL())
 	opts := newTable(t, pool, pgxstore.Options{})
-	claim := withSteps(begun(t, pgxstore.New(pool, opts)))
+	claim := withSteps(claimNewKey(t, pgxstore.New(pool, opts)))
 	require.NoError(t, c.standby.Pause())
 	for range 2 {
 		brief, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		_, err := claim.Checkpoint(brief, "charge", []byte("1"))
 		cancel()
 		require.Error(t, err)
-		require.Equal(t, 1, one[int](t, pool, "SELECT cardinality(step_names) FROM "+tableName(opts)), "others see it")
+		require.Equal(t, 1, queryValue[int](t, pool, "SELECT cardinality(step_names) FROM "+tableName(opts)), "others see it")
 	}
 	c.standby.Resume()
 	requireStep(t, claim, "charge", "1")

@@ -30,8 +30,8 @@ var (
 	}
 )
 
-// begun claims a fresh key of store.
-func begun(t testing.TB, store idempotency.Store) (idempotency.Key, idempotency.Claim) {
+// claimNewKey claims a new key.
+func claimNewKey(t testing.TB, store idempotency.Store) (idempotency.Key, idempotency.Claim) {
 	t.Helper()
 	key := keyOf(uuid.NewString())
 	_, claim, err := store.Begin(context.Background(), key, attempt)
@@ -40,10 +40,10 @@ func begun(t testing.TB, store idempotency.Store) (idempotency.Key, idempotency.
 	return key, claim
 }
 
-// completed completes an operation of store.
-func completed(t testing.TB, store idempotency.Store) idempotency.Key {
+// completeNewKey completes an operation with a new key.
+func completeNewKey(t testing.TB, store idempotency.Store) idempotency.Key {
 	t.Helper()
-	key, claim := begun(t, store)
+	key, claim := claimNewKey(t, store)
 	require.NoError(t, claim.Complete(context.Background(), answer, time.Hour))
 	return key
 }
@@ -54,7 +54,7 @@ func TestColumnsForAudits(t *testing.T) {
 	pool := newPool(t, serverURL(t))
 	opts := newTable(t, pool, pgxstore.Options{CountReplays: true})
 	store := pgxstore.New(pool, opts)
-	key := completed(t, store)
+	key := completeNewKey(t, store)
 	for range 2 {
 		record, claim, err := store.Begin(ctx, key, attempt)
 		require.NoError(t, err)
@@ -63,7 +63,7 @@ func TestColumnsForAudits(t *testing.T) {
 	}
 	reuse := attempt
 	reuse.Fingerprint[0]++
-	_, _, err := store.Begin(ctx, key, reuse) // is refused, not answered
+	_, _, err := store.Begin(ctx, key, reuse) // refused because of the other fingerprint
 	require.NoError(t, err)
 	rows, err := pool.Query(ctx, `SELECT user_id, endpoint, key, attempt, status, header, body,
 		substring(header FROM '(?n)^Content-Type: (.*)$') AS media_type,
@@ -79,15 +79,15 @@ func TestColumnsForAudits(t *testing.T) {
 		"ordered":    true, "kept": true, "replays": int64(2),
 	}, got)
 
-	omitted, claim := begun(t, store)
+	omitted, claim := claimNewKey(t, store)
 	require.NoError(t, claim.Complete(ctx, idempotency.Response{Status: 200, Omitted: true}, time.Hour))
-	_, _, err = store.Begin(ctx, omitted, attempt) // has no response to replay
+	_, _, err = store.Begin(ctx, omitted, attempt) // there is no response to replay
 	require.NoError(t, err)
-	require.Zero(t, one[int](t, pool, "SELECT replays FROM "+tableName(opts)+" WHERE key = $1", omitted.ID))
+	require.Zero(t, queryValue[int](t, pool, "SELECT replays FROM "+tableName(opts)+" WHERE key = $1", omitted.ID))
 }
 
-// operators.sql has statements to copy. The grants leave nothing for Check to report, each query runs, and the ID of an
-// operation is what OperationID returns.
+// operators.sql has statements to copy. After the grants, Check reports nothing. Each query runs, and the operation
+// ID is the one of OperationID.
 func TestSQLForOperators(t *testing.T) {
 	t.Parallel()
 	file, err := os.ReadFile("operators.sql")
@@ -99,28 +99,28 @@ func TestSQLForOperators(t *testing.T) {
 	statements := strings.Split(strings.NewReplacer(
 		"idempotency_records_claim TO", claimFunction+" TO", "idempotency_records", tableName(opts), " shop", " "+role,
 	).Replace(string(file)), ";\n")
-	require.Len(t, statements, 8) // with the job for pg_cron, and what follows the last semicolon
+	require.Len(t, statements, 8) // includes the job for pg_cron, and the text after the last semicolon
 
-	execute(t, pool, "REVOKE ALL ON FUNCTION "+claimFunction+" FROM PUBLIC")
-	require.Len(t, missing(t, pgxstore.New(limited, opts), role), 5)
+	execStatement(t, pool, "REVOKE ALL ON FUNCTION "+claimFunction+" FROM PUBLIC")
+	require.Len(t, findMissingPrivileges(t, pgxstore.New(limited, opts), role), 5)
 	for _, statement := range statements[:3] {
-		execute(t, pool, statement)
+		execStatement(t, pool, statement)
 	}
-	require.Empty(t, missing(t, pgxstore.New(limited, opts), role))
+	require.Empty(t, findMissingPrivileges(t, pgxstore.New(limited, opts), role))
 	limited.Reset()
-	require.Equal(t, "0", one[string](t, limited, "SHOW log_parameter_max_length"))
+	require.Equal(t, "0", queryValue[string](t, limited, "SHOW log_parameter_max_length"))
 
 	var want []string
 	for range 20 {
-		want = append(want, completed(t, pgxstore.New(pool, opts)).OperationID().String())
+		want = append(want, completeNewKey(t, pgxstore.New(pool, opts)).OperationID().String())
 	}
 	for _, query := range statements[3:6] {
-		execute(t, pool, query)
+		execStatement(t, pool, query)
 	}
-	require.ElementsMatch(t, want, column[string](t, pool, "SELECT operation::text FROM ("+statements[5]+") shown"))
+	require.ElementsMatch(t, want, queryColumn[string](t, pool, "SELECT operation::text FROM ("+statements[5]+") shown"))
 }
 
-// Whatever bytes a name has, the operation is told apart by them, and the columns show them.
+// Operations are distinguished by the bytes of their names, and the columns show these bytes.
 func TestUnprintableKeys(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
@@ -132,43 +132,43 @@ func TestUnprintableKeys(t *testing.T) {
 		require.NotNil(t, claim, "%q is another user", user)
 	}
 	require.Equal(t, []string{`a\x00b`, `a\xffb`, `a\xef\xbf\xbdb`, `a\x5cxffb`},
-		column[string](t, pool, "SELECT user_id FROM "+tableName(opts)))
+		queryColumn[string](t, pool, "SELECT user_id FROM "+tableName(opts)))
 }
 
-// A table that was changed by hand is an error at once: to ask again, until the time is over, would hide it.
+// A table that was changed by hand causes an error at once, because retries until the deadline would hide it.
 func TestTableThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	direct := newPool(t, serverURL(t))
-	pool, proxy := newProxiedPool(t, alone)
+	pool, proxy := newProxiedPool(t, limitToOne)
 	opts := newTable(t, direct, pgxstore.Options{})
-	key := completed(t, pgxstore.New(direct, opts))
-	execute(t, direct, "ALTER TABLE "+tableName(opts)+" ALTER attempt TYPE bigint USING 1::bigint << 40")
+	key := completeNewKey(t, pgxstore.New(direct, opts))
+	execStatement(t, direct, "ALTER TABLE "+tableName(opts)+" ALTER attempt TYPE bigint USING 1::bigint << 40")
 	before := proxy.Flights()
 	_, _, err := pgxstore.New(pool, opts).Begin(ctx, key, attempt)
 	require.ErrorContains(t, err, "attempt")
-	if claim := testservice.InDoubt(err); claim != nil { // nobody could read whether it was granted
+	if claim := testservice.InDoubt(err); claim != nil { // the reply could not be read
 		require.ErrorIs(t, claim.Release(ctx, time.Hour), idempotency.ErrClaimLost)
 	}
 	require.Less(t, proxy.Flights()-before, 10, "round trips, with those that connect and prepare statements")
 }
 
-// A record that cannot be made because of an index of somebody else's is an error at once, not tried for ever.
+// If another program's index prevents a record, the claim fails at once instead of retrying forever.
 func TestUniqueIndexOfSomebodyElse(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	direct := newPool(t, serverURL(t))
-	pool, proxy := newProxiedPool(t, alone)
+	pool, proxy := newProxiedPool(t, limitToOne)
 	for name, days := range map[string]int{"plain": 0, "partitions": 1} {
 		opts := newTable(t, direct, pgxstore.Options{PartitionDays: days})
 		table := tableName(opts)
 		if days != 0 {
-			completed(t, pgxstore.New(direct, opts))
-			table = one[string](t, direct, "SELECT tableoid::regclass::text FROM "+tableName(opts)+" LIMIT 1")
+			completeNewKey(t, pgxstore.New(direct, opts))
+			table = queryValue[string](t, direct, "SELECT tableoid::regclass::text FROM "+tableName(opts)+" LIMIT 1")
 		}
-		execute(t, direct, "CREATE UNIQUE INDEX ON "+table+" (endpoint, left(key, 1))")
+		execStatement(t, direct, "CREATE UNIQUE INDEX ON "+table+" (endpoint, left(key, 1))")
 		store := pgxstore.New(pool, opts)
 		_, _, err := store.Begin(ctx, keyOf("x1"), attempt)
 		require.NoError(t, err, name)
@@ -179,7 +179,7 @@ func TestUniqueIndexOfSomebodyElse(t *testing.T) {
 	}
 }
 
-// A lease that has lapsed when the claim is answered is a lease, not one that was released.
+// A lease that has lapsed before the reply is reported as a lease, not as released.
 func TestLeaseThatHasLapsed(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
@@ -191,26 +191,27 @@ func TestLeaseThatHasLapsed(t *testing.T) {
 	require.NotNil(t, claim)
 }
 
-// A new operation by the key of one that has expired begins to count anew.
+// A new operation with the key of an expired one starts counting again.
 func TestReplaysOfANewOperation(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
 	opts, set := newTableAt(t, pool, pgxstore.Options{CountReplays: true}, "2030-01-10 12:00:00+00")
 	store := pgxstore.New(pool, opts)
-	key := completed(t, store)
+	key := completeNewKey(t, store)
 	record, _, err := store.Begin(ctx, key, attempt)
 	require.NoError(t, err)
 	require.NotNil(t, record.Response)
-	require.Equal(t, 1, one[int](t, pool, "SELECT replays FROM "+tableName(opts)))
+	require.Equal(t, 1, queryValue[int](t, pool, "SELECT replays FROM "+tableName(opts)))
 	set("2030-01-10 14:00:00+00")
 	_, claim, err := store.Begin(ctx, key, attempt)
 	require.NoError(t, err)
 	require.NotNil(t, claim)
-	require.Zero(t, one[int](t, pool, "SELECT replays FROM "+tableName(opts)))
+	require.Zero(t, queryValue[int](t, pool, "SELECT replays FROM "+tableName(opts)))
 }
 
-// A record that is made again is that of the same attempt: the numbers, by which others fence, never fall back.
+// A restored record has the number of the same attempt, because the numbers are used for fencing and must never
+// decrease.
 func TestRestoredAttempt(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -219,11 +220,11 @@ func TestRestoredAttempt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			opts := newTable(t, pool, pgxstore.Options{PartitionDays: days})
 			store := pgxstore.New(pool, opts)
-			key, first := begun(t, store)
+			key, first := claimNewKey(t, store)
 			require.NoError(t, first.Release(ctx, time.Hour))
 			second, claim, err := store.Begin(ctx, key, attempt)
 			require.NoError(t, err)
-			execute(t, pool, "DELETE FROM "+tableName(opts))
+			execStatement(t, pool, "DELETE FROM "+tableName(opts))
 			require.ErrorIs(t, claim.Extend(ctx, time.Minute), idempotency.ErrRestored)
 			require.NoError(t, claim.Release(ctx, time.Hour))
 			third, _, err := store.Begin(ctx, key, attempt)
@@ -234,18 +235,18 @@ func TestRestoredAttempt(t *testing.T) {
 	}
 }
 
-// A first execution takes two round trips and a replay one, also where claims take a lock.
+// A first execution takes two round trips and a replay takes one, even if claims take a lock.
 func TestRoundTripsOfLeases(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]pgxstore.Options{"plain": {}, "partitions": {PartitionDays: 1, SpareDays: 1}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pool, proxy := newProxiedPool(t, alone)
+			pool, proxy := newProxiedPool(t, limitToOne)
 			store := pgxstore.New(pool, newTable(t, newPool(t, serverURL(t)), opts))
-			completed(t, store) // prepares the statements
+			completeNewKey(t, store) // prepares the statements
 
 			before := proxy.Flights()
-			key := completed(t, store)
+			key := completeNewKey(t, store)
 			require.Equal(t, 2, proxy.Flights()-before, "round trips of a first execution")
 
 			before = proxy.Flights()
@@ -263,83 +264,84 @@ func TestReplayWritesNothing(t *testing.T) {
 	pool := newPool(t, servertest.Postgres(t, "autovacuum=off").URL())
 	opts := newTable(t, pool, pgxstore.Options{})
 	store := pgxstore.New(pool, opts)
-	key := completed(t, store)
+	key := completeNewKey(t, store)
 	replay := func() (written int64) {
-		before := walPosition(t, pool)
+		before := readWALPosition(t, pool)
 		for range 50 {
 			record, _, err := store.Begin(ctx, key, attempt)
 			require.NoError(t, err)
 			require.NotNil(t, record.Response)
 		}
-		return walPosition(t, pool) - before
+		return readWALPosition(t, pool) - before
 	}
-	// The server writes a few bytes of its own now and then.
+	// The server sometimes writes a few bytes of its own.
 	least := min(replay(), replay(), replay())
 	require.Zero(t, least, "bytes of WAL for 50 replays")
 }
 
-// Completion finds room in the page and touches no index, so it leaves nothing behind for a vacuum of the indexes.
+// A completion finds room in the page and changes no index, so no index needs a vacuum.
 func TestCompletionIsHeapOnly(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t, serverURL(t), alone)
+	pool := newPool(t, serverURL(t), limitToOne)
 	opts := newTable(t, pool, pgxstore.Options{})
 	const operations = 200
 	for range operations {
-		completed(t, pgxstore.New(pool, opts))
+		completeNewKey(t, pgxstore.New(pool, opts))
 	}
-	execute(t, pool, "SELECT pg_stat_force_next_flush()")
-	hot := one[int64](t, pool, "SELECT n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = $1", opts.Table)
+	execStatement(t, pool, "SELECT pg_stat_force_next_flush()")
+	hot := queryValue[int64](t, pool, "SELECT n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = $1", opts.Table)
 	require.Greater(t, hot, int64(operations*6/10))
 }
 
-// alone gives a pool one connection.
-func alone(c *pgxpool.Config) { c.MaxConns = 1 }
+// limitToOne limits a pool to one connection.
+func limitToOne(c *pgxpool.Config) { c.MaxConns = 1 }
 
-// newProxiedPool returns a pool whose connections run through a proxy. What goes over the wire is the text of the
-// statements, if they are not prepared.
+// newProxiedPool returns a pool whose connections run through a proxy. The wire has the text of a statement unless
+// the statement is prepared.
 func newProxiedPool(t testing.TB, changes ...func(*pgxpool.Config)) (*pgxpool.Pool, *servertest.Proxy) {
 	t.Helper()
 	serverURL(t)
-	db, _ := server()
+	db, _ := startSharedServer()
 	proxy := servertest.NewProxy(t, db.Addr())
 	return newPool(t, db.URLAt(proxy.Addr()), changes...), proxy
 }
 
-// repeatable makes the sessions of a pool begin transactions at another isolation level than read committed.
-func repeatable(c *pgxpool.Config) {
+// withRepeatableRead sets the default isolation level of a pool's sessions to a level other than read committed.
+func withRepeatableRead(c *pgxpool.Config) {
 	c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "repeatable read"
 }
 
-func unprepared(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec }
+func withoutPreparing(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec }
 
-// walPosition returns how many bytes of write-ahead log the server has written since it was made.
-func walPosition(t testing.TB, pool *pgxpool.Pool) int64 {
-	return one[int64](t, pool, "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint")
+// readWALPosition returns the bytes of write-ahead log that the server has written since its creation.
+func readWALPosition(t testing.TB, pool *pgxpool.Pool) int64 {
+	return queryValue[int64](t, pool, "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint")
 }
 
-// Another session changes a record, or makes one, after a claim has looked and before it can write.
+// Another session changes or creates a record after a claim has read and before it writes.
 func TestOvertaken(t *testing.T) {
 	t.Parallel()
 	const columns = `(digest, user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until,
 		expires_at, expires_minute)`
 	for name, c := range map[string]struct {
-		change   string // by the other session
-		replayed bool
-		attempt  int // of the claim; 0: there is none
+		otherChange string // statement of the other session
+		replayed    bool
+		wantAttempt int // attempt of the claim; 0: no claim
 	}{
-		"renewed":   {change: "UPDATE %s SET lease_until = now() + interval '1 minute'"},
-		"completed": {change: "UPDATE %s SET lease_until = NULL, completed_at = now(), status = 201, body = '{}'", replayed: true},
-		"taken":     {change: "UPDATE %s SET token = gen_random_uuid(), attempt = 2, lease_until = now() + interval '1 minute'"},
+		"renewed": {otherChange: "UPDATE %s SET lease_until = now() + interval '1 minute'"},
+		"completed": {otherChange: "UPDATE %s SET lease_until = NULL, completed_at = now(), status = 201, body = '{}'",
+			replayed: true},
+		"taken": {otherChange: "UPDATE %s SET token = gen_random_uuid(), attempt = 2, lease_until = now() + interval '1 minute'"},
 		"replaced": {
-			change:  "UPDATE %s SET token = gen_random_uuid(), created_at = '2030-01-01', attempt = 5, lease_until = NULL",
-			attempt: 6,
+			otherChange: "UPDATE %s SET token = gen_random_uuid(), created_at = '2030-01-01', attempt = 5, lease_until = NULL",
+			wantAttempt: 6,
 		},
-		"deleted": {change: "DELETE FROM %s", attempt: 1},
-		"made":    {change: "INSERT INTO %s " + columns + " SELECT " + columns[1:len(columns)-1] + " FROM former"},
+		"deleted": {otherChange: "DELETE FROM %s", wantAttempt: 1},
+		"made":    {otherChange: "INSERT INTO %s " + columns + " SELECT " + columns[1:len(columns)-1] + " FROM former"},
 	} {
 		for kind, opts := range map[string]pgxstore.Options{"plain": {}, "partitions": {PartitionDays: 1, SpareDays: 1}} {
 			if name == "made" && kind == "partitions" {
-				continue // claims take turns there
+				continue // claims run one after the other there
 			}
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				t.Parallel()
@@ -347,20 +349,20 @@ func TestOvertaken(t *testing.T) {
 				pool := newPool(t, serverURL(t))
 				opts := newTable(t, pool, opts)
 				store := pgxstore.New(pool, opts)
-				key, _ := begun(t, store)
-				execute(t, pool, "UPDATE "+tableName(opts)+" SET lease_until = now() - interval '1 second'")
+				key, _ := claimNewKey(t, store)
+				execStatement(t, pool, "UPDATE "+tableName(opts)+" SET lease_until = now() - interval '1 second'")
 
 				other, err := pool.Begin(ctx)
 				require.NoError(t, err)
-				defer func() { _ = other.Rollback(ctx) }() // in any case: the pool waits for its connections
+				defer func() { _ = other.Rollback(ctx) }() // even if the test fails, because the pool waits for its connections
 				if name == "made" {
 					_, err = other.Exec(ctx, "CREATE TEMP TABLE former ON COMMIT DROP AS SELECT * FROM "+tableName(opts))
 					require.NoError(t, err)
 					_, err = other.Exec(ctx, "UPDATE former SET lease_until = now() + interval '1 minute'")
 					require.NoError(t, err)
-					execute(t, pool, "DELETE FROM "+tableName(opts))
+					execStatement(t, pool, "DELETE FROM "+tableName(opts))
 				}
-				_, err = other.Exec(ctx, fmt.Sprintf(c.change, tableName(opts)))
+				_, err = other.Exec(ctx, fmt.Sprintf(c.otherChange, tableName(opts)))
 				require.NoError(t, err)
 
 				again := attempt
@@ -381,14 +383,14 @@ func TestOvertaken(t *testing.T) {
 				got := <-begun
 				require.NoError(t, got.err)
 				require.Equal(t, c.replayed, got.record.Response != nil)
-				require.Equal(t, c.attempt != 0, got.claim != nil)
+				require.Equal(t, c.wantAttempt != 0, got.claim != nil)
 				if got.claim == nil && !c.replayed {
 					require.Greater(t, got.record.LeaseLeft, 50*time.Second, "it is running")
 				}
 				if got.claim != nil {
-					require.Equal(t, c.attempt, got.record.Attempt)
+					require.Equal(t, c.wantAttempt, got.record.Attempt)
 					require.NoError(t, got.claim.Complete(ctx, answer, time.Hour))
-					created := one[time.Time](t, pool, "SELECT created_at FROM "+tableName(opts))
+					created := queryValue[time.Time](t, pool, "SELECT created_at FROM "+tableName(opts))
 					require.True(t, created.Equal(got.record.Created))
 				}
 			})
@@ -396,8 +398,8 @@ func TestOvertaken(t *testing.T) {
 	}
 }
 
-// A record that is made again lasts as long as the step says, however short its first lease was; and nobody sees it in a
-// state in between, since one statement makes it.
+// A restored record lasts as long as the call requires, however short its first lease was. One statement restores
+// the record, so no other state is ever visible.
 func TestRestoredInOneStatement(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -407,20 +409,20 @@ func TestRestoredInOneStatement(t *testing.T) {
 	for name, opts := range map[string]pgxstore.Options{"plain": {}, "partitions": {PartitionDays: 1, SpareDays: 1}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pool, proxy := newProxiedPool(t, alone)
+			pool, proxy := newProxiedPool(t, limitToOne)
 			opts := newTable(t, direct, opts)
 			store := pgxstore.New(pool, opts)
-			for _, gone := range []string{"SELECT FROM ", "DELETE FROM "} { // it has expired in either case
+			for _, gone := range []string{"SELECT FROM ", "DELETE FROM "} { // the record has expired in both cases
 				for _, step := range []func(idempotency.Claim) error{
 					func(c idempotency.Claim) error { return c.Extend(ctx, time.Hour) },
 					func(c idempotency.Claim) error { return c.Complete(ctx, answer, time.Hour) },
 				} {
 					var trips int
-					for range 2 { // the first time prepares the statements
+					for range 2 { // the first run prepares the statements
 						key := keyOf(uuid.NewString())
 						own, claim, err := store.Begin(ctx, key, fleeting)
 						require.NoError(t, err)
-						execute(t, direct, gone+tableName(opts)+" WHERE key = $1", key.ID)
+						execStatement(t, direct, gone+tableName(opts)+" WHERE key = $1", key.ID)
 						before := proxy.Flights()
 						require.ErrorIs(t, step(claim), idempotency.ErrRestored)
 						trips = proxy.Flights() - before
@@ -431,7 +433,7 @@ func TestRestoredInOneStatement(t *testing.T) {
 						require.True(t, own.Created.Equal(seen.Created))
 						require.Equal(t, 1, seen.Attempt)
 						require.Equal(t, seen.Response == nil, seen.LeaseLeft > 59*time.Minute)
-						require.True(t, one[bool](t, direct, `SELECT expires_at > now() + interval '59 minutes' AND
+						require.True(t, queryValue[bool](t, direct, `SELECT expires_at > now() + interval '59 minutes' AND
 							expires_minute = date_bin('1 minute', expires_at, 'epoch') FROM `+tableName(opts)+" WHERE key = $1", key.ID))
 					}
 					require.Equal(t, 2, trips, "the step, and the statement that restores")
@@ -441,7 +443,7 @@ func TestRestoredInOneStatement(t *testing.T) {
 	}
 }
 
-// Of two claims of a key that have both been forgotten, the earlier one is not made again: somebody has claimed the key since.
+// Two claims of a key were forgotten. The earlier claim is not restored, because the key has been claimed since.
 func TestRestoredBehindALaterClaim(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -472,7 +474,7 @@ func TestRestoredBehindALaterClaim(t *testing.T) {
 	}
 }
 
-// A restoration whose answer was lost is found, and one that comes late changes nothing.
+// A restoration with a lost reply is found, and a late restoration changes nothing.
 func TestLostRestoration(t *testing.T) {
 	t.Parallel()
 	for form, days := range map[string]int{"plain": 0, "partitions": 2} {
@@ -484,10 +486,10 @@ func TestLostRestoration(t *testing.T) {
 				t.Run(form+"/"+string(fault)+"/"+name, func(t *testing.T) {
 					t.Parallel()
 					direct := newPool(t, serverURL(t))
-					pool, proxy := newProxiedPool(t, unprepared)
+					pool, proxy := newProxiedPool(t, withoutPreparing)
 					opts := newTable(t, direct, pgxstore.Options{PartitionDays: days})
-					key, claim := begun(t, pgxstore.New(pool, opts))
-					execute(t, direct, "DELETE FROM "+tableName(opts))
+					key, claim := claimNewKey(t, pgxstore.New(pool, opts))
+					execStatement(t, direct, "DELETE FROM "+tableName(opts))
 					proxy.Inject(servertest.Rule{Fault: fault, Pattern: "idempotency: restore"})
 					ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 					defer cancel()
@@ -495,9 +497,9 @@ func TestLostRestoration(t *testing.T) {
 						require.ErrorIs(t, err, idempotency.ErrRestored)
 					}
 					require.Equal(t, 1, proxy.Strikes())
-					before := rowOf(t, direct, opts, key)
+					before := dumpRecord(t, direct, opts, key)
 					proxy.Release()
-					require.Equal(t, before, rowOf(t, direct, opts, key))
+					require.Equal(t, before, dumpRecord(t, direct, opts, key))
 					require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
 				})
 			}

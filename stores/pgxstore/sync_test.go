@@ -20,45 +20,46 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// cluster is a primary that acknowledges no commit unless its standby has it.
-type cluster struct {
+// syncCluster is a primary whose commits wait for its standby.
+type syncCluster struct {
 	primary, standby *servertest.Database
-	link             *servertest.Proxy // between them
+	standbyProxy     *servertest.Proxy // between primary and standby
 }
 
-func newCluster(t testing.TB) cluster {
+func newCluster(t testing.TB) syncCluster {
 	t.Helper()
 	primary := servertest.Postgres(t, "synchronous_standby_names=*")
 	link := servertest.NewProxy(t, primary.Addr())
-	return cluster{primary, servertest.Replica(t, link.Addr()), link}
+	return syncCluster{primary, servertest.Replica(t, link.Addr()), link}
 }
 
-// url is that of the server that can be written to.
-func (c cluster) url() string {
+// writableURL returns the URL of the server that takes writes.
+func (c syncCluster) writableURL() string {
 	return c.primary.URLAt(c.primary.Addr()+","+c.standby.Addr()) + "&target_session_attrs=read-write"
 }
 
-// shop is a service that does something, in a step in a transaction if it has a ledger, and else elsewhere.
-type shop struct {
-	store  func() idempotency.Store // of one more instance of the service
-	ledger *ledger                  // nil: the service writes no rows
+// failoverService is a service with an effect: a row that a step in a transaction inserts if ledger is set, or else
+// a count in otherEffects.
+type failoverService struct {
+	newStore func() idempotency.Store // returns the store of a new instance
+	ledger   *effectsTable            // nil if the service writes no rows
 
-	mu        sync.Mutex
-	elsewhere map[string]int             // effects of each key
-	answers   map[string]map[string]bool // to each key that clients got
+	mu           sync.Mutex
+	otherEffects map[string]int             // number of effects by key
+	answersByKey map[string]map[string]bool // answers that clients got
 }
 
-func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *failoverService) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	key := r.Header.Get("Idempotency-Key")
-	answer := uuid.NewString() // no two executions give the same one
+	answer := uuid.NewString() // differs in each execution
 	if s.ledger == nil {
 		s.mu.Lock()
-		s.elsewhere[key]++
+		s.otherEffects[key]++
 		s.mu.Unlock()
 	} else {
 		var err error
 		answer, err = pgxstore.DoTx(r.Context(), "book", func(tx pgx.Tx) (string, error) {
-			_, err := tx.Exec(r.Context(), s.ledger.insert(), key)
+			_, err := tx.Exec(r.Context(), s.ledger.insertStatement(), key)
 			return answer, err
 		})
 		if err != nil {
@@ -70,43 +71,43 @@ func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprint(w, answer)
 }
 
-// ask sends a request to a new instance of the service, and returns the status.
-func (s *shop) ask(t testing.TB, key string, within time.Duration) int {
+// sendRequest sends a request to a new instance of the service, and returns the status.
+func (s *failoverService) sendRequest(t testing.TB, key string, within time.Duration) int {
 	t.Helper()
-	w := post(newMiddleware(t, s.store(), idempotency.Options{StoreTimeout: within}, s.ServeHTTP), key)
+	w := post(newMiddleware(t, s.newStore(), idempotency.Options{StoreTimeout: within}, s.ServeHTTP), key)
 	if w.Code == http.StatusCreated {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.answers[key] == nil {
-			s.answers[key] = map[string]bool{}
+		if s.answersByKey[key] == nil {
+			s.answersByKey[key] = map[string]bool{}
 		}
-		s.answers[key][w.Body.String()] = true
+		s.answersByKey[key][w.Body.String()] = true
 	}
 	return w.Code
 }
 
-// effects returns how often a request took effect, as far as that was not lost.
-func (s *shop) effects(t testing.TB, key string) int {
+// countEffects returns how often a request took effect, less the effects that the failover has lost.
+func (s *failoverService) countEffects(t testing.TB, key string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ledger != nil {
-		return s.ledger.effects(t, keyOf(key))
+		return s.ledger.countEffects(t, keyOf(key))
 	}
-	return s.elsewhere[key]
+	return s.otherEffects[key]
 }
 
-// The standby is cut off, and takes over. What a client was told has happened is on the new primary, and happened once.
+// The standby is cut off and promoted. Acknowledged effects are on the new primary, and happened once.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	pool := newPool(t, c.url())
-	shops := map[string]*shop{}
+	pool := newPool(t, c.writableURL())
+	shops := map[string]*failoverService{}
 	for form, days := range map[string]int{"plain": 0, "partitions": 2} {
 		for _, name := range []string{"elsewhere", "rows"} {
 			opts := newTable(t, pool, pgxstore.Options{PartitionDays: days})
-			s := &shop{
-				store:     func() idempotency.Store { return pgxstore.New(pool, opts) },
-				elsewhere: map[string]int{}, answers: map[string]map[string]bool{},
+			s := &failoverService{
+				newStore:     func() idempotency.Store { return pgxstore.New(pool, opts) },
+				otherEffects: map[string]int{}, answersByKey: map[string]map[string]bool{},
 			}
 			if name == "rows" {
 				rows := newLedger(t, pool, opts)
@@ -115,7 +116,7 @@ func TestFailover(t *testing.T) {
 			shops[name+"/"+form] = s
 		}
 	}
-	each := func(test func(t *testing.T, s *shop)) {
+	each := func(test func(t *testing.T, s *failoverService)) {
 		t.Run("each", func(t *testing.T) {
 			for name, s := range shops {
 				t.Run(name, func(t *testing.T) {
@@ -127,30 +128,30 @@ func TestFailover(t *testing.T) {
 	}
 	const patient, brief = 20 * time.Second, time.Second
 
-	each(func(t *testing.T, s *shop) {
-		require.Equal(t, http.StatusCreated, s.ask(t, "before", patient))
+	each(func(t *testing.T, s *failoverService) {
+		require.Equal(t, http.StatusCreated, s.sendRequest(t, "before", patient))
 	})
-	c.link.Close()
-	each(func(t *testing.T, s *shop) {
-		assert.Equal(t, http.StatusServiceUnavailable, s.ask(t, "during", brief))
+	c.standbyProxy.Close()
+	each(func(t *testing.T, s *failoverService) {
+		assert.Equal(t, http.StatusServiceUnavailable, s.sendRequest(t, "during", brief))
 		for range 2 {
-			assert.Contains(t, []int{http.StatusConflict, http.StatusServiceUnavailable}, s.ask(t, "during", brief))
+			assert.Contains(t, []int{http.StatusConflict, http.StatusServiceUnavailable}, s.sendRequest(t, "during", brief))
 		}
 	})
 	c.primary.Crash()
 	require.NoError(t, c.standby.Promote())
-	each(func(t *testing.T, s *shop) {
+	each(func(t *testing.T, s *failoverService) {
 		for _, key := range []string{"before", "during"} {
 			for range 2 {
-				require.Equal(t, http.StatusCreated, s.ask(t, key, patient))
+				require.Equal(t, http.StatusCreated, s.sendRequest(t, key, patient))
 			}
-			require.Len(t, s.answers[key], 1, "answers to the request %s the cut", key)
-			require.Equal(t, 1, s.effects(t, key), "effects of the request %s the cut", key)
+			require.Len(t, s.answersByKey[key], 1, "answers to the request %s the cut", key)
+			require.Equal(t, 1, s.countEffects(t, key), "effects of the request %s the cut", key)
 		}
 	})
 }
 
-// A commit that has become visible because its owner stopped waiting is not done before the standby has it.
+// A commit that becomes visible because its owner has stopped waiting does not count until the standby has it.
 func TestCommitWaitsForStandby(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -162,7 +163,7 @@ func TestCommitWaitsForStandby(t *testing.T) {
 		return call(ctx)
 	}
 	store := pgxstore.New(pool, opts)
-	key, claim := begun(t, store)
+	key, claim := claimNewKey(t, store)
 	complete := func(ctx context.Context) error { return claim.Complete(ctx, answer, time.Hour) }
 	outcome := make(chan error, 1)
 	require.NoError(t, c.standby.Pause())
@@ -190,11 +191,11 @@ func TestCommitWaitsForStandby(t *testing.T) {
 }
 
 func isCompleted(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options, key idempotency.Key) bool {
-	return one[bool](t, pool,
+	return queryValue[bool](t, pool,
 		"SELECT count(*) > 0 FROM "+tableName(opts)+" WHERE key = $1 AND status IS NOT NULL", key.ID)
 }
 
-// A lease that the standby does not have would not keep anybody away after a failover: nobody runs on it.
+// A lease that the standby lacks would protect nothing after a failover, so no handler runs on it.
 func TestClaimWaitsForStandby(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -209,7 +210,7 @@ func TestClaimWaitsForStandby(t *testing.T) {
 		cancel()
 		claim := testservice.InDoubt(err)
 		require.NotNil(t, claim, form)
-		require.Equal(t, 1, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)), form)
+		require.Equal(t, 1, queryValue[int](t, pool, "SELECT count(*) FROM "+tableName(opts)), form)
 		c.standby.Resume()
 		require.NoError(t, claim.Release(ctx, time.Hour), form)
 		_, claim, err = store.Begin(ctx, keyOf("1"), attempt)

@@ -22,14 +22,14 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// The request or the reply of every message of a step is lost, or late. The row is there once, and so is the answer.
+// The request or the reply of each message of a step is lost or late. The row and the answer are there once.
 func TestLostMessagesOfSteps(t *testing.T) {
 	t.Parallel()
 	const created, failed, either = http.StatusCreated, http.StatusServiceUnavailable, 0
 	for _, test := range []struct {
-		statement string
-		fault     servertest.Fault
-		want      int // the status of the request that is struck
+		statement  string
+		fault      servertest.Fault
+		wantStatus int // status of the request with the fault
 	}{
 		{"idempotency: enter step", servertest.LoseRequest, created},
 		{"idempotency: enter step", servertest.LoseReply, created},
@@ -41,18 +41,18 @@ func TestLostMessagesOfSteps(t *testing.T) {
 		{"INSERT INTO", servertest.LoseReply, failed},
 		{"idempotency: keep step", servertest.LoseRequest, failed},
 		{"idempotency: keep step", servertest.LoseReply, created},
-		{"idempotency: keep step", servertest.CutRequest, either}, // only the end of the message is missing
+		{"idempotency: keep step", servertest.CutRequest, either}, // the end of the message is missing
 		{"idempotency: keep step", servertest.CutReply, created},
 		{"idempotency: keep step", servertest.HoldReply, created},
 		{"idempotency: keep step", servertest.HoldRequest, failed},
 	} {
-		for kind, do := range ownTx {
+		for kind, do := range storeTxSteps {
 			for name, level := range map[string]pgx.TxIsoLevel{"read committed": "", "repeatable read": pgx.RepeatableRead} {
 				t.Run(test.statement+"/"+string(test.fault)+"/"+kind+"/"+name, func(t *testing.T) {
 					t.Parallel()
 					direct := newPool(t, serverURL(t))
-					pool, proxy := newProxiedPool(t, unprepared)
-					// A transaction whose session has fallen silent holds the record until the server ends it.
+					pool, proxy := newProxiedPool(t, withoutPreparing)
+					// A silent session keeps the record locked until the server ends the session.
 					opts := newTable(t, direct, pgxstore.Options{Isolation: level, IdleTimeout: 500 * time.Millisecond})
 					b := &bookings{rows: newRows(t, direct, opts), pool: pool, do: do}
 					h := newMiddleware(t, pgxstore.New(pool, opts), idempotency.Options{StoreTimeout: 4 * time.Second}, b.ServeHTTP)
@@ -61,30 +61,30 @@ func TestLostMessagesOfSteps(t *testing.T) {
 					proxy.Inject(servertest.Rule{Fault: test.fault, Pattern: test.statement})
 					w := post(h, key)
 					require.Equal(t, 1, proxy.Strikes())
-					if test.want != either {
-						require.Equal(t, test.want, w.Code, "%v", b.err)
+					if test.wantStatus != either {
+						require.Equal(t, test.wantStatus, w.Code, "%v", b.lastError)
 					}
-					require.Equal(t, map[int]int{created: 1, failed: 0}[w.Code], b.rows.written(t, key), "the answer is true")
-					proxy.Release()                     // what was held comes late
-					require.Eventually(t, func() bool { // the server may still be busy with it
+					require.Equal(t, map[int]int{created: 1, failed: 0}[w.Code], b.rows.countRows(t, key), "the answer is true")
+					proxy.Release()                     // the held message comes late
+					require.Eventually(t, func() bool { // the server may still execute the held message
 						w = post(h, key)
 						return w.Code == created
 					}, 20*time.Second, 10*time.Millisecond)
 					require.Equal(t, key, w.Body.String())
-					require.Equal(t, 1, b.rows.written(t, key))
+					require.Equal(t, 1, b.rows.countRows(t, key))
 				})
 			}
 		}
 	}
 }
 
-// A handler charges, and books a row with its answer. Whatever breaks, each key has one charge, one row and one answer, which is
-// that of the row.
+// A handler charges in a step, and inserts a row with an answer in another step. After all faults, each key has one
+// charge, one row and one answer, and the answer is that of the row.
 func TestStepsSurviveAborts(t *testing.T) {
 	t.Parallel()
-	for name, level := range levels {
-		for kind, do := range union(ownTx, joinedTx(level.opts.Isolation)) {
-			if _, own := ownTx[kind]; !own && (name != "read committed" && name != "repeatable read") {
+	for name, level := range isolationLevels {
+		for kind, do := range mergeMaps(storeTxSteps, handlerTxSteps(level.opts.Isolation)) {
+			if _, own := storeTxSteps[kind]; !own && (name != "read committed" && name != "repeatable read") {
 				continue
 			}
 			t.Run(name+"/"+kind, func(t *testing.T) {
@@ -96,20 +96,20 @@ func TestStepsSurviveAborts(t *testing.T) {
 	}
 }
 
-// aborts is a service behind a proxy that breaks connections. Its handlers panic, give up, lose their sessions and their clients, and
-// stand still.
+// aborts is a service behind a proxy that breaks connections. Its handlers panic, give up, lose their sessions and
+// their clients, and stand still.
 type aborts struct {
 	aborttest.Service
 	direct   *pgxpool.Pool
 	pool     *pgxpool.Pool
-	rows     *rowTable // of names "key answer"
+	rows     *rowTable // the names are "key answer"
 	provider *killtest.Provider
 	do       stepFunc
 }
 
 func newAborts(t *testing.T, do stepFunc, opts pgxstore.Options, bouncer bool, session pgx.TxIsoLevel) *aborts {
 	a := &aborts{direct: newPool(t, serverURL(t)), do: do, provider: killtest.NewProvider(t)}
-	db, _ := server()
+	db, _ := startSharedServer()
 	target := db.Addr()
 	if bouncer {
 		target = servertest.PgBouncer(t, db).Addr()
@@ -119,7 +119,7 @@ func newAborts(t *testing.T, do stepFunc, opts pgxstore.Options, bouncer bool, s
 		"idempotency: claim", "idempotency: enter step", "idempotency: keep step", "idempotency: settle step", "commit",
 		"idempotency: complete", "idempotency: release", "idempotency: extend", "INSERT", "",
 	}
-	a.pool = newPool(t, db.URLAt(a.Proxy.Addr()), unprepared, func(c *pgxpool.Config) {
+	a.pool = newPool(t, db.URLAt(a.Proxy.Addr()), withoutPreparing, func(c *pgxpool.Config) {
 		c.MaxConns = 6
 		if session != "" {
 			c.ConnConfig.RuntimeParams["default_transaction_isolation"] = string(session)
@@ -141,7 +141,8 @@ func (a *aborts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		answer, err = a.do(ctx, a.pool, "book", func(tx stepTx) (string, error) {
 			answer := uuid.NewString()
-			err := errors.Join(a.interrupt(ctx, &tx), tx.exec(ctx, a.rows.insert, op.Key.ID+" "+answer), a.interrupt(ctx, &tx))
+			err := errors.Join(a.interrupt(ctx, &tx), tx.exec(ctx, a.rows.insertStatement, op.Key.ID+" "+answer),
+				a.interrupt(ctx, &tx))
 			return answer, err
 		})
 	}
@@ -163,7 +164,7 @@ func (a *aborts) interrupt(ctx context.Context, tx *stepTx) error {
 
 func (a *aborts) requireExactlyOnce(answers map[string]string) {
 	a.Helper()
-	written := column[string](a, a.direct, "SELECT name FROM "+a.rows.name)
+	written := queryColumn[string](a, a.direct, "SELECT name FROM "+a.rows.name)
 	var want, keys []string
 	for key, answer := range answers {
 		keys, want = append(keys, key), append(want, key+" "+answer)
@@ -176,20 +177,20 @@ func (a *aborts) requireExactlyOnce(answers map[string]string) {
 	a.Logf("%s", a.provider)
 }
 
-// A commit that is still on its way when the step has stopped waiting for its reply is not taken for one that has failed.
+// If a step stops waiting while its commit is on its way, the store does not take the commit for failed.
 func TestCommitOfStepInFlight(t *testing.T) {
 	t.Parallel()
-	pool, proxy := newProxiedPool(t, unprepared)
+	pool, proxy := newProxiedPool(t, withoutPreparing)
 	direct := newPool(t, serverURL(t))
 	opts := newTable(t, direct, pgxstore.Options{})
 	rows := newRows(t, direct, opts)
-	_, claim := begun(t, pgxstore.New(pool, opts))
+	_, claim := claimNewKey(t, pgxstore.New(pool, opts))
 	var tx pgx.Tx
 	outcome := make(chan error, 1)
 	go func() {
 		_, err := claim.(idempotency.TxCheckpointer).CheckpointTx(t.Context(), &idempotency.TxStep{
-			Name: "book", Var: &tx, Timeout: 6 * time.Second, Run: func() ([]byte, error) { // of which the commit gets half
-				_, err := tx.Exec(t.Context(), rows.insert, "row")
+			Name: "book", Var: &tx, Timeout: 6 * time.Second, Run: func() ([]byte, error) { // the commit gets half of this time
+				_, err := tx.Exec(t.Context(), rows.insertStatement, "row")
 				proxy.Inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: "keep step"})
 				return nil, err
 			},
@@ -202,23 +203,23 @@ func TestCommitOfStepInFlight(t *testing.T) {
 		"the store asks on another connection")
 	proxy.Release()
 	require.NoError(t, <-outcome)
-	require.Equal(t, 1, rows.written(t, "row"))
+	require.Equal(t, 1, rows.countRows(t, "row"))
 }
 
-// A failover to an asynchronous standby loses the rows of a step, and the result of the step with them. Then the answer is not
-// stored, because it tells of rows that are not there, and a retry writes them.
+// A failover to an asynchronous standby may lose the rows of a step together with the result of the step. The answer
+// of the attempt is not stored then, because the rows are not there, and a retry writes the rows again.
 func TestFailoverLosesRowsOfSteps(t *testing.T) {
 	t.Parallel()
 	const lostStep = "UPDATE %s SET step_names = NULL, step_results = NULL"
 	const lostRecord = "DELETE FROM %s"
 	for name, test := range map[string]struct {
-		do   string
-		lose string // what the failover does to the record, at the end of the attempt
-		from int    // the attempt in which the failover happens
-		kept bool   // the answer is stored nevertheless
-		then bool   // another step follows
-		late bool   // a renewal makes the record again before the attempt ends
-		lost bool   // and its reply is lost
+		do            string
+		lossStatement string // changes the record as the failover does, at the end of the attempt
+		lossAttempt   int    // attempt of the failover
+		answerIsKept  bool   // the answer is still stored
+		hasLaterStep  bool   // another step follows the failover
+		isRestored    bool   // a renewal restores the record before the attempt ends
+		replyIsLost   bool   // the reply to this renewal is lost
 	}{
 		"step":                               {"DoTx", lostStep, 1, false, false, false, false},
 		"step before another one":            {"DoTx", lostStep, 1, false, true, false, false},
@@ -228,47 +229,54 @@ func TestFailoverLosesRowsOfSteps(t *testing.T) {
 		"record after an earlier attempt":    {"DoTx", lostRecord, 2, false, false, false, false},
 		"record, transaction of the handler": {"DoInTx", lostRecord, 1, false, false, false, false},
 		"record that was made again":         {"DoTx", lostRecord, 1, false, false, true, false},
-		"record that was made again, transaction of the handler":                 {"DoInTx", lostRecord, 1, false, false, true, false},
-		"record that was made again without a reply, transaction of the handler": {"DoInTx", lostRecord, 1, false, false, true, true},
-		"step of an earlier attempt, transaction of the handler":                 {"DoInTx", lostStep, 2, false, false, false, false},
+		"record that was made again, transaction of the handler": {"DoInTx", lostRecord, 1, false, false, true,
+			false},
+		"record that was made again without a reply, transaction of the handler": {"DoInTx", lostRecord, 1, false, false, true,
+			true},
+		"step of an earlier attempt, transaction of the handler": {"DoInTx", lostStep, 2, false, false, false,
+			false},
 		"nothing":                          {"DoTx", "SELECT FROM %s", 1, true, false, false, false},
 		"nothing after an earlier attempt": {"DoTx", "SELECT FROM %s", 2, true, false, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ctx, direct := t.Context(), newPool(t, serverURL(t))
-			pool, proxy := newProxiedPool(t, unprepared)
+			pool, proxy := newProxiedPool(t, withoutPreparing)
 			opts := newTable(t, direct, pgxstore.Options{})
 			rows := newRows(t, direct, opts)
-			do := union(ownTx, joinedTx(""))[test.do]
-			runner, err := idempotency.NewRunner(pgxstore.New(pool, opts), idempotency.RunnerOptions{Lease: 3 * time.Second, StoreTimeout: 3 * time.Second})
+			do := mergeMaps(storeTxSteps, handlerTxSteps(""))[test.do]
+			runner, err := idempotency.NewRunner(pgxstore.New(pool, opts),
+				idempotency.RunnerOptions{Lease: 3 * time.Second, StoreTimeout: 3 * time.Second})
 			require.NoError(t, err)
 			runs, key := 0, keyOf(uuid.NewString())
 			book := func() error {
 				_, _, err := runner.Do(ctx, key, nil, func(ctx context.Context) (idempotency.Response, error) {
 					runs++
 					name, err := do(ctx, pool, "book", func(tx stepTx) (string, error) {
-						return key.ID, tx.exec(ctx, rows.insert, key.ID)
+						return key.ID, tx.exec(ctx, rows.insertStatement, key.ID)
 					})
 					if err != nil {
 						return idempotency.Response{}, err
 					}
-					if runs < test.from {
+					if runs < test.lossAttempt {
 						return idempotency.Response{}, errors.New("not yet")
 					}
-					if runs == test.from {
-						if test.lost {
+					if runs == test.lossAttempt {
+						if test.replyIsLost {
 							proxy.Inject(servertest.Rule{Fault: servertest.LoseReply, Pattern: "idempotency: restore", Times: 1000})
 						}
-						execute(t, direct, fmt.Sprintf(test.lose, tableName(opts)))
-						if !test.kept {
-							execute(t, direct, "DELETE FROM "+rows.name)
+						execStatement(t, direct, fmt.Sprintf(test.lossStatement, tableName(opts)))
+						if !test.answerIsKept {
+							execStatement(t, direct, "DELETE FROM "+rows.name)
 						}
-						if test.late {
-							require.Eventually(t, func() bool { return one[int](t, direct, "SELECT count(*) FROM "+tableName(opts)) == 1 },
+						if test.isRestored {
+							require.Eventually(t, func() bool {
+								return queryValue[int](t, direct, "SELECT count(*) FROM "+
+									tableName(opts)) == 1
+							},
 								20*time.Second, 10*time.Millisecond)
 						}
-						if test.then {
+						if test.hasLaterStep {
 							_, err = do(ctx, pool, "ship", func(stepTx) (string, error) { return "shipped", nil })
 						}
 					}
@@ -276,26 +284,26 @@ func TestFailoverLosesRowsOfSteps(t *testing.T) {
 				})
 				return err
 			}
-			for range test.from - 1 {
+			for range test.lossAttempt - 1 {
 				require.ErrorContains(t, book(), "not yet")
 			}
 			err = book()
-			if test.kept {
+			if test.answerIsKept {
 				require.NoError(t, err)
 			} else {
 				require.ErrorIs(t, err, idempotency.ErrClaimLost)
-				steps := column[string](t, direct, "SELECT unnest(step_names) FROM "+tableName(opts))
-				require.Equal(t, test.lose == lostStep || test.late, slices.Contains(steps, idempotency.RecordLost))
+				steps := queryColumn[string](t, direct, "SELECT unnest(step_names) FROM "+tableName(opts))
+				require.Equal(t, test.lossStatement == lostStep || test.isRestored, slices.Contains(steps, idempotency.RecordLost))
 			}
 			require.Eventually(t, func() bool { return book() == nil }, 20*time.Second, 10*time.Millisecond)
-			require.Equal(t, 1, rows.written(t, key.ID))
+			require.Equal(t, 1, rows.countRows(t, key.ID))
 			require.NoError(t, book(), "a replay")
-			require.Equal(t, map[bool]int{true: test.from, false: test.from + 1}[test.kept], runs)
+			require.Equal(t, map[bool]int{true: test.lossAttempt, false: test.lossAttempt + 1}[test.answerIsKept], runs)
 		})
 	}
 }
 
-// An attempt whose key another one has claimed by now has lost its claim, and no rows.
+// An attempt whose key was taken over has lost its claim, but no rows.
 func TestOvertakenStepHasLostNoRows(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, serverURL(t))
@@ -304,7 +312,7 @@ func TestOvertakenStepHasLostNoRows(t *testing.T) {
 	require.NoError(t, err)
 	_, _, err = runner.Do(t.Context(), keyOf("key"), nil, func(ctx context.Context) (idempotency.Response, error) {
 		_, err := pgxstore.DoTx(ctx, "book", func(pgx.Tx) (int, error) { return 1, nil })
-		execute(t, direct, "UPDATE "+tableName(opts)+" SET token = gen_random_uuid()")
+		execStatement(t, direct, "UPDATE "+tableName(opts)+" SET token = gen_random_uuid()")
 		return idempotency.Response{Status: 201}, err
 	})
 	require.ErrorIs(t, err, idempotency.ErrClaimLost)

@@ -16,16 +16,16 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-var deaths = flag.Int("deaths", 10, "how many processes each test kills that kills processes at random")
+var processesToKill = flag.Int("deaths", 10, "how many processes each test kills that kills processes at random")
 
-// mortal has the isolation level of a process that is to be killed.
-const mortal = "PGXSTORE_MORTAL"
+// transfersLevelEnv names the environment variable with the isolation level of a child process.
+const transfersLevelEnv = "PGXSTORE_MORTAL"
 
-// mortalURL has the address of its server.
-const mortalURL = "PGXSTORE_MORTAL_URL"
+// transfersURLEnv names the environment variable with the URL of the server.
+const transfersURLEnv = "PGXSTORE_MORTAL_URL"
 
-// Processes that charge, and then move money between accounts in a step, are killed at random, while others ask for the same
-// keys. Every transfer is made once and charged once, and has one answer.
+// Processes that charge, and then move money between accounts in a step, are killed at random while other processes
+// send the same keys. Each transfer is made once, is charged once, and has one answer.
 func TestTransfersSurviveKills(t *testing.T) {
 	t.Parallel()
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.Serializable} {
@@ -38,18 +38,18 @@ func TestTransfersSurviveKills(t *testing.T) {
 			defer db.Close()
 			ledger := killtest.Ledger{DB: db}
 			require.NoError(t, ledger.Create(t.Context()))
-			said := killtest.NewTransfers(t)
-			require.NoError(t, said.Kill(*deaths, mortal+"="+string(level), mortalURL+"="+url))
-			require.NoError(t, said.Explain(t.Context(), pgxstore.New(pool, opts), bookIn(pool), ledger))
-			t.Logf("%d processes were killed: %s", *deaths, said)
+			transfers := killtest.NewTransfers(t)
+			require.NoError(t, transfers.Kill(*processesToKill, transfersLevelEnv+"="+string(level), transfersURLEnv+"="+url))
+			require.NoError(t, transfers.Explain(t.Context(), pgxstore.New(pool, opts), bookIn(pool), ledger))
+			t.Logf("%d processes were killed: %s", *processesToKill, transfers)
 		})
 	}
 }
 
-// live makes transfers until the process is killed.
-func live(level pgx.TxIsoLevel) {
+// runTransfers makes transfers until the process is killed.
+func runTransfers(level pgx.TxIsoLevel) {
 	killtest.RunProcess(func() (killtest.Work, error) {
-		pool, err := pgxpool.New(context.Background(), os.Getenv(mortalURL))
+		pool, err := pgxpool.New(context.Background(), os.Getenv(transfersURLEnv))
 		if err != nil {
 			return nil, err
 		}
@@ -57,7 +57,7 @@ func live(level pgx.TxIsoLevel) {
 	})
 }
 
-// bookIn writes rows in a transaction of the store, or in one of the handler, of pgx and of package database/sql.
+// bookIn books in a transaction of the store, or of the handler with pgx or package database/sql, in turn.
 func bookIn(pool *pgxpool.Pool) killtest.Book {
 	exec := func(ctx context.Context, tx pgx.Tx) func(statement string) error {
 		return func(statement string) error {

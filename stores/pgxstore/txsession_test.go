@@ -19,8 +19,8 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// The server ends the session of a step, or refuses its statements or its result. Its row is rolled back, and the next attempt
-// writes it.
+// The server ends the session of a step, or refuses its statements or its result. The row is rolled back, and the
+// next attempt writes it.
 func TestSessionsThatFailWithinAStep(t *testing.T) {
 	t.Parallel()
 	sqlText := func(statement string) func(*sessionFault, context.Context, stepTx) error {
@@ -33,12 +33,12 @@ func TestSessionsThatFailWithinAStep(t *testing.T) {
 			return nil
 		},
 		"terminated by another session": func(f *sessionFault, _ context.Context, _ stepTx) error {
-			execute(f, f.direct, `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+			execStatement(f, f.direct, `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
 				WHERE application_name = $1 AND state = 'idle in transaction'`, f.session)
 			return nil
 		},
 		"silent for too long": func(f *sessionFault, _ context.Context, _ stepTx) error {
-			await(f.T, f.direct, `SELECT count(*) = 0 FROM pg_stat_activity
+			awaitCondition(f.T, f.direct, `SELECT count(*) = 0 FROM pg_stat_activity
 				WHERE application_name = '`+f.session+`' AND state = 'idle in transaction'`)
 			return nil
 		},
@@ -47,49 +47,50 @@ func TestSessionsThatFailWithinAStep(t *testing.T) {
 		"a role that may not do it":       sqlText("SET LOCAL ROLE pg_monitor"),
 		"a deadlock":                      sqlText("DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$"),
 	} {
-		for kind, do := range union(ownTx, joinedTx("")) {
+		for kind, do := range mergeMaps(storeTxSteps, handlerTxSteps("")) {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				t.Parallel()
 				f := &sessionFault{T: t, direct: newPool(t, serverURL(t)), session: uuid.NewString()}
-				pool := newPool(t, serverURL(t), two, named(f.session))
+				pool := newPool(t, serverURL(t), limitToTwo, withApplicationName(f.session))
 				opts := newTable(t, f.direct, pgxstore.Options{IdleTimeout: time.Second})
 				b := &bookings{rows: newRows(t, f.direct, opts), pool: pool, do: do}
 				h := newMiddleware(t, pgxstore.New(pool, opts), idempotency.Options{}, b.ServeHTTP)
 				key := uuid.NewString()
 
-				b.within = func(ctx context.Context, tx stepTx) error { return fail(f, ctx, tx) }
+				b.afterInsert = func(ctx context.Context, tx stepTx) error { return fail(f, ctx, tx) }
 				require.Equal(t, http.StatusServiceUnavailable, post(h, key).Code)
-				require.Error(t, b.err)
-				require.False(t, errors.Is(b.err, step.ErrMisuse) || errors.Is(b.err, step.ErrResult), "%v", b.err)
-				require.Zero(t, b.rows.written(t, key))
+				require.Error(t, b.lastError)
+				require.False(t, errors.Is(b.lastError, step.ErrMisuse) || errors.Is(b.lastError, step.ErrResult), "%v",
+					b.lastError)
+				require.Zero(t, b.rows.countRows(t, key))
 
-				b.within = nil
+				b.afterInsert = nil
 				w := post(h, key)
-				require.Equal(t, http.StatusCreated, w.Code, "%v", b.err)
+				require.Equal(t, http.StatusCreated, w.Code, "%v", b.lastError)
 				require.Equal(t, key, w.Body.String())
-				require.Equal(t, 1, b.rows.written(t, key))
+				require.Equal(t, 1, b.rows.countRows(t, key))
 			})
 		}
 	}
 }
 
-// Package database/sql rolls a transaction back when its context ends. That the server has not done so yet, when DoInSQLTx asks,
-// does not mean that the step has committed something.
+// Package database/sql rolls a transaction back when its context ends. DoInSQLTx may ask the server before the
+// rollback, which does not mean that the step has committed.
 func TestStepWhoseContextEnds(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, serverURL(t))
 	for name, result := range map[string]error{"error": errOfStep, "result": nil} {
-		pool, proxy := newProxiedPool(t, unprepared)
+		pool, proxy := newProxiedPool(t, withoutPreparing)
 		opts := newTable(t, direct, pgxstore.Options{})
 		rows, db := newRows(t, direct, opts), stdlib.OpenDBFromPool(pool)
-		_, claim := begun(t, pgxstore.New(pool, opts))
+		_, claim := claimNewKey(t, pgxstore.New(pool, opts))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		tx, err := db.BeginTx(t.Context(), nil)
 		require.NoError(t, err)
 		joined := &closingTx{Tx: tx}
 		book := &idempotency.TxStep{Name: "book", Tx: joined, Timeout: 40 * time.Second, Run: func() ([]byte, error) {
-			_, err := tx.ExecContext(ctx, rows.insert, "row")
+			_, err := tx.ExecContext(ctx, rows.insertStatement, "row")
 			joined.isClosed = true
 			cancel()
 			return []byte("done"), errors.Join(err, result)
@@ -108,12 +109,12 @@ func TestStepWhoseContextEnds(t *testing.T) {
 		require.Error(t, err, name)
 		require.NotErrorIs(t, err, step.ErrMisuse, name)
 		require.False(t, book.Escaped, name)
-		require.Zero(t, rows.written(t, "row"), name)
+		require.Zero(t, rows.countRows(t, "row"), name)
 		require.NoError(t, db.Close())
 	}
 }
 
-// closingTx is a transaction of package database/sql that is being rolled back.
+// closingTx is a transaction of package database/sql during its rollback.
 type closingTx struct {
 	*sql.Tx
 	isClosed bool
@@ -126,14 +127,15 @@ func (tx *closingTx) QueryContext(ctx context.Context, query string, args ...any
 	return tx.Tx.QueryContext(ctx, query, args...)
 }
 
-// sessionFault is a fault of a session of the server.
+// sessionFault is a fault of a server's session.
 type sessionFault struct {
 	*testing.T
 	direct  *pgxpool.Pool
-	session string // what the sessions of the service are called
+	session string // application name of the service's sessions
 }
 
-// The idle timeout of a transaction is what was asked for, unless the session ends it earlier. It is that of one transaction only.
+// A step's transaction has the requested idle timeout unless the session has a shorter one. The timeout applies only
+// to this transaction.
 func TestIdleTimeoutOfSteps(t *testing.T) {
 	t.Parallel()
 	const setting = "idle_in_transaction_session_timeout"
@@ -142,32 +144,32 @@ func TestIdleTimeoutOfSteps(t *testing.T) {
 		0: "1min", 61_500 * time.Millisecond: "61500ms", 2 * time.Hour: "2h", 48 * time.Hour: "2d",
 	} {
 		for session, want := range map[string]string{"0": asked, "20d": asked, "50s": "50s", asked: asked} {
-			pool := newPool(t, serverURL(t), alone, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams[setting] = session })
+			pool := newPool(t, serverURL(t), limitToOne, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams[setting] = session })
 			opts := opts
 			opts.IdleTimeout = timeout
-			_, claim := begun(t, pgxstore.New(pool, opts))
-			_, err := inTx(claim, func(tx pgx.Tx) error {
+			_, claim := claimNewKey(t, pgxstore.New(pool, opts))
+			_, err := runBookStep(claim, func(tx pgx.Tx) error {
 				var now string
 				err := tx.QueryRow(t.Context(), "SELECT current_setting($1)", setting).Scan(&now)
 				require.Equal(t, want, now, "%s, where the session has %s", timeout, session)
 				return err
 			})
 			require.NoError(t, err)
-			require.Equal(t, session, one[string](t, pool, "SELECT current_setting($1)", setting))
+			require.Equal(t, session, queryValue[string](t, pool, "SELECT current_setting($1)", setting))
 		}
 	}
 }
 
-// A goroutine that the step has left behind cannot reach the connection, which serves somebody else by then.
+// A goroutine that still runs when its step has ended cannot use the connection, which serves another call by then.
 func TestTransactionEndsWithItsStep(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t, serverURL(t), alone)
+	pool := newPool(t, serverURL(t), limitToOne)
 	store := pgxstore.New(pool, newTable(t, pool, pgxstore.Options{}))
 	for name, end := range map[string]error{"committed": nil, "rolled back": errOfStep} {
-		_, claim := begun(t, store)
+		_, claim := claimNewKey(t, store)
 		var left []pgx.Tx
-		_, err := inTx(claim, func(tx pgx.Tx) error {
+		_, err := runBookStep(claim, func(tx pgx.Tx) error {
 			part, err := tx.Begin(ctx)
 			require.NoError(t, err)
 			left = []pgx.Tx{tx, part}
@@ -195,12 +197,12 @@ func TestTransactionEndsWithItsStep(t *testing.T) {
 			require.ErrorIs(t, late.Commit(ctx), pgx.ErrTxClosed)
 			require.ErrorIs(t, late.Rollback(ctx), pgx.ErrTxClosed)
 		}
-		require.Equal(t, 1, one[int](t, pool, "SELECT 1"), "the connection is free")
+		require.Equal(t, 1, queryValue[int](t, pool, "SELECT 1"), "the connection is free")
 	}
 }
 
-// inTx runs the step "book" of a claim in a transaction. The result is "done".
-func inTx(claim idempotency.Claim, run func(tx pgx.Tx) error) (stored string, err error) {
+// runBookStep runs the step "book" of a claim in a transaction. The result is "done".
+func runBookStep(claim idempotency.Claim, run func(tx pgx.Tx) error) (stored string, err error) {
 	var tx pgx.Tx
 	data, err := claim.(idempotency.TxCheckpointer).CheckpointTx(context.Background(), &idempotency.TxStep{
 		Name: "book", Var: &tx, Timeout: 20 * time.Second, Run: func() ([]byte, error) { return []byte("done"), run(tx) },

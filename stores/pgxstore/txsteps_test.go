@@ -19,8 +19,8 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// levels are the ways in which a transaction of a step meets renewals and takeovers.
-var levels = map[string]struct {
+// isolationLevels are the ways in which a step's transaction meets renewals and takeovers.
+var isolationLevels = map[string]struct {
 	opts    pgxstore.Options
 	session pgx.TxIsoLevel
 	bouncer bool
@@ -36,7 +36,7 @@ var levels = map[string]struct {
 func TestTxStepsConform(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, serverURL(t))
-	for name, level := range levels {
+	for name, level := range isolationLevels {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pool := newPool(t, serverURL(t), func(c *pgxpool.Config) {
@@ -45,7 +45,7 @@ func TestTxStepsConform(t *testing.T) {
 				}
 			})
 			if level.bouncer {
-				pool = newPool(t, pgBouncer(t), unprepared)
+				pool = newPool(t, startPgBouncer(t), withoutPreparing)
 			}
 			opts := newTable(t, direct, level.opts)
 			rows := newRows(t, direct, opts)
@@ -57,10 +57,10 @@ func TestTxStepsConform(t *testing.T) {
 			t.Run("pgx", func(t *testing.T) {
 				idempotencytest.RunTxSteps(t, newStore, idempotencytest.Transactions[pgx.Tx]{
 					Write: func(ctx context.Context, tx pgx.Tx, name string) error {
-						_, err := tx.Exec(ctx, rows.insert, name)
+						_, err := tx.Exec(ctx, rows.insertStatement, name)
 						return err
 					},
-					Count: rows.count,
+					Count: rows.countCommitted,
 					Begin: func(ctx context.Context) (pgx.Tx, error) {
 						return pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: opts.Isolation})
 					},
@@ -72,10 +72,10 @@ func TestTxStepsConform(t *testing.T) {
 				db := stdlib.OpenDBFromPool(pool)
 				idempotencytest.RunTxSteps(t, newStore, idempotencytest.Transactions[*sql.Tx]{
 					Write: func(ctx context.Context, tx *sql.Tx, name string) error {
-						_, err := tx.ExecContext(ctx, rows.insert, name)
+						_, err := tx.ExecContext(ctx, rows.insertStatement, name)
 						return err
 					},
-					Count:    rows.count,
+					Count:    rows.countCommitted,
 					Begin:    func(ctx context.Context) (*sql.Tx, error) { return db.BeginTx(ctx, nil) },
 					Commit:   func(_ context.Context, tx *sql.Tx) error { return tx.Commit() },
 					Rollback: func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() },
@@ -85,33 +85,33 @@ func TestTxStepsConform(t *testing.T) {
 	}
 }
 
-// rowTable is a table for the rows of handlers. It is looked at by connections of its own.
+// rowTable is a table for the rows of handlers. The tests read the table on separate connections.
 type rowTable struct {
 	*testing.T
-	observer *pgxpool.Pool
-	name     string
-	insert   string // takes the value of a row
+	observer        *pgxpool.Pool
+	name            string
+	insertStatement string // with a parameter for the name of the row
 }
 
 func newRows(t *testing.T, direct *pgxpool.Pool, opts pgxstore.Options) *rowTable {
 	t.Helper()
 	name := pgx.Identifier{opts.Table + " rows"}.Sanitize()
-	execute(t, direct, "CREATE TABLE "+name+" (name text NOT NULL)")
+	execStatement(t, direct, "CREATE TABLE "+name+" (name text NOT NULL)")
 	return &rowTable{t, direct, name, "INSERT INTO " + name + " VALUES ($1)"}
 }
 
-// count returns how many rows of a name are committed.
-func (r *rowTable) count(ctx context.Context, name string) (n int, err error) {
+// countCommitted returns the number of committed rows with the name.
+func (r *rowTable) countCommitted(ctx context.Context, name string) (n int, err error) {
 	err = r.observer.QueryRow(ctx, "SELECT count(*) FROM "+r.name+" WHERE name = $1", name).Scan(&n)
 	return n, err
 }
 
-// Serializable steps of different keys do not conflict, although their records are in the same page of the index.
+// Serializable steps of different keys do not conflict, although their records share a page of the index.
 func TestSerializableStepsOfManyKeys(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
 	opts := newTable(t, pool, pgxstore.Options{Isolation: pgx.Serializable})
-	b := &bookings{rows: newRows(t, pool, opts), pool: pool, do: ownTx["DoTx"]}
+	b := &bookings{rows: newRows(t, pool, opts), pool: pool, do: storeTxSteps["DoTx"]}
 	h := newMiddleware(t, pgxstore.New(pool, opts), idempotency.Options{}, b.ServeHTTP)
 	var crowd sync.WaitGroup
 	for range 16 {

@@ -21,7 +21,8 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// standstill is two processes with a store on one table. Nobody renews a lease, as if the first process stood still.
+// standstill has two processes with a store on one table. Leases are not renewed, as if the first process stood
+// still.
 type standstill struct {
 	*testing.T
 	direct *pgxpool.Pool
@@ -38,8 +39,8 @@ func newStandstill(t *testing.T, opts pgxstore.Options) *standstill {
 	return s
 }
 
-// claim claims the key, for 200 ms, as soon as the store of a process grants it.
-func (s *standstill) claim(pool *pgxpool.Pool) (claim idempotency.TxCheckpointer) {
+// claimBriefly claims the key for 200 ms, as soon as the store of the process grants the claim.
+func (s *standstill) claimBriefly(pool *pgxpool.Pool) (claim idempotency.TxCheckpointer) {
 	s.Helper()
 	store := pgxstore.New(pool, s.opts)
 	request := idempotency.ClaimRequest{
@@ -56,12 +57,12 @@ func (s *standstill) claim(pool *pgxpool.Pool) (claim idempotency.TxCheckpointer
 	return claim
 }
 
-// book writes a row that says who has written it, and then calls within.
-func (s *standstill) book(claim idempotency.TxCheckpointer, who string, within func(tx pgx.Tx)) error {
+// bookRow inserts a row with the name who, and then calls within.
+func (s *standstill) bookRow(claim idempotency.TxCheckpointer, who string, within func(tx pgx.Tx)) error {
 	var tx pgx.Tx
 	_, err := claim.CheckpointTx(s.Context(), &idempotency.TxStep{
 		Name: "book", Var: &tx, Timeout: 6 * time.Second, Run: func() ([]byte, error) {
-			if _, err := tx.Exec(s.Context(), s.rows.insert, who); err != nil {
+			if _, err := tx.Exec(s.Context(), s.rows.insertStatement, who); err != nil {
 				return nil, err
 			}
 			if within != nil {
@@ -73,65 +74,66 @@ func (s *standstill) book(claim idempotency.TxCheckpointer, who string, within f
 	return err
 }
 
-// requireOnly checks that the rows are those of one attempt, and that the next one finds its result.
+// requireOnly requires that the table has only the row of who, and that the next attempt finds the result of who.
 func (s *standstill) requireOnly(who string, claim idempotency.TxCheckpointer) {
 	s.Helper()
-	require.Equal(s, []string{who}, column[string](s, s.direct, "SELECT name FROM "+s.rows.name))
+	require.Equal(s, []string{who}, queryColumn[string](s, s.direct, "SELECT name FROM "+s.rows.name))
 	steps, err := claim.Checkpoints(s.Context())
 	require.NoError(s, err)
 	require.Equal(s, `"`+who+`"`, string(steps["book"]))
 	require.NoError(s, claim.Complete(s.Context(), answer, time.Hour))
 }
 
-// A process stands still for longer than its lease, somewhere. Another one takes over. The rows of one of them are committed.
+// A process stands still for longer than its lease, and another process takes over. The rows of exactly one process
+// are committed.
 func TestStandstillOfSteps(t *testing.T) {
 	t.Parallel()
-	for name, level := range levels {
+	for name, level := range isolationLevels {
 		for point, test := range map[string]func(s *standstill, a *pgxpool.Pool, proxy *servertest.Proxy){
 			"before the transaction": func(s *standstill, a *pgxpool.Pool, _ *servertest.Proxy) {
-				claimA, claimB := s.claim(a), s.claim(s.direct)
-				require.ErrorIs(s, s.book(claimA, "a", nil), idempotency.ErrClaimLost)
-				require.NoError(s, s.book(claimB, "b", nil))
+				claimA, claimB := s.claimBriefly(a), s.claimBriefly(s.direct)
+				require.ErrorIs(s, s.bookRow(claimA, "a", nil), idempotency.ErrClaimLost)
+				require.NoError(s, s.bookRow(claimB, "b", nil))
 				s.requireOnly("b", claimB)
 			},
 			"within": func(s *standstill, a *pgxpool.Pool, _ *servertest.Proxy) {
 				var claimB idempotency.TxCheckpointer
-				require.Error(s, s.book(s.claim(a), "a", func(pgx.Tx) {
-					claimB = s.claim(s.direct)
-					require.NoError(s, s.book(claimB, "b", nil))
+				require.Error(s, s.bookRow(s.claimBriefly(a), "a", func(pgx.Tx) {
+					claimB = s.claimBriefly(s.direct)
+					require.NoError(s, s.bookRow(claimB, "b", nil))
 				}))
 				s.requireOnly("b", claimB)
 			},
 			"its commit on the way": func(s *standstill, a *pgxpool.Pool, proxy *servertest.Proxy) {
-				claimA, ended := s.claim(a), make(chan error)
+				claimA, ended := s.claimBriefly(a), make(chan error)
 				go func() {
-					ended <- s.book(claimA, "a", func(pgx.Tx) {
+					ended <- s.bookRow(claimA, "a", func(pgx.Tx) {
 						proxy.Inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: "keep step"})
 					})
 				}()
 				require.Eventually(s, func() bool { return proxy.Strikes() == 1 }, 20*time.Second, time.Millisecond)
-				claimB := s.claim(s.direct)
-				require.NoError(s, s.book(claimB, "b", nil))
+				claimB := s.claimBriefly(s.direct)
+				require.NoError(s, s.bookRow(claimB, "b", nil))
 				proxy.Release()
 				require.Error(s, <-ended)
 				s.requireOnly("b", claimB)
 			},
 			"behind the commit": func(s *standstill, a *pgxpool.Pool, _ *servertest.Proxy) {
-				require.NoError(s, s.book(s.claim(a), "a", nil))
-				claimB := s.claim(s.direct)
+				require.NoError(s, s.bookRow(s.claimBriefly(a), "a", nil))
+				claimB := s.claimBriefly(s.direct)
 				s.requireOnly("a", claimB)
 			},
 		} {
 			t.Run(name+"/"+point, func(t *testing.T) {
 				t.Parallel()
 				s := newStandstill(t, level.opts)
-				db, _ := server()
+				db, _ := startSharedServer()
 				target := db.Addr()
 				if level.bouncer {
 					target = servertest.PgBouncer(t, db).Addr()
 				}
 				proxy := servertest.NewProxy(t, target)
-				a := newPool(t, db.URLAt(proxy.Addr()), unprepared, func(c *pgxpool.Config) {
+				a := newPool(t, db.URLAt(proxy.Addr()), withoutPreparing, func(c *pgxpool.Config) {
 					c.MaxConns = 1
 					if level.session != "" {
 						c.ConnConfig.RuntimeParams["default_transaction_isolation"] = string(level.session)
@@ -143,14 +145,15 @@ func TestStandstillOfSteps(t *testing.T) {
 	}
 }
 
-// Each step lasts for several leases. Duplicates come all the time, from another process too. The pool has one connection.
+// Each step lasts for several leases, on a pool with one connection. Duplicates come all the time, also from another
+// process.
 func TestLongSteps(t *testing.T) {
 	t.Parallel()
-	for name, level := range levels {
+	for name, level := range isolationLevels {
 		if level.bouncer {
 			continue
 		}
-		for kind, do := range union(ownTx, joinedTx(level.opts.Isolation)) {
+		for kind, do := range mergeMaps(storeTxSteps, handlerTxSteps(level.opts.Isolation)) {
 			if kind != "DoTx" && (kind != "DoInTx" || name != "read committed" && name != "repeatable read") {
 				continue
 			}
@@ -164,7 +167,7 @@ func TestLongSteps(t *testing.T) {
 						c.ConnConfig.RuntimeParams["default_transaction_isolation"] = string(level.session)
 					}
 				})
-				const lease = 3 * time.Second // a busy machine lends connections late
+				const lease = 3 * time.Second // long, because connections come late on a busy machine
 				settings := idempotency.Options{Lease: lease, StoreTimeout: lease}
 				rows, ran := newRows(t, direct, opts), atomic.Int32{}
 				handler := func(w http.ResponseWriter, r *http.Request) {
@@ -172,11 +175,11 @@ func TestLongSteps(t *testing.T) {
 					ctx, key := r.Context(), r.Header.Get("Idempotency-Key")
 					book := func(name string) {
 						_, err := do(ctx, pool, name, func(tx stepTx) (string, error) {
-							if err := tx.exec(ctx, rows.insert, key); err != nil {
+							if err := tx.exec(ctx, rows.insertStatement, key); err != nil {
 								return "", err
 							}
 							time.Sleep(3 * lease / 2)
-							return "", tx.exec(ctx, rows.insert, key)
+							return "", tx.exec(ctx, rows.insertStatement, key)
 						})
 						assert.NoError(t, err)
 					}
@@ -210,22 +213,22 @@ func TestLongSteps(t *testing.T) {
 				duplicates.Wait()
 				require.Equal(t, http.StatusCreated, w.Code)
 				require.EqualValues(t, 1, ran.Load())
-				require.Equal(t, 4, rows.written(t, key))
+				require.Equal(t, 4, rows.countRows(t, key))
 				require.NotZero(t, statuses[http.StatusConflict])
 			})
 		}
 	}
 }
 
-// The handlers of more keys than the pool has connections wait for a provider at the same time, and no connection waits with them:
-// all of them are answered soon, and a replay is answered at once.
+// Handlers wait for a provider at the same time, for more keys than the pool has connections. The handlers hold no
+// connection meanwhile, so all of them are answered soon, and a replay is answered at once.
 func TestPoolWhileProvidersAreSlow(t *testing.T) {
 	t.Parallel()
 	const keys, provider = 24, 2 * time.Second
 	direct := newPool(t, serverURL(t))
 	pool := newPool(t, serverURL(t), func(c *pgxpool.Config) { c.MaxConns = 4 })
 	opts := newTable(t, direct, pgxstore.Options{})
-	b := &bookings{rows: newRows(t, direct, opts), pool: pool, do: ownTx["DoTx"]}
+	b := &bookings{rows: newRows(t, direct, opts), pool: pool, do: storeTxSteps["DoTx"]}
 	var waiting atomic.Int32
 	h := newMiddleware(t, pgxstore.New(pool, opts), idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Idempotency-Key") != "before" {
@@ -256,14 +259,15 @@ func TestPoolWhileProvidersAreSlow(t *testing.T) {
 	t.Logf("slowest %v, replay %v", slices.Max(took), replayed)
 	require.Less(t, replayed, provider/2, "no replay waits for a provider")
 	require.Less(t, slices.Max(took), 2*provider, "no key waits for the provider of another one")
-	require.EqualValues(t, keys+1, b.runs.Load())
+	require.EqualValues(t, keys+1, b.stepRuns.Load())
 }
 
-// A first execution with a step takes five round trips, one of which is the handler's. A retry that finds the result takes three:
-// claim, results, completion. A serializable transaction looks for the place of the record first.
+// A first execution with a step takes five round trips, and one of them is the INSERT of the handler. A retry that
+// finds the result takes three: claim, results, completion. A serializable transaction first reads the place of the
+// record.
 func TestRoundTripsOfStepsInTransactions(t *testing.T) {
 	t.Parallel()
-	for name, level := range levels {
+	for name, level := range isolationLevels {
 		if level.bouncer || level.session != "" {
 			continue
 		}
@@ -271,22 +275,24 @@ func TestRoundTripsOfStepsInTransactions(t *testing.T) {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				t.Parallel()
 				direct := newPool(t, serverURL(t))
-				_, own := ownTx[kind]
+				_, own := storeTxSteps[kind]
 				pool, proxy := newProxiedPool(t, func(c *pgxpool.Config) {
 					c.MaxConns = 1
-					if !own { // results are read while the handler has a connection
+					if !own { // the store reads results while the handler has a connection
 						c.MaxConns = 2
 					}
 				})
 				opts := newTable(t, direct, level.opts)
-				b := &bookings{rows: newRows(t, direct, opts), pool: pool, do: union(ownTx, joinedTx(level.opts.Isolation))[kind]}
+				b := &bookings{rows: newRows(t, direct, opts), pool: pool,
+					do: mergeMaps(storeTxSteps, handlerTxSteps(level.opts.Isolation))[kind]}
 				fails := true
-				h := newMiddleware(t, pgxstore.New(pool, opts), idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
-					b.ServeHTTP(w, r)
-					if fails {
-						panic(http.ErrAbortHandler)
-					}
-				})
+				h := newMiddleware(t, pgxstore.New(pool, opts), idempotency.Options{},
+					func(w http.ResponseWriter, r *http.Request) {
+						b.ServeHTTP(w, r)
+						if fails {
+							panic(http.ErrAbortHandler)
+						}
+					})
 				ask := func(key string, aborted bool) (flights int) {
 					before := proxy.Flights()
 					fails = aborted
@@ -297,7 +303,7 @@ func TestRoundTripsOfStepsInTransactions(t *testing.T) {
 					post(h, key)
 					return 0
 				}
-				for range 4 { // each connection has prepared its statements then
+				for range 4 { // prepares the statements on each connection
 					key := uuid.NewString()
 					ask(key, true)
 					ask(key, false)

@@ -24,18 +24,18 @@ import (
 	"github.com/idempotency-go/idempotency/upload"
 )
 
-// Clients that send slowly take no connection of the pool from the others: neither while the handler reads the body as it
-// arrives, nor while the middleware reads it into memory. Their leases last as long as their bodies take.
+// Slow clients hold no connection of the pool, neither while the handler reads a body as it arrives, nor while the
+// middleware reads it into memory. Their leases last as long as their bodies take.
 func TestSlowBodiesHoldNoConnection(t *testing.T) {
 	t.Parallel()
-	const slow, lease = 4, 2 * time.Second // one for each connection of the pool
+	const slow, lease = 4, 2 * time.Second // slow: one client for each connection of the pool
 	type guard interface {
 		Handler(next http.Handler) http.Handler
 		Shutdown(ctx context.Context) error
 	}
 	for name, row := range map[string]struct {
 		guard   func(store idempotency.Store, opts idempotency.Options) (guard, error)
-		started int64 // handlers that run while the bodies arrive
+		started int64 // handlers that start before their bodies are complete
 	}{
 		"read by the handler": {func(store idempotency.Store, opts idempotency.Options) (guard, error) {
 			return upload.New(store, idempotency.SingleUser, opts)
@@ -82,7 +82,7 @@ func TestSlowBodiesHoldNoConnection(t *testing.T) {
 			}
 			require.Eventually(t, func() bool { return runs.Load() == row.started }, 20*time.Second, 5*time.Millisecond)
 
-			for others := 0; time.Since(began) < 2*lease; others++ { // so that leases have to be renewed
+			for others := 0; time.Since(began) < 2*lease; others++ { // long enough that leases are renewed
 				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/scans", strings.NewReader("a scan"))
 				require.NoError(t, err)
 				r.Header.Set("Idempotency-Key", fmt.Sprint("other-", others))

@@ -15,45 +15,45 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// wire is a server as somebody in between would have it: it says something else of itself, and answers some statements in its
-// place. It is safe for concurrent use.
-type wire struct {
-	says    map[string]string                           // parameters that it sends, in place of its own
-	edit    func(statement string) string               // nil: as it was sent
-	answers func(statements []string, idle bool) string // the code of an error, in place of the server; empty: none
+// interceptor relays connections to a server. It changes parameters and statements on their way, and refuses some
+// statements. An interceptor is safe for concurrent use.
+type interceptor struct {
+	parameterStatus  map[string]string                           // parameters to report instead of the server's
+	editStatement    func(statement string) string               // nil: no statement is changed
+	refuseStatements func(statements []string, idle bool) string // returns the code of an error; empty: the server answers
 }
 
-// through returns the URL of the shared server by way of w.
-func (w *wire) through(t testing.TB) string {
+// interceptedURL returns the URL of the shared server through w.
+func (w *interceptor) interceptedURL(t testing.TB) string {
 	t.Helper()
 	serverURL(t)
-	db, _ := server()
-	return db.URLAt(servertest.Relay(t, db.Addr(), w.carry))
+	db, _ := startSharedServer()
+	return db.URLAt(servertest.Relay(t, db.Addr(), w.relayConns))
 }
 
-func (w *wire) carry(client, server net.Conn) {
-	c := &wireConn{wire: w, client: client, server: server}
+func (w *interceptor) relayConns(client, server net.Conn) {
+	c := &interceptedConn{interceptor: w, client: client, server: server}
 	var replies sync.WaitGroup
 	replies.Go(func() {
-		c.replies()
+		c.relayReplies()
 		_ = client.Close()
 	})
-	c.requests()
+	c.relayRequests()
 	_ = server.Close()
 	replies.Wait()
 }
 
-// wireConn is a connection.
-type wireConn struct {
-	*wire
+// interceptedConn is a connection through an interceptor.
+type interceptedConn struct {
+	*interceptor
 	client, server net.Conn
 
-	mu     sync.Mutex
-	status byte // of the session, as the server said last; zero before
+	mu            sync.Mutex
+	sessionStatus byte // last status that the server has sent; zero before the first
 }
 
-// replies passes on what the server says.
-func (c *wireConn) replies() {
+// relayReplies relays the messages of the server.
+func (c *interceptedConn) relayReplies() {
 	for {
 		m, err := readMessage(c.server)
 		if err != nil {
@@ -62,13 +62,13 @@ func (c *wireConn) replies() {
 		switch m.kind() {
 		case 'S':
 			var p pgproto3.ParameterStatus
-			if p.Decode(m.body()) == nil && c.says[p.Name] != "" {
-				continue // it is said otherwise before the first ReadyForQuery
+			if p.Decode(m.body()) == nil && c.parameterStatus[p.Name] != "" {
+				continue // encodeParameters sends it before the first ReadyForQuery
 			}
 		case 'Z':
-			m = append(c.extras(), m...)
+			m = append(c.encodeParameters(), m...)
 			c.mu.Lock()
-			c.status = m[len(m)-1]
+			c.sessionStatus = m[len(m)-1]
 			c.mu.Unlock()
 		}
 		if _, err := c.client.Write(m); err != nil {
@@ -77,26 +77,27 @@ func (c *wireConn) replies() {
 	}
 }
 
-// extras are what the wire says in front of the first ReadyForQuery.
-func (c *wireConn) extras() (said []byte) {
-	if c.idle() || len(c.says) == 0 {
+// encodeParameters returns the messages that the interceptor inserts before the first ReadyForQuery.
+func (c *interceptedConn) encodeParameters() (said []byte) {
+	if c.isIdle() || len(c.parameterStatus) == 0 {
 		return nil
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.says)) {
-		said, _ = (&pgproto3.ParameterStatus{Name: name, Value: c.says[name]}).Encode(said)
+	for _, name := range slices.Sorted(maps.Keys(c.parameterStatus)) {
+		said, _ = (&pgproto3.ParameterStatus{Name: name, Value: c.parameterStatus[name]}).Encode(said)
 	}
 	return said
 }
 
-func (c *wireConn) idle() bool {
+func (c *interceptedConn) isIdle() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.status == 'I'
+	return c.sessionStatus == 'I'
 }
 
-// requests passes on what the client sends, as far as it is not answered here: all at once that ends in one ReadyForQuery.
-func (c *wireConn) requests() {
-	var head [4]byte // the first message has no kind
+// relayRequests relays the messages of the client unless the interceptor answers them. It collects all messages that
+// end in one ReadyForQuery.
+func (c *interceptedConn) relayRequests() {
+	var head [4]byte // the first message has no type byte
 	if _, err := io.ReadFull(c.client, head[:]); err != nil {
 		return
 	}
@@ -112,7 +113,7 @@ func (c *wireConn) requests() {
 		if err != nil {
 			return
 		}
-		m, statement := c.read(m)
+		m, statement := c.readStatement(m)
 		if statement != "" {
 			statements = append(statements, statement)
 		}
@@ -120,15 +121,15 @@ func (c *wireConn) requests() {
 		if !bytes.ContainsRune([]byte("QSpXH"), rune(m.kind())) {
 			continue
 		}
-		if !c.answer(m.kind(), statements) {
+		if !c.answerRequest(m.kind(), statements) {
 			_, _ = c.server.Write(unit)
 		}
 		unit, statements = nil, nil
 	}
 }
 
-// read returns the statement in a message, edited, and the message with it.
-func (c *wireConn) read(m message) (message, string) {
+// readStatement returns the edited message, and the statement in it.
+func (c *interceptedConn) readStatement(m message) (message, string) {
 	name, rest := []byte(nil), m.body()
 	switch m.kind() {
 	case 'P':
@@ -140,20 +141,21 @@ func (c *wireConn) read(m message) (message, string) {
 	}
 	statement, rest, _ := bytes.Cut(rest, []byte{0})
 	text := string(statement)
-	if c.edit != nil {
-		text = c.edit(text)
+	if c.editStatement != nil {
+		text = c.editStatement(text)
 	}
 	body := slices.Concat(name, []byte(text), []byte{0}, rest)
 	m = append(binary.BigEndian.AppendUint32([]byte{m.kind()}, uint32(len(body)+4)), body...)
 	return m, text
 }
 
-// answer reports whether it has answered for the server.
-func (c *wireConn) answer(kind byte, statements []string) bool {
-	if c.answers == nil || kind != 'Q' && kind != 'S' {
+// answerRequest answers instead of the server if refuseStatements returns a code, and reports whether it has
+// answered.
+func (c *interceptedConn) answerRequest(kind byte, statements []string) bool {
+	if c.refuseStatements == nil || kind != 'Q' && kind != 'S' {
 		return false
 	}
-	code := c.answers(statements, c.idle())
+	code := c.refuseStatements(statements, c.isIdle())
 	if code == "" {
 		return false
 	}
@@ -166,7 +168,7 @@ func (c *wireConn) answer(kind byte, statements []string) bool {
 	return true
 }
 
-// message is one of the protocol: its kind, its length and its body.
+// message is a message of the protocol: its kind, its length and its body.
 type message []byte
 
 func (m message) kind() byte   { return m[0] }
