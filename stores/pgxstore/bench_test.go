@@ -386,7 +386,8 @@ func BenchmarkReplay(b *testing.B) {
 	ids := make([]string, records)
 	for i := range ids {
 		ids[i] = uuid.NewString()
-		execStatement(b, pool, "INSERT INTO handmade (key, fingerprint, token, status, header, body) VALUES ($1, $2, $3, $4, $5, $6)",
+		execStatement(b, pool, "INSERT INTO handmade (key, fingerprint, token, status, header, body) "+
+			"VALUES ($1, $2, $3, $4, $5, $6)",
 			ids[i], ids[i], ids[i], answer.Status, string(answer.Header), answer.Body)
 	}
 	compareThroughput(b, func(i int) {

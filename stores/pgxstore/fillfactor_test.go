@@ -44,8 +44,8 @@ func BenchmarkFillFactor(b *testing.B) {
 	}
 }
 
-// completeDelayed begins operations with four workers. A worker completes each operation when enough later ones are
-// open, so that all workers together have open operations.
+// completeDelayed begins operations with four workers. A worker completes an operation when its share of open later
+// operations has begun, so the store always has about that many claims.
 func completeDelayed(b *testing.B, store idempotency.Store, operations, open, size int) {
 	const workers = 4
 	body := make([]byte, size)

@@ -100,7 +100,7 @@ func makeGoldenRows(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options) str
 		row.steps(t, claim)
 	}
 	execStatement(t, pool, "UPDATE "+tableName(opts)+` SET
-		token = encode(substr(digest, 1, 16), 'hex')::uuid, created_at = $1::text::timestamptz`, goldenTime) // only these columns differ
+		token = encode(substr(digest, 1, 16), 'hex')::uuid, created_at = $1::text::timestamptz`, goldenTime)
 	return dumpRows(t, pool, opts)
 }
 

@@ -183,7 +183,8 @@ func TestListPages(t *testing.T) {
 		for i := range 12 {
 			completeKey(t, store, keyOf(strings.Repeat("x", 1+i%3)+fmt.Sprint(10+i)), time.Hour)
 		}
-		execStatement(t, pool, "UPDATE "+tableName(opts)+" SET created_at = now() - interval '1 minute' WHERE get_byte(digest, 0) > 127")
+		execStatement(t, pool, "UPDATE "+tableName(opts)+" SET created_at = now() - interval '1 minute' "+
+			"WHERE get_byte(digest, 0) > 127")
 		for _, largest := range []bool{false, true} {
 			all, err := store.List(ctx, idempotency.ListRequest{Largest: largest})
 			require.NoError(t, err)

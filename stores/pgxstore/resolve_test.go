@@ -78,7 +78,8 @@ func TestOperatorsWaitForAClaim(t *testing.T) {
 			require.NoError(t, err)
 			defer func() { _ = tx.Rollback(context.Background()) }()
 			digest := key.Digest()
-			_, err = tx.Exec(ctx, "UPDATE "+tableName(opts)+" SET attempt = 2, lease_until = now() + interval '1 minute' WHERE digest = $1",
+			_, err = tx.Exec(ctx, "UPDATE "+tableName(opts)+" SET attempt = 2, lease_until = now() + interval '1 minute' "+
+				"WHERE digest = $1",
 				digest[:])
 			require.NoError(t, err)
 			changed := make(chan error, 1)

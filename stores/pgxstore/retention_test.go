@@ -161,9 +161,9 @@ func TestRefusedRequestsLeaveNothing(t *testing.T) {
 	const refused = 1000
 	longest := idempotency.Key{User: strings.Repeat("u", 257), Endpoint: strings.Repeat("e", 257), ID: strings.Repeat("k", 219)}
 	for name, c := range map[string]struct {
-		key      idempotency.Key
-		opts     pgxstore.Options
-		maxBytes int // of the table and its indexes
+		key         idempotency.Key
+		opts        pgxstore.Options
+		maxRowBytes int
 	}{
 		"short names":   {keyOf(""), pgxstore.Options{}, 300},
 		"longest names": {longest, pgxstore.Options{}, 1100},
@@ -182,7 +182,7 @@ func TestRefusedRequestsLeaveNothing(t *testing.T) {
 			row := queryValue[int](t, pool, "SELECT avg(pg_column_size(r.*))::integer FROM "+tableName(opts)+" r")
 			total := queryValue[int](t, pool, "SELECT pg_total_relation_size($1::text::regclass)", tableName(opts)) / refused
 			t.Logf("a refused request: a row of %d bytes, %d in the files of the table", row, total)
-			require.LessOrEqual(t, row, c.maxBytes)
+			require.LessOrEqual(t, row, c.maxRowBytes)
 
 			set("2030-01-10 12:03:00+00")
 			require.NoError(t, store.Maintain(ctx))

@@ -204,7 +204,8 @@ func TestMissingFunction(t *testing.T) {
 				if days != 0 {
 					opts.PartitionDays++
 					require.NoError(t, pgxstore.Migrate(ctx, pool, opts))
-					require.Equal(t, queryValue[string](t, pool, "SELECT relnamespace::regnamespace::text FROM pg_class WHERE relname = $1",
+					require.Equal(t, queryValue[string](t, pool,
+						"SELECT relnamespace::regnamespace::text FROM pg_class WHERE relname = $1",
 						opts.Table), queryValue[string](t, pool, `SELECT relnamespace::regnamespace::text FROM pg_class
 						WHERE relkind = 'r' AND starts_with(relname, $1) ORDER BY relname DESC LIMIT 1`, opts.Table+"_"))
 				}

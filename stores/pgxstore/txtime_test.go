@@ -118,7 +118,7 @@ func TestStandstillOfSteps(t *testing.T) {
 				require.Error(s, <-ended)
 				s.requireOnly("b", claimB)
 			},
-			"behind the commit": func(s *standstill, a *pgxpool.Pool, _ *servertest.Proxy) {
+			"after the commit": func(s *standstill, a *pgxpool.Pool, _ *servertest.Proxy) {
 				require.NoError(s, s.bookRow(s.claimBriefly(a), "a", nil))
 				claimB := s.claimBriefly(s.direct)
 				s.requireOnly("a", claimB)
