@@ -99,6 +99,7 @@ func makeGoldenRows(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options) str
 		require.NoError(t, err)
 		row.steps(t, claim)
 	}
+	// Only these columns differ in each run.
 	execStatement(t, pool, "UPDATE "+tableName(opts)+` SET
 		token = encode(substr(digest, 1, 16), 'hex')::uuid, created_at = $1::text::timestamptz`, goldenTime)
 	return dumpRows(t, pool, opts)
