@@ -39,6 +39,9 @@ type GuardedOptions struct {
 // or send requests without a body, because a handler should refuse an empty body. A panic of the service is an error of
 // the test.
 //
+// Package [github.com/idempotency-go/idempotency/probe] also tests what a guarded route does with retries, and
+// [github.com/idempotency-go/idempotency/probe/contract] compares the routes with an OpenAPI description.
+//
 // Guarded serves the requests one after the other, in this process and without a network. Guarded reads the bodies, and
 // leaves the requests unmodified otherwise. Without any request, Guarded reports an error, because nothing was tested.
 func Guarded(t testing.TB, service http.Handler, opts GuardedOptions, requests ...*http.Request) {

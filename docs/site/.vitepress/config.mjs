@@ -72,7 +72,7 @@ export default defineConfig({
         page('Benchmarks', 'proof/benchmark/results'),
       ] },
       { text: 'Decide', items: [
-        page('Guarantees', 'guarantees'), page('Comparison', 'comparison'), page('Migrating', 'migrating'), page('Leaving', 'leaving'),
+        page('Guarantees', 'guarantees'), page('Probe', 'probe'), page('Comparison', 'comparison'), page('Migrating', 'migrating'), page('Leaving', 'leaving'),
         page('Design', 'design'),
       ] },
     ],
