@@ -177,14 +177,14 @@ func TestInterruptedProbeEndsTheService(t *testing.T) {
 func TestProbeComparesADescription(t *testing.T) {
 	t.Parallel()
 	description := filepath.Join("..", "..", "probe", "contract", "testdata", "openapi.yaml")
-	got := try(t, nil, "probe", "--openapi", description)
+	got := runProcess(t, nil, "probe", "--openapi", description)
 	assert.Equal(t, 1, got.status, got.stderr)
 	assert.Regexp(t, `(?m)^POST /payments +key required +ok`, got.stdout)
 	assert.Regexp(t, `(?m)^POST /search +key none +differs +declares no Idempotency-Key, and is no exception`, got.stdout)
 
 	exceptions := filepath.Join(t.TempDir(), "exceptions")
 	require.NoError(t, os.WriteFile(exceptions, []byte("POST /search: only reads\nPOST /gone: removed\n"), 0o600))
-	got = try(t, nil, "probe", "--openapi", description, "--exceptions", exceptions, "--json")
+	got = runProcess(t, nil, "probe", "--openapi", description, "--exceptions", exceptions, "--json")
 	assert.Equal(t, 1, got.status, got.stderr)
 	assert.Contains(t, got.stdout, "names no operation")
 	assert.Contains(t, got.stdout, `"exception": "only reads"`)
@@ -199,15 +199,15 @@ func TestProbeComparesADescription(t *testing.T) {
 	require.Eventually(t, func() bool {
 		connection, err := net.Dial("tcp", service.address)
 		return err == nil && connection.Close() == nil
-	}, patience, 10*time.Millisecond)
-	got = try(t, nil, "probe", "http://"+service.address, "--openapi", description)
+	}, waitLimit, 10*time.Millisecond)
+	got = runProcess(t, nil, "probe", "http://"+service.address, "--openapi", description)
 	assert.Equal(t, 1, got.status, got.stderr)
 	assert.Regexp(t, `(?m)^POST /payments +key required +differs +replay: failed: the retry got 200 OK`, got.stdout)
 	assert.Contains(t, got.stdout, "curl -i 'http://"+service.address+"/payments?currency=EUR'")
 
-	got = try(t, nil, "probe", "--openapi", filepath.Join(t.TempDir(), "none"))
+	got = runProcess(t, nil, "probe", "--openapi", filepath.Join(t.TempDir(), "none"))
 	assert.Equal(t, 2, got.status)
-	got = try(t, nil, "probe", "--openapi", description, "--exceptions", description)
+	got = runProcess(t, nil, "probe", "--openapi", description, "--exceptions", description)
 	assert.Equal(t, 2, got.status)
 	assert.Contains(t, got.stderr, "line 3 of the exceptions has no reason")
 }
