@@ -2,6 +2,7 @@ package compat_test
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -23,7 +24,6 @@ type foreignService struct {
 	name      string
 	fault     string
 	command   []string // without the port, the directory and the fault
-	effects   string   // a shell command in the directory that prints how many payments there are
 	foundBy   []string // the checks that find the fault
 	decisions map[string]string
 }
@@ -35,20 +35,19 @@ func TestProbeJudgesServicesInOtherLanguages(t *testing.T) {
 	script, err := filepath.Abs(filepath.Join("foreign", "payments.py"))
 	require.NoError(t, err)
 	python := []string{"python3", script}
-	const chargeLines, paymentRows = "cat charges 2>/dev/null | wc -l", `python3 -c '
-import sqlite3
-print(sqlite3.connect("payments.db", timeout=30).execute("SELECT count(*) FROM payments").fetchone()[0])'`
 	for _, service := range []foreignService{
-		{name: "Express", command: express, effects: chargeLines, decisions: map[string]string{
+		{name: "Express", command: express, decisions: map[string]string{
 			"marker": "none", "while-running": "425", "other-content": "409", "other-user": "executed", "key-missing": "400",
 			"key-quoted": "another", "invalid-request": "kept", "after-death": "answered"}},
-		{name: "Express", fault: "records in memory", command: express, effects: chargeLines, foundBy: []string{"replay-after-restart", "deaths"}},
-		{name: "Express", fault: "no user", command: express, effects: chargeLines, foundBy: []string{"other-user"}},
-		{name: "Python", command: python, effects: paymentRows, decisions: map[string]string{
+		{name: "Express", fault: "records in memory", command: express, foundBy: []string{"replay-after-restart", "deaths"}},
+		{name: "Express", fault: "no user", command: express, foundBy: []string{"other-user"}},
+		{name: "Express", fault: "no keys", command: express, foundBy: []string{"replay", "at-once-2", "client-timeout"}},
+		{name: "Python", command: python, decisions: map[string]string{
 			"marker": "none", "other-content": "422", "other-user": "executed", "key-missing": "400", "key-quoted": "another",
 			"invalid-request": "free", "after-death": "answered"}},
-		{name: "Python", fault: "two transactions", command: python, effects: paymentRows,
+		{name: "Python", fault: "two transactions", command: python,
 			foundBy: []string{"at-once-2", "at-once-20", "at-once-100"}},
+		{name: "Python", fault: "no keys", command: python, foundBy: []string{"replay", "at-once-2", "client-timeout"}},
 	} {
 		t.Run(service.name+"/"+service.fault, func(t *testing.T) {
 			t.Parallel()
@@ -114,13 +113,20 @@ func (s foreignService) judge(t *testing.T) {
 		Invalid:    newPayment(http.MethodPost, `{"amount": 0}`),
 		As:         func(r *http.Request, user string) { r.Header.Set("Authorization", user) },
 		Effects: func(ctx context.Context) (int, error) {
-			count := exec.CommandContext(ctx, "sh", "-c", s.effects)
-			count.Dir = directory
-			output, err := count.Output()
+			r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/count", nil)
 			if err != nil {
 				return 0, err
 			}
-			return strconv.Atoi(strings.TrimSpace(string(output)))
+			response, err := http.DefaultClient.Do(r)
+			if err != nil {
+				return 0, err
+			}
+			defer response.Body.Close()
+			count, err := io.ReadAll(response.Body)
+			if err != nil {
+				return 0, err
+			}
+			return strconv.Atoi(string(count))
 		},
 		Start: start, Kill: kill, Deaths: 8, Bound: 5 * time.Second,
 		Skip: map[string]string{"compressed-body": "the services do not know gzip"},

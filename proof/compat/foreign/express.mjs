@@ -1,7 +1,8 @@
 // A payment service on Express, with its idempotency written by hand: records are lines of a journal, and a claim is in the
 // memory of the process, because there is one process. Usage: node express.mjs PORT DIRECTORY [FAULT]
 //
-// Faults: "records in memory" writes no journal; "no user" has one key space for all users.
+// Faults: "records in memory" writes no journal; "no user" has one key space for all users; "no keys" ignores keys, for a
+// proxy in front of the service.
 import crypto from 'node:crypto'
 import fs from 'node:fs'
 import path from 'node:path'
@@ -33,6 +34,10 @@ function sendAnswer(response, answer) {
 
 // once answers a request with a known key from its record, and lets all other requests with a key run one at a time.
 function once(request, response, next) {
+  if (fault === 'no keys') {
+    response.locals = { id: crypto.randomUUID(), finish: (answer) => sendAnswer(response, answer) }
+    return next()
+  }
   const key = request.get('Idempotency-Key')
   if (key === undefined) return response.status(400).json({ error: 'Idempotency-Key is required' })
   if (!/^[\x21-\x7e]{1,200}$/.test(key) || request.headersDistinct['idempotency-key'].length > 1) {
@@ -74,4 +79,5 @@ app.all('/payments', once, (request, response) => {
     finish({ status: 201, header: { Location: `/payments/${id}` }, body: { id, amount: payment.amount } })
   }, 10)
 })
+app.get('/count', (request, response) => response.send(String(readLines(charges).length)))
 app.listen(port, '127.0.0.1')

@@ -2,7 +2,8 @@
 
 Usage: python3 payments.py PORT DIRECTORY [FAULT]
 
-Duplicates wait for the transaction. Fault: "two transactions" reads the key in one transaction and writes in another.
+Duplicates wait for the transaction. Faults: "two transactions" reads the key in one transaction and writes in another;
+"no keys" ignores keys, for a proxy in front of the service.
 """
 
 import hashlib
@@ -12,6 +13,7 @@ import os
 import sqlite3
 import sys
 import time
+import uuid
 
 PORT, DIRECTORY, FAULT = int(sys.argv[1]), sys.argv[2], "".join(sys.argv[3:])
 FILE = os.path.join(DIRECTORY, "payments.db")
@@ -36,12 +38,20 @@ class Payments(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
             return
         keys = self.headers.get_all("Idempotency-Key", [])
+        if FAULT == "no keys":
+            keys = [str(uuid.uuid4())]
         if len(keys) != 1 or not 1 <= len(keys[0]) <= 255 or not keys[0].isascii():
             return self.answer(400, None, b'{"error": "one key of 1 to 255 ASCII characters is required"}')
         name = json.dumps([self.headers.get("Authorization"), self.command, self.path, keys[0]])
         self.answer(*self.pay_once(name, hashlib.sha256(body).digest(), body))
 
     do_PUT = do_POST
+
+    def do_GET(self):
+        database = open_database()
+        count = database.execute("SELECT count(*) FROM payments").fetchone()[0]
+        database.close()
+        self.answer(200, None, str(count).encode())
 
     def pay_once(self, name, fingerprint, body):
         """Returns the stored answer, or makes a payment and stores its answer in the same transaction."""
