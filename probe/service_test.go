@@ -2,12 +2,14 @@ package probe_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -136,6 +138,56 @@ func TestChecksEndWithTheContext(t *testing.T) {
 			assert.Equal(t, probe.NotMade, result.Status, result.Explain())
 		}
 	}
+}
+
+// TestDuplicateThatOvertakesTheRequestIsNoFault delays a request on its way until its duplicate is being executed.
+func TestDuplicateThatOvertakesTheRequestIsNoFault(t *testing.T) {
+	t.Parallel()
+	var mutex sync.Mutex
+	answers := make(map[string]string) // by key; empty while the request is being executed
+	delayedKey, isOvertaken := "", make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		key := r.Header.Get("Idempotency-Key")
+		mutex.Lock()
+		const keysBefore = 4 // which the probe learns from
+		if len(answers) == keysBefore && delayedKey == "" {
+			delayedKey = key
+			mutex.Unlock()
+			<-isOvertaken
+			mutex.Lock()
+		}
+		answer, isKnown := answers[key]
+		if !isKnown {
+			answers[key] = ""
+			if key == delayedKey {
+				close(isOvertaken)
+			}
+			mutex.Unlock()
+			time.Sleep(50 * time.Millisecond) // the execution
+			mutex.Lock()
+			answer = rand.Text()
+			answers[key] = answer
+		}
+		mutex.Unlock()
+		if answer == "" {
+			w.WriteHeader(http.StatusConflict)
+		}
+		_, _ = io.WriteString(w, answer)
+	}))
+	t.Cleanup(server.Close)
+	result := requireResult(t, probe.Service{
+		URLs:    []string{server.URL},
+		Request: newPayment(http.MethodPost, "/payments", `{"amount": 10}`),
+		Only:    []string{"while-running"},
+		Effects: func(context.Context) (int, error) {
+			mutex.Lock()
+			defer mutex.Unlock()
+			return len(answers), nil
+		},
+	}, "while-running")
+	assert.Equal(t, probe.Passed, result.Status, result.Explain())
+	assert.Equal(t, []probe.Decision{{Name: "while-running", Value: "409"}}, result.Decisions)
+	assert.NotEmpty(t, delayedKey)
 }
 
 // TestCurlCommandsSendTheSameRequest runs the command of a failed check in a shell.
