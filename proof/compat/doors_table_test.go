@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var writeTable = flag.Bool("write", false, "write the tables of docs/frameworks.md and docs/mounting.md")
+var writeTable = flag.Bool("write", false, "write the tables of docs, and testdata/peers.tsv")
 
 const (
 	tableBegin = "<!-- written by proof/compat -->\n"

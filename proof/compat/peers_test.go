@@ -129,13 +129,12 @@ func (s *paymentService) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Location", fmt.Sprintf("/payments/%d", charge))
 	w.WriteHeader(http.StatusCreated)
-	pieces := 1
+	pieces, padding := 1, ""
 	if r.URL.Path == "/statements" {
-		pieces = 50
+		pieces, padding = 50, strings.Repeat("-", 1000)
 	}
 	for range pieces {
-		_, _ = fmt.Fprintf(w, `{"payment": %d, "amount": %d, "padding": %q}`+"\n", charge, payment.Amount,
-			strings.Repeat("-", 1000*(pieces-1)/49))
+		_, _ = fmt.Fprintf(w, `{"payment": %d, "amount": %d, "padding": %q}`+"\n", charge, payment.Amount, padding)
 		if pieces > 1 {
 			_ = http.NewResponseController(w).Flush()
 		}
