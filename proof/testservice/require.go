@@ -62,7 +62,7 @@ func RequireProblem(t *testing.T, a Answer, status int, code string) Problem {
 	switch code {
 	case "key-missing", "key-invalid", "user-unknown":
 		require.Empty(t, p.Instance, "the request was refused before its key was known")
-	case "body-too-large", "body-consumed", "overloaded": // refusals of package upload have no key
+	case "body-too-large", "body-invalid", "body-consumed", "overloaded": // refusals of package upload have no key
 	default:
 		id, err := uuid.Parse(p.Instance)
 		require.NoError(t, err)
