@@ -14,6 +14,11 @@ type killedRequest struct {
 	effectsBefore int // the effects until the process was started again
 }
 
+// heldPatience is how long the probe waits for the end of the connection after the death of the process. If the socket outlives
+// the process, for example because systemd holds the socket, a connection that the process has not accepted stays open, and the
+// next process executes the request.
+const heldPatience = time.Second
+
 // checkDeaths kills the process during requests with different keys, and then retries each request.
 func checkDeaths(t *trial) error {
 	if t.service.Effects == nil {
@@ -94,12 +99,19 @@ func (t *trial) killDuring(i int) (killedRequest, error) {
 		return killedRequest{}, notMade("Service.Kill: %v", err)
 	}
 	if death.exchange == nil {
-		death.exchange = <-answered
+		select {
+		case death.exchange = <-answered:
+		case <-time.After(heldPatience):
+		}
 	}
-	death.probeAction = "killed the process " + describeInstant(death.exchange)
+	action := "killed the process " + describeInstant(death.exchange)
 	if err := t.restart(); err != nil {
 		return killedRequest{}, err
 	}
+	if death.exchange == nil {
+		death.exchange = <-answered // by the new process, whose effect is counted below
+	}
+	death.probeAction = action
 	if t.service.Effects != nil {
 		after, err := t.countEffects()
 		if err != nil {
@@ -110,8 +122,12 @@ func (t *trial) killDuring(i int) (killedRequest, error) {
 	return death, nil
 }
 
+// describeInstant says when the process was killed. made is nil if the request has not ended with the process.
 func describeInstant(made *exchange) string {
-	if made.answer != nil {
+	switch {
+	case made == nil:
+		return "before it accepted the connection"
+	case made.answer != nil:
 		return "after the answer"
 	}
 	return "during the request"

@@ -35,9 +35,12 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serveProcess serves until the process is killed.
+// serveProcess serves until the process is killed. Without an address, the process inherits its socket.
 func serveProcess(address, directory string, fault faulty.Fault) error {
-	listener, err := net.Listen("tcp", address)
+	listener, err := net.FileListener(os.NewFile(3, "socket"))
+	if address != "" {
+		listener, err = net.Listen("tcp", address)
+	}
 	if err != nil {
 		return err
 	}
@@ -73,6 +76,7 @@ type process struct {
 	address   string
 	directory string
 	fault     faulty.Fault
+	socket    *os.File // that the process inherits if the address is empty
 	command   *exec.Cmd
 }
 
@@ -92,6 +96,9 @@ func (p *process) start(context.Context) error {
 	p.command = exec.Command(os.Args[0])
 	p.command.Env = append(os.Environ(),
 		directoryVariable+"="+p.directory, faultVariable+"="+string(p.fault), addressVariable+"="+p.address)
+	if p.socket != nil {
+		p.command.ExtraFiles = []*os.File{p.socket}
+	}
 	output, err := p.command.StdoutPipe()
 	if err != nil {
 		return err
