@@ -61,7 +61,7 @@ func serve(address string, s service, place string) error {
 // process is a program that is killed and started again.
 type process struct {
 	newCommand func() *exec.Cmd
-	isReady    func(line string) bool // reports whether the program serves, by a line of its output
+	isReady    func(line string) bool // reports whether the program serves, by a line of its output; nil: the caller finds out
 	running    *exec.Cmd
 }
 
@@ -106,8 +106,8 @@ func (p *process) start(context.Context) error {
 	p.running = command
 	lines := bufio.NewScanner(reader)
 	said := ""
-	for lines.Scan() {
-		if p.isReady(lines.Text()) {
+	for p.isReady == nil || lines.Scan() {
+		if p.isReady == nil || p.isReady(lines.Text()) {
 			go func() {
 				_, _ = io.Copy(io.Discard, reader) // until the death of the process
 				_ = reader.Close()
