@@ -78,7 +78,7 @@ func TestProbeFindsTheServiceWithoutTheProxy(t *testing.T) {
 	for _, result := range report.Results {
 		failed[result.Name] = result.Status == probe.Failed
 	}
-	for _, name := range []string{"replay", "replay-later", "at-once-2", "at-once-100", "cut-after-request", "client-timeout", "stream"} {
+	for _, name := range []string{"replay", "at-once-2", "at-once-100", "cut-after-request", "client-timeout", "stream"} {
 		assert.True(t, failed[name], name)
 	}
 }
