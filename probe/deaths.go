@@ -11,7 +11,8 @@ import (
 // killedRequest is a request during which the process was killed.
 type killedRequest struct {
 	*exchange
-	effectsBefore int // the effects until the process was started again
+	totalBefore   int // all effects before the request
+	effectsBefore int // the effects until the next request
 }
 
 // heldPatience is how long the probe waits for the end of the connection after the death of the process. If the socket outlives
@@ -33,10 +34,14 @@ func checkDeaths(t *trial) error {
 		}
 		killed = append(killed, death)
 	}
+	if err := t.countEffectsOf(killed); err != nil {
+		return err
+	}
+	var judged deathEffects
 	unknown := 0
 	for i, death := range killed {
 		t.reportStep(len(killed)+i, 2*len(killed))
-		retry, err := t.retryAfterDeath(death)
+		retry, err := t.retryAfterDeath(death, &judged)
 		if err != nil {
 			return err
 		}
@@ -45,12 +50,58 @@ func checkDeaths(t *trial) error {
 			unknown++
 		}
 	}
+	if judged.missing != nil {
+		return judged.missing
+	}
 	t.note("the process was killed %d times, in %d cases after the answer", len(killed), countAnswers(killed))
 	if unknown > 0 {
 		t.note("%d outcomes are unknown", unknown)
 		return t.decide("after-death", "unknown")
 	}
 	return t.decide("after-death", "answered")
+}
+
+// countEffectsOf sets the effects of each request until the next one.
+func (t *trial) countEffectsOf(killed []killedRequest) error {
+	total, err := t.countEffects()
+	if err != nil {
+		return err
+	}
+	for i := len(killed) - 1; i >= 0; i-- {
+		killed[i].effectsBefore = total - killed[i].totalBefore
+		total = killed[i].totalBefore
+	}
+	return nil
+}
+
+// deathEffects judges how often the service acted for each of the requests, in the order in which they were sent. A database can
+// commit for a moment after the process has died, so an effect can come so late that it was counted for the next request.
+type deathEffects struct {
+	mayBeLate bool  // the previous request had no effect
+	missing   error // the previous request must have had an effect, unless the effect was late
+}
+
+// judge returns a failure of this request, or of the one before. acted is how often the service acted.
+func (e *deathEffects) judge(acted int, retry retrial, seen []*exchange, death killedRequest) error {
+	needed := 1
+	if retry.isUnknown {
+		needed = 0
+	}
+	if e.mayBeLate && acted > 1 || e.missing != nil && acted > needed {
+		acted--
+		e.missing = nil
+	}
+	switch {
+	case e.missing != nil:
+		return e.missing
+	case acted > 1:
+		return fail(seen, "the service acted %s: %s before the death of the process, and %s after",
+			times(death.effectsBefore+retry.effectsAfter), times(death.effectsBefore), times(retry.effectsAfter))
+	case acted < needed:
+		e.missing = fail(seen, "the service has answered, and never acted")
+	}
+	e.mayBeLate = acted == 0
+	return nil
 }
 
 func countAnswers(killed []killedRequest) int {
@@ -78,7 +129,7 @@ func (t *trial) killDuring(i int) (killedRequest, error) {
 	defer cancel()
 	answered := make(chan *exchange, 1)
 	go func() { answered <- t.client.send(ctx, t.client.http1Transport, r, t.instance(0)) }()
-	var death killedRequest
+	death := killedRequest{totalBefore: before}
 	switch instant, delay := i%4, time.Duration(rand.Float64()*1.2*float64(latency)); {
 	case instant == 0 && t.service.Effects != nil:
 		death.exchange, err = t.awaitEffect(before, answered)
@@ -112,14 +163,7 @@ func (t *trial) killDuring(i int) (killedRequest, error) {
 		death.exchange = <-answered // by the new process, whose effect is counted below
 	}
 	death.probeAction = action
-	if t.service.Effects != nil {
-		after, err := t.countEffects()
-		if err != nil {
-			return killedRequest{}, err
-		}
-		death.effectsBefore = after - before
-	}
-	return death, nil
+	return death, t.sleep(t.known.requestLatency + 50*time.Millisecond) // the database may still commit
 }
 
 // describeInstant says when the process was killed. made is nil if the request has not ended with the process.
@@ -176,7 +220,7 @@ func (t *trial) restart() error {
 }
 
 // retryAfterDeath retries a request during which the process was killed, and judges the answers and the effects.
-func (t *trial) retryAfterDeath(death killedRequest) (retrial, error) {
+func (t *trial) retryAfterDeath(death killedRequest, judged *deathEffects) (retrial, error) {
 	before := 0
 	if t.service.Effects != nil {
 		var err error
@@ -207,14 +251,8 @@ func (t *trial) retryAfterDeath(death killedRequest) (retrial, error) {
 	if err != nil || !isKnown {
 		return retry, err
 	}
-	switch acted := death.effectsBefore + added; {
-	case acted > 1:
-		return retry, fail(seen, "the service acted %s: %s before the death of the process, and %s after",
-			times(acted), times(death.effectsBefore), times(added))
-	case acted == 0 && !retry.isUnknown:
-		return retry, fail(seen, "the service has answered, and never acted")
-	}
-	return retry, nil
+	retry.effectsAfter = added
+	return retry, judged.judge(death.effectsBefore+added, retry, seen, death)
 }
 
 // statusText returns the status of an answer as a decision names it.

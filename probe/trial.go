@@ -110,6 +110,8 @@ type retrial struct {
 	blockedFor time.Duration // how long the service asked to come again
 	isUnknown  bool          // the service does not know whether the operation was executed
 	tryCount   int
+
+	effectsAfter int // the effects of a retry after a death
 }
 
 // retryUntilAnswered sends r again while the service asks to come again, at most for Service.Bound. The first retry goes to
