@@ -64,10 +64,11 @@
 // In a Galera cluster leases hold on all nodes: of two claims of a key, or two transactions of a step, the cluster commits one. All
 // acknowledged records survive a node that is killed or cut off. A node without the majority refuses all statements, and the store
 // repeats a step until the step reaches another node, or its time is over. A node that lags shows old records, so a free key may
-// seem to be taken. With wsrep_sync_wait = 1 in the session, the node first waits for the commits of the others. A node that stands
-// still refuses no connections: until the cluster or a proxy removes the node, a step that connects to the node fails after
-// StoreTimeout, because the timeout of the driver ends with the dial. Each node reads its own clock, so leases are only as exact as
-// the clocks agree.
+// seem to be taken. With wsrep_sync_wait = 1 in the session, the node first waits for the commits of the others before each read. A
+// step in a transaction, or a release, that reaches a node before the claim does fails with [idempotency.ErrClaimLost], and the key
+// stays in progress until its lease lapses. An answer is stored nevertheless. A node that stands still refuses no connections:
+// until the cluster or a proxy removes the node, a step that connects to the node fails after StoreTimeout, because the timeout of
+// the driver ends with the dial. Each node reads its own clock, so leases are only as exact as the clocks agree.
 //
 // A proxy that sends the statements of one connection to several servers must send all statements to the primary. A proxy that
 // shares connections among clients must support prepared statements.

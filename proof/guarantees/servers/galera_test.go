@@ -212,3 +212,66 @@ func TestGaleraStepIsOvertaken(t *testing.T) {
 	require.NoError(t, successor.Complete(t.Context(), idempotency.Response{Status: 201}, time.Hour))
 	require.Eventually(t, func() bool { return book.countEffects(t)[key.ID] == 1 }, patience, 10*time.Millisecond)
 }
+
+// A claim stores its answer although a node gets the statement before that node has the record, or the step. It does so whether or
+// not reads wait for the commits of other nodes: the statement that stores the answer is no read.
+func TestGaleraNodeLags(t *testing.T) {
+	t.Parallel()
+	g := newGalera(t)
+	_, err := g.directPools[0].ExecContext(t.Context(), "CREATE TABLE bulk (n INT) SELECT seq AS n FROM seq_1_to_1000")
+	require.NoError(t, err)
+	for name, changes := range map[string][]func(*mysql.Config){"reads wait": {awaitCausality}, "reads do not wait": nil} {
+		t.Run(name, func(t *testing.T) {
+			answers := effort.Of(300)
+			for n := range answers {
+				g.answerOnNodeThatLags(t, fmt.Sprint(name, n), n%2 == 0, changes...)
+			}
+			effort.Count(t, "answers on a node that lags", answers)
+		})
+	}
+}
+
+// answerOnNodeThatLags claims key and runs a step on a node, and stores the answer on another node, which lags since before or
+// after the claim.
+func (g *galeraCluster) answerOnNodeThatLags(t *testing.T, id string, lacksClaim bool, changes ...func(*mysql.Config)) {
+	t.Helper()
+	current, config := 0, g.parseConfig(t, g.nodes[0])
+	for _, change := range changes {
+		change(config)
+	}
+	config.DialFunc = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, g.nodes[current].Addr())
+	}
+	pool := openMySQL(t, config)
+	pool.SetMaxIdleConns(-1) // each statement goes to the current node
+	store, key := mysqlstore.New(pool, mysqlstore.Options{}), idempotency.Key{ID: id}
+	request := idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: time.Hour}
+	delayOthers := func() { // the other nodes scan the table for each row, because the table has no key
+		_, err := g.directPools[0].ExecContext(t.Context(), "UPDATE bulk SET n = n + 1")
+		require.NoError(t, err)
+	}
+	if lacksClaim {
+		delayOthers()
+	}
+	_, claim, err := store.Begin(t.Context(), key, request)
+	require.NoError(t, err)
+	require.NotNil(t, claim)
+	if !lacksClaim {
+		require.Eventually(t, func() bool {
+			_, err := mysqlstore.NewTable(g.directPools[1], mysqlstore.Options{}).Inspect(t.Context(), key)
+			return err == nil
+		}, patience, time.Millisecond)
+		delayOthers()
+	}
+	var tx *sql.Tx
+	_, err = claim.(idempotency.TxCheckpointer).CheckpointTx(t.Context(), &idempotency.TxStep{
+		Name: "book", Var: &tx, Timeout: patience,
+		Run: func() ([]byte, error) { return []byte("1"), insertPayment(t.Context(), tx, id) },
+	})
+	require.NoError(t, err)
+	current = 1
+	require.NoError(t, claim.Complete(t.Context(), idempotency.Response{Status: 201}, time.Hour))
+	record, _, err := store.Begin(t.Context(), key, request)
+	require.NoError(t, err)
+	require.NotNil(t, record.Response)
+}

@@ -62,6 +62,9 @@ type reliedRows struct {
 	areLost       bool   // the store has lost a step and the rows of the step
 }
 
+// mayExist is mayHaveRows for callers that hold stateMutex.
+func (r *reliedRows) mayExist() bool { return r.areLost || r.hasJoined || len(r.reliedEntries) > 0 }
+
 // noteRelied is noteStored for entries of steps that may have written rows.
 func (c *knownCheckpoints) noteRelied(stored []byte) {
 	c.noteStored(stored)
@@ -77,13 +80,18 @@ func (c *knownCheckpoints) noteJoinedRows() {
 	c.rows.hasJoined = true
 }
 
-// markRowsLost records that the store has lost the record with all steps, and reports whether the store may have lost
-// rows, too.
-func (c *knownCheckpoints) markRowsLost() bool {
+// markRowsLost records that the store has lost the record with all steps.
+func (c *knownCheckpoints) markRowsLost() {
 	c.stateMutex.Lock()
 	defer c.stateMutex.Unlock()
-	c.rows.areLost = c.rows.areLost || c.rows.hasJoined || len(c.rows.reliedEntries) > 0
-	return c.rows.areLost
+	c.rows.areLost = c.rows.mayExist()
+}
+
+// mayHaveRows reports whether the handler may have written rows, which the store may lose with the record.
+func (c *knownCheckpoints) mayHaveRows() bool {
+	c.stateMutex.Lock()
+	defer c.stateMutex.Unlock()
+	return c.rows.mayExist()
 }
 
 // reliedSize returns how many bytes of entries the record must have at Complete. If lost is true, the rows are already

@@ -250,7 +250,8 @@ func (l *leaseClaim) completeRecord(ctx context.Context, resp idempotency.Respon
 			func() (bool, error) { return c.completeOrMarkLost(steps) },
 			func(seen *Row) (bool, error) { return c.restoreRecord(steps, seen) })
 	})
-	if (err == nil || errors.Is(err, idempotency.ErrRestored)) && c.areRowsLost { // after another error the step may still run
+	isOver := err == nil || errors.Is(err, idempotency.ErrRestored) || errors.Is(err, idempotency.ErrStoreFull)
+	if isOver && c.areRowsLost { // after another error the step may still run
 		return l.store.Failure("complete", ErrRowsLost)
 	}
 	return err
@@ -269,42 +270,56 @@ type completion struct {
 	areRowsLost bool // the store has lost rows relied on by the handler
 }
 
+// errNodesDiffer reports that the record lacks steps for one statement and has them for the next statement. The error
+// is not final, so that Complete is repeated.
+var errNodesDiffer = errors.New("the nodes of the database have different steps")
+
 // completeOrMarkLost completes the record of the claim. If the record lacks steps with rows, completeOrMarkLost stores
-// the checkpoint [idempotency.RecordLost] instead of the response.
+// the checkpoint [idempotency.RecordLost] instead of the response. The first statement may have run on a node that had
+// not received the steps yet. If the next statement finds the steps, completeOrMarkLost begins again.
 func (c *completion) completeOrMarkLost(steps Steps) (changed bool, err error) {
-	size, isLost := 0, false
-	if c.keepsRows {
-		size, isLost = c.checkpoints.reliedSize()
-	}
-	if !isLost {
-		changed, err = steps.Complete(c.keyDigest, c.ownerToken, c.response, c.ttl, size)
-	}
-	if changed || err != nil || size == 0 && !isLost {
+	for range maxConflicts {
+		size, isLost := 0, false
+		if c.keepsRows {
+			size, isLost = c.checkpoints.reliedSize()
+		}
+		if !isLost {
+			changed, err = steps.Complete(c.keyDigest, c.ownerToken, c.response, c.ttl, size)
+		}
+		if changed || err != nil || size == 0 && !isLost {
+			return changed, err
+		}
+		entries, held, err := steps.Checkpoints(c.keyDigest, c.ownerToken)
+		switch {
+		case err != nil || !held:
+			return false, err
+		case hasEntry(entries, idempotency.RecordLost):
+			changed = true
+		case !isLost && len(entries) >= size:
+			continue
+		default:
+			withLost := appendEntry(entries, idempotency.RecordLost, nil)
+			changed, err = steps.Checkpoint(c.keyDigest, c.ownerToken, withLost, len(entries))
+		}
+		c.areRowsLost = changed
 		return changed, err
 	}
-	entries, held, err := steps.Checkpoints(c.keyDigest, c.ownerToken)
-	switch {
-	case err != nil || !held:
-		return false, err
-	case hasEntry(entries, idempotency.RecordLost):
-		changed = true
-	case !isLost && len(entries) >= size:
-		return false, Invalid("the length of the checkpoints contradicts their contents")
-	default:
-		withLost := appendEntry(entries, idempotency.RecordLost, nil)
-		changed, err = steps.Checkpoint(c.keyDigest, c.ownerToken, withLost, len(entries))
-	}
-	c.areRowsLost = changed
-	return changed, err
+	return false, errNodesDiffer
 }
 
-// restoreRecord writes the record again with the response, unless the store may have lost rows with the record.
+// restoreRecord writes the record again with the response. If the store may have lost rows with the record,
+// restoreRecord writes a record that has expired instead: the key stays free, and a node that lacks the record only
+// because the node lags refuses the write.
 func (c *completion) restoreRecord(steps Steps, seen *Row) (bool, error) {
-	if c.keepsRows && c.checkpoints.markRowsLost() {
-		c.areRowsLost = true
-		return true, nil
-	}
 	own := NewRow(c.keyNames, c.ownerToken, c.grantedRecord)
+	if c.keepsRows && c.checkpoints.mayHaveRows() {
+		c.areRowsLost = true
+		put, err := steps.Put(c.keyDigest, seen, own, nil, 0, 0)
+		if err == nil {
+			c.areRowsLost = put
+		}
+		return put, err
+	}
 	own.Response = sql.Null[[]byte]{V: c.response, Valid: true}
 	return steps.Put(c.keyDigest, seen, own, nil, 0, c.ttl)
 }
