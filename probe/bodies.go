@@ -3,6 +3,7 @@ package probe
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"io"
 	"mime"
 	"net/http"
@@ -16,9 +17,14 @@ func (t *trial) judgeBody(decision string, firstForm, secondForm *request) error
 		return err
 	}
 	first := t.send(firstForm)
+	for tries := 1; tries < 3 && first.answer == nil; tries++ {
+		first = t.send(firstForm)
+	}
 	switch {
+	case first.answer == nil && first.paddingBytes > 0 && t.ctx.Err() == nil && !errors.Is(first.err, errTooManyRequests):
+		return notMade("the service closed the connection before the answer could be read, which may be a refusal: %v", first.err)
 	case first.answer == nil || first.answer.status >= http.StatusInternalServerError:
-		return t.failOrEnd([]*exchange{first}, "the service answered with %s", first.describe())
+		return t.failOrEnd([]*exchange{first}, "the request got %s", first.describe())
 	case !first.answer.isSuccess():
 		if err := t.requireEffects(before, 0, first); err != nil {
 			return err
@@ -35,9 +41,10 @@ func (t *trial) judgeBody(decision string, firstForm, secondForm *request) error
 	return t.decide(decision, "executed", first, second)
 }
 
-// checkLargeBody appends a megabyte of spaces to a JSON body. Spaces after a JSON text have no meaning (RFC 8259, section 2).
+// checkLargeBody puts a megabyte of spaces before a JSON body. Spaces before a JSON text have no meaning (RFC 8259, section 2).
+// With Service.Other, two large contents differ at their end.
 func checkLargeBody(t *trial) error {
-	r, _, err := t.newRequest(t.service.Request)
+	r, key, err := t.newRequest(t.service.Request)
 	if err != nil {
 		return err
 	}
@@ -45,10 +52,35 @@ func checkLargeBody(t *trial) error {
 	if mediaType != "application/json" && !strings.HasSuffix(mediaType, "+json") {
 		return notMade("the body of Service.Request is not JSON, so the probe cannot make it larger")
 	}
+	r.addPadding()
+	if err := t.judgeBody("large-body", r, r); err != nil || t.known.decisions["large-body"] != "executed" {
+		return err
+	}
+	if t.service.Other == nil || t.known.failedChecks["other-content"] { // which finds a service that compares no contents
+		return nil
+	}
+	other, err := t.service.newRequest(t.service.Other, key)
+	if err != nil || other.isSameOperation(r) || len(other.body) == 0 {
+		return err
+	}
+	other.addPadding()
+	before, err := t.countEffects()
+	if err != nil {
+		return err
+	}
+	first, made := t.send(r), t.send(other)
+	if first.answer == nil {
+		return t.failOrEnd([]*exchange{first}, "the retry got %s", first.describe())
+	}
+	differing := stray{decisionName: "other-content", senderText: "a large content that differs at its end"}
+	return t.judgeStray(differing, first, made, before)
+}
+
+// addPadding puts a megabyte of spaces before the body.
+func (r *request) addPadding() {
 	const megabyte = 1 << 20
-	r.body = append(r.body, bytes.Repeat([]byte(" "), megabyte)...)
+	r.body = append(bytes.Repeat([]byte(" "), megabyte), r.body...)
 	r.paddingBytes = megabyte
-	return t.judgeBody("large-body", r, r)
 }
 
 func checkChunkedBody(t *trial) error {
@@ -107,6 +139,8 @@ func checkCompressedAnswer(t *trial) error {
 	switch {
 	case second.answer == nil || second.answer.status != first.answer.status:
 		return t.failOrEnd(both, "the retry got %s, and the first request %s", second.describe(), first.describe())
+	case second.answer.header.Get("Content-Encoding") != "" && t.compressesAlways(refusing):
+		return notMade("the service compresses every answer, also for clients that accept no compression")
 	case second.answer.header.Get("Content-Encoding") != "":
 		return fail(both, "the retry accepts no compression, and got Content-Encoding: %s", second.answer.header.Get("Content-Encoding"))
 	}
@@ -117,7 +151,21 @@ func checkCompressedAnswer(t *trial) error {
 	if !bytes.Equal(content, second.answer.body) {
 		return fail(both, "the retry got another content")
 	}
+	if first.answer.header.Get("Content-Encoding") == "" {
+		t.note("the service compressed no answer")
+	}
 	return nil
+}
+
+// compressesAlways reports whether the service compresses the answer to a first request that accepts no compression.
+func (t *trial) compressesAlways(refusing *request) bool {
+	r, _, err := t.newRequest(t.service.Request)
+	if err != nil {
+		return false
+	}
+	r.header.Set("Accept-Encoding", refusing.header.Get("Accept-Encoding"))
+	made := t.send(r)
+	return made.answer != nil && made.answer.header.Get("Content-Encoding") != ""
 }
 
 // decodeBody returns the body of an answer without compression.
@@ -137,8 +185,11 @@ func checkHTTP2(t *trial) error {
 	if err != nil {
 		return err
 	}
-	second := t.client.send(t.ctx, t.client.http2Transport, r, t.instance(0))
-	if second.answer == nil {
+	second := t.sendWith(t.client.http2Transport, 0, r)
+	switch {
+	case errors.Is(second.err, errTooManyRequests):
+		return second.err
+	case second.answer == nil:
 		return notMade("the service does not speak HTTP/2")
 	}
 	if err := t.requireReplay(first, second); err != nil {
@@ -152,11 +203,26 @@ func checkStream(t *trial) error {
 	if err != nil {
 		return err
 	}
+	before, err := t.countEffects()
+	if err != nil {
+		return err
+	}
 	first, err := t.execute(r)
 	if err != nil {
 		return err
 	}
-	if err := t.requireReplay(first, t.send(r)); err != nil {
+	effectsOfOne, _, err := t.effectsSince(before) // a stream may have no effect
+	if err != nil {
+		return err
+	}
+	replay := t.send(r)
+	if err := t.requireReplay(first, replay); err != nil {
+		return err
+	}
+	if err := t.requireEffects(before, effectsOfOne, first, replay); err != nil {
+		return err
+	}
+	if before, err = t.countEffects(); err != nil {
 		return err
 	}
 	cutRequest, _, err := t.newRequest(t.service.Stream)
@@ -178,5 +244,9 @@ func checkStream(t *trial) error {
 			"the retry got a part of the answer: %d bytes, where another operation got %d",
 			len(retry.answer.body), len(first.answer.body))
 	}
-	return t.requireSameAnswer(retry.exchange, t.send(cutRequest))
+	again := t.send(cutRequest)
+	if err := t.requireSameAnswer(retry.exchange, again); err != nil {
+		return err
+	}
+	return t.requireEffects(before, effectsOfOne, cut, retry.exchange, again)
 }

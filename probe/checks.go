@@ -12,7 +12,7 @@ const (
 var decisionNames = []string{
 	"marker", "while-running", "other-content", "other-route", "other-user", "after-death",
 	"key-missing", "key-empty", "key-too-long", "key-twice", "key-not-ascii", "key-quoted",
-	"invalid-request", "failed-request", "large-body", "chunked-body", "compressed-body",
+	"incomplete-request", "invalid-request", "failed-request", "large-body", "chunked-body", "compressed-body",
 }
 
 // allChecks returns the checks in the order of a run: cheap checks first, deaths last.
@@ -43,7 +43,7 @@ func allChecks() []checkRun {
 			Demands: "A retry while the first request runs waits or is refused, for as long as the first request runs.",
 			Source:  sourceDraft + ", section 2.6"}},
 		{runCheck: checkCutRequest, Check: Check{Name: "cut-request",
-			Demands: "A request that breaks off has no effect, and does not block its key.",
+			Demands: "If the connection breaks during the request, a retry gets an answer, and the service acts once.",
 			Source:  "RFC 9112, section 8"}},
 		{runCheck: checkCutAfterRequest, Check: Check{Name: "cut-after-request",
 			Demands: "If the connection breaks after the request, a retry gets the answer, and the service acts once.",
@@ -70,10 +70,10 @@ func allChecks() []checkRun {
 			Demands: "A request without a key is executed, or refused with a 4xx.",
 			Source:  sourceDraft + ", section 2.7"}},
 		{runCheck: checkKeyEmpty, Check: Check{Name: "key-empty",
-			Demands: "An empty key is refused with a 4xx, or is as good as none.",
+			Demands: "An empty key is refused with a 4xx, or counts as no key.",
 			Source:  sourceDraft + ", section 2.1"}},
 		{runCheck: checkKeyTooLong, Check: Check{Name: "key-too-long",
-			Demands: "Two keys of 5,000 characters are refused with a 4xx, or are two keys.",
+			Demands: "Two keys of 5,000 characters that differ at the end are refused with a 4xx, or are two keys.",
 			Source:  sourceStripe + ": up to 255 characters"}},
 		{runCheck: checkKeyTwice, Check: Check{Name: "key-twice",
 			Demands: "A request with two keys is refused with a 4xx, or its retry is not executed.",
@@ -85,13 +85,13 @@ func allChecks() []checkRun {
 			Demands: "Keys that differ in upper and lower case are two keys.",
 			Source:  "RFC 9651, section 3.3.3: strings are compared by character"}},
 		{runCheck: checkKeyQuoted, Check: Check{Name: "key-quoted",
-			Demands: `"key" and key are one key, two keys, or one form is refused; each form replays.`,
+			Demands: `The forms "key" and key are one key or two keys, or one form is refused.`,
 			Source:  sourceDraft + ", section 2.1"}},
 		{runCheck: checkInvalidRequest, needs: "Invalid", Check: Check{Name: "invalid-request",
 			Demands: "After a refusal with a 4xx the key is free, or the refusal is kept: the same each time.",
 			Source:  sourceStripe}},
 		{runCheck: checkFailedRequest, needs: "Failing", Check: Check{Name: "failed-request",
-			Demands: "After a failure with a 5xx or 429 the key is free, or the failure is kept: the same each time.",
+			Demands: "After a failure with a 5xx or 429 the key is free, or the failure is kept, and the service acts at most once.",
 			Source:  sourceDraft + ", section 2.6; " + sourceStripe}},
 		{runCheck: checkLargeBody, Check: Check{Name: "large-body",
 			Demands: "A request of a megabyte is executed once and replayed, or refused with a 4xx.",
@@ -115,7 +115,7 @@ func allChecks() []checkRun {
 			Demands: "If the process is killed at any instant, the service acts once or says that it does not know, and frees the key.",
 			Source:  sourceSense + ": processes die"}},
 		{runCheck: checkTold, Check: Check{Name: "told",
-			Demands: "Clients are told what became of a request as the draft says. This check only informs.",
+			Demands: "The refusals are compared with the draft. This check only informs.",
 			Source:  sourceDraft}},
 	}
 }

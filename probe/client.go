@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,7 +14,7 @@ import (
 )
 
 // errTooManyRequests ends the checks at Service.MaxRequests.
-var errTooManyRequests = errors.New("the bound on requests is reached")
+var errTooManyRequests error = &notMadeError{reason: "the bound on requests is reached", isInterrupted: true}
 
 // maxAnswer is the largest body of an answer, in bytes. The rest of a larger body is left unread.
 const maxAnswer = 64 << 20
@@ -38,6 +37,7 @@ func newClient(s *Service) *client {
 			Protocols:           protocols,
 			DisableCompression:  true, // because bodies are compared as they are sent
 			MaxIdleConnsPerHost: 100,
+			IdleConnTimeout:     500 * time.Millisecond, // before a server closes the connection while a request is sent on it
 		}
 	}
 	c := &client{

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,10 +28,10 @@ func (e *exchange) show() Exchange {
 	fmt.Fprintf(&text, "%s %s\n", e.answer.protocol, e.describe())
 	for _, name := range sortedNames(e.answer.header) {
 		for _, value := range e.answer.header[name] {
-			if name == "Set-Cookie" {
+			if name == "Set-Cookie" || e.isSecret(name) && name != "Www-Authenticate" {
 				value = "(not shown)"
 			}
-			fmt.Fprintf(&text, "%s: %s\n", name, strings.Trim(strconv.Quote(value), `"`))
+			fmt.Fprintf(&text, "%s: %s\n", name, escape(value))
 		}
 	}
 	fmt.Fprintf(&text, "\n%s", showBody(e.answer.body))
@@ -38,7 +39,21 @@ func (e *exchange) show() Exchange {
 	return shown
 }
 
+// escape returns text with escapes for the characters that could change a terminal.
+func escape(text string) string {
+	var escaped strings.Builder
+	for _, r := range text {
+		if r == '\n' || strconv.IsPrint(r) {
+			escaped.WriteRune(r)
+			continue
+		}
+		escaped.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+	}
+	return escaped.String()
+}
+
 func showBody(body []byte) string {
+	body = bytes.ReplaceAll(body, []byte("\r\n"), []byte("\n"))
 	switch {
 	case !utf8.Valid(body) || bytes.ContainsFunc(body, isInvisible):
 		return fmt.Sprintf("(%d bytes, not a text)", len(body))
@@ -49,7 +64,7 @@ func showBody(body []byte) string {
 }
 
 // isInvisible reports whether r could change the state of a terminal or the direction of a text.
-func isInvisible(r rune) bool { return !unicode.IsPrint(r) && !strings.ContainsRune("\n\r\t", r) }
+func isInvisible(r rune) bool { return !unicode.IsPrint(r) && !strings.ContainsRune("\n\t", r) }
 
 func sortedNames(header http.Header) []string {
 	names := make([]string, 0, len(header))
@@ -61,10 +76,10 @@ func sortedNames(header http.Header) []string {
 }
 
 // isSecret reports whether the header field name probably has credentials, because of a word in the name.
-func (r *request) isSecret(name string) bool {
-	if name == r.keyHeader {
-		return false
-	}
+func (r *request) isSecret(name string) bool { return name != r.keyHeader && isSecretName(name) }
+
+// isSecretName reports whether a header field or a parameter with this name probably has credentials.
+func isSecretName(name string) bool {
 	for _, part := range []string{"auth", "cookie", "token", "secret", "key", "signature", "password"} {
 		if strings.Contains(strings.ToLower(name), part) {
 			return true
@@ -80,11 +95,11 @@ func (r *request) curl(base string) string {
 		return "(" + err.Error() + ")"
 	}
 	words := []string{"curl -i"}
-	body := r.body[:len(r.body)-r.paddingBytes]
+	body := r.body[r.paddingBytes:]
 	if r.method != http.MethodPost || len(r.body) == 0 {
 		words = append(words, "-X "+quoteShell(r.method))
 	}
-	words = append(words, quoteShell(built.URL.String()))
+	words = append(words, quoteShell(withoutSecrets(built.URL)))
 	if r.host != "" {
 		words = append(words, "-H "+quoteShell("Host: "+r.host))
 	}
@@ -107,8 +122,8 @@ func (r *request) curl(base string) string {
 	switch { // curl takes a body that begins with @ for the name of a file
 	case r.paddingBytes > 0:
 		words = append(words, "--data-binary @-")
-		return fmt.Sprintf("{ printf %%s %s; printf '%%%ds' ''; } | %s",
-			quoteShell(string(body)), r.paddingBytes, strings.Join(words, " "))
+		return fmt.Sprintf("{ printf '%%%ds' ''; printf %%s %s; } | %s",
+			r.paddingBytes, quoteShell(string(body)), strings.Join(words, " "))
 	case len(body) > 0 && (!utf8.Valid(body) || bytes.IndexByte(body, 0) >= 0 || body[0] == '@'):
 		words = append(words, "--data-binary @-")
 		return fmt.Sprintf("printf %s | %s", quoteOctal(body), strings.Join(words, " "))
@@ -116,6 +131,19 @@ func (r *request) curl(base string) string {
 		words = append(words, "--data-binary "+quoteShell(string(body)))
 	}
 	return strings.Join(words, " ")
+}
+
+// withoutSecrets returns address with ... for the values of parameters that probably are credentials.
+func withoutSecrets(address *url.URL) string {
+	shown := *address
+	parts := strings.Split(shown.RawQuery, "&")
+	for i, part := range parts {
+		if name, _, ok := strings.Cut(part, "="); ok && isSecretName(name) {
+			parts[i] = name + "=..."
+		}
+	}
+	shown.RawQuery = strings.Join(parts, "&")
+	return shown.String()
 }
 
 // curlField returns the option for a header field. An empty value needs a semicolon, because curl removes the field otherwise.

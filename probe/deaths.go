@@ -1,18 +1,20 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"sync"
 	"time"
 )
 
 // killedRequest is a request during which the process was killed.
 type killedRequest struct {
 	*exchange
-	totalBefore   int // all effects before the request
-	effectsBefore int // the effects until the next request
+	effectsBefore int // the effects until the process was started again
+	diedAt        time.Time
 }
 
 // heldPatience is how long the probe waits for the end of the connection after the death of the process. If the socket outlives
@@ -22,8 +24,9 @@ const heldPatience = time.Second
 
 // checkDeaths kills the process during requests with different keys, and then retries each request.
 func checkDeaths(t *trial) error {
-	if t.service.Effects == nil {
-		t.addMissing("the effects were not counted, because Service.Effects is nil")
+	totalBefore, err := t.countEffects()
+	if err != nil {
+		return err
 	}
 	var killed []killedRequest
 	for i := range t.service.Deaths {
@@ -34,74 +37,42 @@ func checkDeaths(t *trial) error {
 		}
 		killed = append(killed, death)
 	}
-	if err := t.countEffectsOf(killed); err != nil {
-		return err
-	}
-	var judged deathEffects
 	unknown := 0
+	var wrongEffects error // of the first operation
 	for i, death := range killed {
 		t.reportStep(len(killed)+i, 2*len(killed))
-		retry, err := t.retryAfterDeath(death, &judged)
+		retry, err := t.retryAfterDeath(death)
 		if err != nil {
 			return err
 		}
-		t.longestBlock = max(t.longestBlock, retry.blockedFor)
+		wrongEffects = cmp.Or(wrongEffects, retry.wrongEffects)
+		if retry.tryCount > 1 {
+			t.longestBlock = max(t.longestBlock, retry.answeredAt.Sub(death.diedAt))
+		}
 		if retry.isUnknown {
 			unknown++
 		}
 	}
-	if judged.missing != nil {
-		return judged.missing
+	// A service that resumes its operations after a restart acts at any time. Then only the total is certain.
+	total, isKnown, err := t.effectsSince(totalBefore)
+	if err != nil {
+		return err
+	}
+	if wrongEffects != nil && (total > len(killed) || total < len(killed)-unknown) {
+		return wrongEffects
+	}
+	if isKnown && total > len(killed) {
+		return fail(nil, "the service acted %s for %d operations", times(total), len(killed))
 	}
 	t.note("the process was killed %d times, in %d cases after the answer", len(killed), countAnswers(killed))
+	if countAnswers(killed) == len(killed) {
+		t.addMissing("no process was killed during a request, because the request is fast: set Service.Slow")
+	}
 	if unknown > 0 {
 		t.note("%d outcomes are unknown", unknown)
 		return t.decide("after-death", "unknown")
 	}
 	return t.decide("after-death", "answered")
-}
-
-// countEffectsOf sets the effects of each request until the next one.
-func (t *trial) countEffectsOf(killed []killedRequest) error {
-	total, err := t.countEffects()
-	if err != nil {
-		return err
-	}
-	for i := len(killed) - 1; i >= 0; i-- {
-		killed[i].effectsBefore = total - killed[i].totalBefore
-		total = killed[i].totalBefore
-	}
-	return nil
-}
-
-// deathEffects judges how often the service acted for each of the requests, in the order in which they were sent. A database can
-// commit for a moment after the process has died, so an effect can come so late that it was counted for the next request.
-type deathEffects struct {
-	mayBeLate bool  // the previous request had no effect
-	missing   error // the previous request must have had an effect, unless the effect was late
-}
-
-// judge returns a failure of this request, or of the one before. acted is how often the service acted.
-func (e *deathEffects) judge(acted int, retry retrial, seen []*exchange, death killedRequest) error {
-	needed := 1
-	if retry.isUnknown {
-		needed = 0
-	}
-	if e.mayBeLate && acted > 1 || e.missing != nil && acted > needed {
-		acted--
-		e.missing = nil
-	}
-	switch {
-	case e.missing != nil:
-		return e.missing
-	case acted > 1:
-		return fail(seen, "the service acted %s: %s before the death of the process, and %s after",
-			times(death.effectsBefore+retry.effectsAfter), times(death.effectsBefore), times(retry.effectsAfter))
-	case acted < needed:
-		e.missing = fail(seen, "the service has answered, and never acted")
-	}
-	e.mayBeLate = acted == 0
-	return nil
 }
 
 func countAnswers(killed []killedRequest) int {
@@ -125,11 +96,13 @@ func (t *trial) killDuring(i int) (killedRequest, error) {
 		return killedRequest{}, err
 	}
 	latency := t.known.slowLatency
+	var group sync.WaitGroup
+	defer group.Wait()
 	ctx, cancel := context.WithCancel(t.ctx)
 	defer cancel()
 	answered := make(chan *exchange, 1)
-	go func() { answered <- t.client.send(ctx, t.client.http1Transport, r, t.instance(0)) }()
-	death := killedRequest{totalBefore: before}
+	group.Go(func() { answered <- t.client.send(ctx, t.client.http1Transport, r, t.instance(0)) })
+	var death killedRequest
 	switch instant, delay := i%4, time.Duration(rand.Float64()*1.2*float64(latency)); {
 	case instant == 0 && t.service.Effects != nil:
 		death.exchange, err = t.awaitEffect(before, answered)
@@ -146,9 +119,10 @@ func (t *trial) killDuring(i int) (killedRequest, error) {
 	if err != nil {
 		return killedRequest{}, err
 	}
-	if err := t.service.Kill(t.ctx); err != nil {
-		return killedRequest{}, notMade("Service.Kill: %v", err)
+	if err := t.kill(); err != nil {
+		return killedRequest{}, err
 	}
+	death.diedAt = time.Now()
 	if death.exchange == nil {
 		select {
 		case death.exchange = <-answered:
@@ -156,14 +130,21 @@ func (t *trial) killDuring(i int) (killedRequest, error) {
 		}
 	}
 	action := "killed the process " + describeInstant(death.exchange)
-	if err := t.restart(); err != nil {
+	if err := t.restart(r); err != nil {
 		return killedRequest{}, err
 	}
 	if death.exchange == nil {
 		death.exchange = <-answered // by the new process, whose effect is counted below
 	}
 	death.probeAction = action
-	return death, t.sleep(t.known.requestLatency + 50*time.Millisecond) // the database may still commit
+	if t.service.Effects != nil {
+		after, err := t.countEffects()
+		if err != nil {
+			return killedRequest{}, err
+		}
+		death.effectsBefore = after - before
+	}
+	return death, nil
 }
 
 // describeInstant says when the process was killed. made is nil if the request has not ended with the process.
@@ -186,7 +167,7 @@ func (t *trial) awaitEffect(before int, answered <-chan *exchange) (*exchange, e
 			return made, nil
 		default:
 		}
-		count, err := t.countEffects()
+		count, err := t.readEffects()
 		if err != nil || count > before {
 			return nil, err
 		}
@@ -196,10 +177,34 @@ func (t *trial) awaitEffect(before int, answered <-chan *exchange) (*exchange, e
 	}
 }
 
-// restart starts the process and waits until it accepts connections.
-func (t *trial) restart() error {
+// kill kills the process, and waits until it has gone, because the port may be taken until then. Behind a proxy, the end of the
+// process cannot be seen.
+func (t *trial) kill() error {
+	if err := t.service.Kill(t.ctx); err != nil {
+		return interrupted("Service.Kill: %v", err)
+	}
+	deadline := time.Now().Add(time.Second)
+	for !t.known.isProxied {
+		ctx, cancel := context.WithTimeout(t.ctx, time.Second)
+		connection, err := t.client.dial(ctx, t.instance(0))
+		cancel()
+		if err != nil {
+			break
+		}
+		_ = connection.Close()
+		t.known.isProxied = time.Now().After(deadline)
+		if err := t.sleep(10 * time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restart starts the process and waits until it accepts connections. A proxy always accepts connections, so r is sent again
+// until the service answers.
+func (t *trial) restart(r *request) error {
 	if err := t.service.Start(t.ctx); err != nil {
-		return notMade("Service.Start: %v", err)
+		return interrupted("Service.Start: %v", err)
 	}
 	t.client.close()
 	deadline := time.Now().Add(t.service.Timeout)
@@ -208,10 +213,13 @@ func (t *trial) restart() error {
 		connection, err := t.client.dial(ctx, t.instance(0))
 		cancel()
 		if err == nil {
-			return connection.Close()
+			_ = connection.Close()
+			if !t.known.isProxied || t.answersItself(r) {
+				return nil
+			}
 		}
 		if time.Now().After(deadline) {
-			return notMade("the service does not accept connections after Service.Start: %v", err)
+			return interrupted("the service does not accept connections after Service.Start: %v", err)
 		}
 		if err := t.sleep(10 * time.Millisecond); err != nil {
 			return err
@@ -219,16 +227,30 @@ func (t *trial) restart() error {
 	}
 }
 
+// answersItself reports whether the answer to r comes from the service, and not from a proxy whose service is down.
+func (t *trial) answersItself(r *request) bool {
+	made := t.sendOnce(0, r)
+	return made.answer != nil && made.answer.status < http.StatusInternalServerError
+}
+
+// deathRetrial is a retry of a request during which the process was killed.
+type deathRetrial struct {
+	retrial
+	answeredAt   time.Time
+	wrongEffects error // a failure, if the service did not act once
+}
+
 // retryAfterDeath retries a request during which the process was killed, and judges the answers and the effects.
-func (t *trial) retryAfterDeath(death killedRequest, judged *deathEffects) (retrial, error) {
+func (t *trial) retryAfterDeath(death killedRequest) (deathRetrial, error) {
 	before := 0
 	if t.service.Effects != nil {
 		var err error
 		if before, err = t.countEffects(); err != nil {
-			return retrial{}, err
+			return deathRetrial{}, err
 		}
 	}
-	retry, err := t.retryUntilAnswered(0, death.request)
+	last, err := t.retryUntilAnswered(0, death.request)
+	retry := deathRetrial{retrial: last, answeredAt: time.Now()}
 	if err != nil {
 		return retry, withExchange(death.exchange, err)
 	}
@@ -251,8 +273,14 @@ func (t *trial) retryAfterDeath(death killedRequest, judged *deathEffects) (retr
 	if err != nil || !isKnown {
 		return retry, err
 	}
-	retry.effectsAfter = added
-	return retry, judged.judge(death.effectsBefore+added, retry, seen, death)
+	switch acted := death.effectsBefore + added; {
+	case acted > 1:
+		retry.wrongEffects = fail(seen, "the service acted %s: %s before the death of the process, and %s after",
+			times(acted), times(death.effectsBefore), times(added))
+	case acted == 0 && !retry.isUnknown:
+		retry.wrongEffects = fail(seen, "the service has answered, and never acted")
+	}
+	return retry, nil
 }
 
 // statusText returns the status of an answer as a decision names it.

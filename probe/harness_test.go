@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -59,7 +60,12 @@ func newServer(handler http.Handler) *http.Server {
 // startServer serves handler in this process, and returns its URL.
 func startServer(t *testing.T, handler http.Handler) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	return startServerAt(t, "127.0.0.1:0", handler)
+}
+
+func startServerAt(t *testing.T, address string, handler http.Handler) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", address)
 	require.NoError(t, err)
 	server := newServer(handler)
 	served := make(chan error, 1)
@@ -80,13 +86,23 @@ type process struct {
 	command   *exec.Cmd
 }
 
+// pickAddress returns an address for a server that starts again. The ports from 32768 are for connections of clients, which
+// could take the port meanwhile.
+func pickAddress(t *testing.T) string {
+	t.Helper()
+	for {
+		address := fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(10_000))
+		if listener, err := net.Listen("tcp", address); err == nil {
+			require.NoError(t, listener.Close())
+			return address
+		}
+	}
+}
+
 // startProcess starts a process on a free port, and kills it at the end of the test.
 func startProcess(t *testing.T, directory string, fault faulty.Fault) *process {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, listener.Close())
-	p := &process{address: listener.Addr().String(), directory: directory, fault: fault}
+	p := &process{address: pickAddress(t), directory: directory, fault: fault}
 	require.NoError(t, p.start(t.Context()))
 	t.Cleanup(func() { assert.NoError(t, p.kill(context.Background())) })
 	return p

@@ -12,9 +12,12 @@ import (
 // messageFields are header fields of a single message or connection. Their values may differ in a replay: fields of RFC 9110
 // and 9112, tracing, rate limits, and fields of proxies. Set-Cookie belongs to the session of a client.
 var messageFields = []string{
-	"Age", "Alt-Svc", "Connection", "Content-Length", "Date", "Keep-Alive", "Server-Timing", "Set-Cookie", "Transfer-Encoding", "Via",
+	"Age", "Alt-Svc", "Connection", "Content-Length", "Date", "Expires", "Keep-Alive", "Server-Timing", "Set-Cookie",
+	"Transfer-Encoding", "Via",
 	"Correlation-Id", "Request-Id", "X-Correlation-Id", "X-Request-Id", "X-Amzn-Requestid", "X-Amzn-Trace-Id", "X-Trace-Id",
 	"Traceparent", "Tracestate", "X-B3-Traceid", "X-Response-Time", "X-Runtime", "Cf-Ray", "Report-To", "Nel",
+	"X-Process-Time", "X-Served-By", "X-Timer", "X-Amz-Cf-Id", "X-Amz-Cf-Pop", "X-Cloud-Trace-Context", "X-Ms-Request-Id",
+	"X-Envoy-Upstream-Service-Time", "X-Kong-Request-Id", "X-Kong-Proxy-Latency", "X-Kong-Upstream-Latency",
 	"Ratelimit", "Ratelimit-Policy", "Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset",
 	"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", "X-Ratelimit-Used",
 }

@@ -15,7 +15,7 @@ func (t *trial) judgeKey(decision string, r *request, isProtected bool) (first *
 	first = t.send(r)
 	switch {
 	case first.answer == nil && t.ctx.Err() == nil:
-		return first, t.failOrEnd([]*exchange{first}, "the service gave %s", first.describe())
+		return first, t.failOrEnd([]*exchange{first}, "the request got %s", first.describe())
 	case first.answer == nil || first.answer.status >= http.StatusInternalServerError:
 		return first, t.failOrEnd([]*exchange{first}, "the service blames itself for a key of the client: %s", first.describe())
 	case !first.answer.isSuccess():
@@ -40,11 +40,11 @@ func (t *trial) judgeKey(decision string, r *request, isProtected bool) (first *
 	case !isReplay:
 		return first, fail(both, "the service executed the request, and answered the retry with %s", second.describe())
 	}
-	return first, t.decide(decision, "key", both...)
+	return first, t.decide(decision, "accepted", both...)
 }
 
 func checkKeyMissing(t *trial) error {
-	r, _, err := t.newRequest(t.service.Request)
+	r, _, err := t.newRequestWithHeaderKey()
 	if err != nil {
 		return err
 	}
@@ -52,9 +52,18 @@ func checkKeyMissing(t *trial) error {
 	return err
 }
 
+// newRequestWithHeaderKey returns a request with a new key, or an error if the key is not only in its header.
+func (t *trial) newRequestWithHeaderKey() (*request, string, error) {
+	r, key, err := t.newRequest(t.service.Request)
+	if err == nil && r.hasKeyElsewhere(key) {
+		err = notMade("the key is not only in the header %s, so the probe cannot change it there", r.keyHeader)
+	}
+	return r, key, err
+}
+
 // checkKeyEmpty sends an empty key. Two requests must not be one operation, because no client chose the key.
 func checkKeyEmpty(t *trial) error {
-	r, _, err := t.newRequest(t.service.Request)
+	r, _, err := t.newRequestWithHeaderKey()
 	if err != nil {
 		return err
 	}
@@ -79,7 +88,7 @@ func (t *trial) requireTwoOperations(first *exchange, r *request, message string
 	both := []*exchange{first, second}
 	switch {
 	case second.answer == nil:
-		return t.failOrEnd(both, "the service gave %s", second.describe())
+		return t.failOrEnd(both, "the request got %s", second.describe())
 	case isRefusedByClient(second):
 		return nil
 	}
@@ -97,20 +106,24 @@ func (t *trial) requireTwoOperations(first *exchange, r *request, message string
 
 // checkKeyTooLong sends two long keys that differ in the last character, because a column or an index may be shorter.
 func checkKeyTooLong(t *trial) error {
-	r, key, err := t.newRequest(t.service.Request)
+	long := strings.Repeat(newKey(), 138)
+	r, err := t.service.newRequest(t.service.Request, long+"a")
 	if err != nil {
 		return err
 	}
-	long := strings.Repeat(key, 5000/len(key))
-	first, err := t.judgeKey("key-too-long", r.withKeys(long+"a"), true)
+	first, err := t.judgeKey("key-too-long", r, true)
 	if err != nil || !first.answer.isSuccess() {
 		return err
 	}
-	return t.requireTwoOperations(first, r.withKeys(long+"b"), "keys are cut off")
+	other, err := t.service.newRequest(t.service.Request, long+"b")
+	if err != nil {
+		return err
+	}
+	return t.requireTwoOperations(first, other, "keys are cut off")
 }
 
 func checkKeyTwice(t *trial) error {
-	r, key, err := t.newRequest(t.service.Request)
+	r, key, err := t.newRequestWithHeaderKey()
 	if err != nil {
 		return err
 	}
@@ -119,30 +132,39 @@ func checkKeyTwice(t *trial) error {
 }
 
 func checkKeyNotASCII(t *trial) error {
-	r, key, err := t.newRequest(t.service.Request)
+	r, err := t.service.newRequest(t.service.Request, newKey()+"-\u00e9\u20ac")
 	if err != nil {
 		return err
 	}
-	_, err = t.judgeKey("key-not-ascii", r.withKeys(key+"-\u00e9\u20ac"), true)
+	_, err = t.judgeKey("key-not-ascii", r, true)
 	return err
 }
 
-// checkKeyCase sends two keys that differ in case, because some databases compare texts without case.
+// checkKeyCase sends two keys that differ in case, because some databases compare texts without case. The keys have the length
+// of a UUID, but are none, because a UUID is the same in lower and upper case (RFC 9562, section 4).
 func checkKeyCase(t *trial) error {
-	r, key, err := t.newRequest(t.service.Request)
+	suffix := "ey-" + strings.ReplaceAll(newKey(), "-", "")
+	lower, err := t.service.newRequest(t.service.Request, "k"+suffix)
 	if err != nil {
 		return err
 	}
-	first := t.send(r.withKeys("a" + key[1:]))
-	if first.answer == nil || !first.answer.isSuccess() {
-		return notMade("the service refuses the key a%s with %s", key[1:], first.describe())
+	upper, err := t.service.newRequest(t.service.Request, "K"+suffix)
+	if err != nil {
+		return err
 	}
-	return t.requireTwoOperations(first, r.withKeys("A"+key[1:]), "keys are compared without case")
+	first := t.send(lower)
+	switch {
+	case first.answer == nil:
+		return t.failOrEnd([]*exchange{first}, "the request got %s", first.describe())
+	case isRefusedByClient(first):
+		return notMade("the service refuses the key k%s with %s", suffix, first.describe())
+	}
+	return t.requireTwoOperations(first, upper, "keys are compared without case")
 }
 
 // checkKeyQuoted sends a key in the bare form and then as a structured string (RFC 9651). The draft demands the string.
 func checkKeyQuoted(t *trial) error {
-	r, key, err := t.newRequest(t.service.Request)
+	r, key, err := t.newRequestWithHeaderKey()
 	if err != nil {
 		return err
 	}
@@ -160,7 +182,7 @@ func checkKeyQuoted(t *trial) error {
 	both := []*exchange{bare, quoted}
 	switch {
 	case bare.answer == nil || quoted.answer == nil || quoted.answer.status >= http.StatusInternalServerError:
-		return t.failOrEnd(both, "the service answered with %s and %s", bare.describe(), quoted.describe())
+		return t.failOrEnd(both, "the two forms got %s and %s", bare.describe(), quoted.describe())
 	case isRefusedByClient(quoted):
 		if err := t.requireEffects(before, 1, both...); err != nil {
 			return err

@@ -70,15 +70,20 @@ func (t *trial) checkStray(decision, who string, buildStray func(key string) (*r
 	if err != nil {
 		return err
 	}
+	if decision != "other-user" && strayRequest.isSameOperation(r) {
+		return notMade("the request is the same as Service.Request")
+	}
 	before, err := t.countEffects()
 	if err != nil {
 		return err
 	}
+	isExecuted := false
 	for i := range t.service.URLs {
 		made := t.sendTo(i, strayRequest)
-		if i > 0 && made.answer != nil && made.answer.isSuccess() {
+		if isExecuted && made.answer != nil && made.answer.isSuccess() {
 			continue // a replay of the stray request itself
 		}
+		isExecuted = made.answer != nil && made.answer.isSuccess()
 		if err := t.judgeStray(stray{decisionName: decision, senderText: who}, first, made, before); err != nil {
 			return err
 		}
@@ -121,8 +126,8 @@ func checkOtherContentAtOnce(t *trial) error {
 		}
 		var made [2]*exchange
 		var group sync.WaitGroup
-		group.Go(func() { made[0] = t.sendTo(0, r) })
-		group.Go(func() { made[1] = t.sendTo(round%2, other) })
+		group.Go(func() { made[0] = t.sendOnce(0, r) })
+		group.Go(func() { made[1] = t.sendOnce(round%2, other) })
 		group.Wait()
 		if err := t.judgeRivals(made, before); err != nil {
 			return err

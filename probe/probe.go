@@ -37,7 +37,7 @@ func findCheck(name string) *checkRun {
 }
 
 // Run makes each check of service a subtest of t. A check that is not made, or partly made, is a skipped subtest with the
-// reason. Run fails t if service is misconfigured, or does not execute a valid request.
+// reason, and an interrupted check fails. Run fails t if service is misconfigured, or does not execute a valid request.
 func Run(t *testing.T, service Service) {
 	t.Helper()
 	p, err := newProber(t.Context(), service)
@@ -48,10 +48,10 @@ func Run(t *testing.T, service Service) {
 	for _, c := range allChecks() {
 		t.Run(c.Name, func(t *testing.T) {
 			result := p.makeCheck(t.Context(), &c, nil)
-			switch result.Status {
-			case Failed:
+			switch {
+			case result.Status == Failed, result.IsInterrupted:
 				t.Error(result.Explain())
-			case Passed:
+			case result.Status == Passed:
 				t.Log(result.Explain())
 			default:
 				t.Skip(result.Explain())
@@ -77,7 +77,8 @@ type Event struct {
 // After the end of ctx, the remaining checks are not made. Errors:
 //
 //   - [ErrInvalidService]: a field of service is missing or invalid
-//   - [ErrNotExecuted]: the service does not execute a valid request, and every check needs executed requests
+//   - [ErrNotExecuted]: the service does not execute a valid request, or Service.Effects does not count the request once; every
+//     check needs executed requests
 func MakeChecks(ctx context.Context, service Service, observe func(Event)) (*Report, error) {
 	p, err := newProber(ctx, service)
 	if err != nil {
@@ -113,6 +114,7 @@ func newProber(ctx context.Context, service Service) (*prober, error) {
 	}
 	p := &prober{service: service, client: newClient(&service)}
 	p.known.seenRefusals, p.known.decisions = make(map[string]*exchange), make(map[string]string)
+	p.known.failedChecks = make(map[string]bool)
 	if err := p.learn(ctx); err != nil {
 		p.close()
 		return nil, err
@@ -126,6 +128,13 @@ func (p *prober) close() { p.client.close() }
 func (p *prober) learn(ctx context.Context) error {
 	t := p.newTrial(ctx, new(Result), nil)
 	var executed []*exchange
+	effectsBefore := 0
+	if p.service.Effects != nil {
+		var err error
+		if effectsBefore, err = t.readEffects(); err != nil {
+			return fmt.Errorf("%w: %w", ErrInvalidService, err)
+		}
+	}
 	for i, build := range []func(string) *http.Request{p.service.Request, p.service.Request, p.service.Request, p.service.Slow} {
 		r, _, err := t.newRequest(build)
 		if err != nil {
@@ -137,11 +146,40 @@ func (p *prober) learn(ctx context.Context) error {
 			return fmt.Errorf("%w, and answered with %s\n%s\n%s", ErrNotExecuted, made.describe(), shown.Curl, shown.Answer)
 		}
 		executed = append(executed, made)
+		if i == 0 && p.service.Effects != nil {
+			if p.known.effectDelay, err = t.awaitFirstEffect(effectsBefore, made); err != nil {
+				return err
+			}
+		}
 	}
 	p.known.requestLatency = min(executed[1].answer.duration, executed[2].answer.duration) // the first one may have opened connections
 	p.known.slowLatency = executed[3].answer.duration
 	p.known.answersDiffer = !haveSameAnswer(executed[0], executed[1]) && !haveSameAnswer(executed[1], executed[2])
 	return nil
+}
+
+// awaitFirstEffect waits for the effect of a first request, and returns how long it came after the answer.
+func (t *trial) awaitFirstEffect(before int, made *exchange) (time.Duration, error) {
+	answered := time.Now()
+	limit := min(t.service.Bound, 10*time.Second)
+	for isFirst := true; ; isFirst = false {
+		counted := time.Now()
+		total, err := t.readEffects()
+		switch added := total - before; {
+		case err != nil:
+			return 0, fmt.Errorf("%w: %w", ErrInvalidService, err)
+		case added == 1 && isFirst:
+			return 0, nil
+		case added == 1:
+			return counted.Sub(answered), nil
+		case added != 0 || counted.Sub(answered) > limit:
+			return 0, fmt.Errorf("%w exactly once; after the answer %s to the first request, Service.Effects counts %d more",
+				ErrNotExecuted, made.describe(), added)
+		}
+		if err := t.sleep(20 * time.Millisecond); err != nil {
+			return 0, err
+		}
+	}
 }
 
 // haveSameAnswer reports whether a client cannot tell the answers apart.
@@ -177,7 +215,7 @@ func (p *prober) makeCheck(ctx context.Context, c *checkRun, reportStep func(don
 	t := p.newTrial(ctx, &result, reportStep)
 	err := c.runCheck(t)
 	if t.longestBlock > 0 {
-		t.note("a key was blocked for at most %s", round(t.longestBlock))
+		t.note("a key was blocked for up to %s", round(t.longestBlock))
 	}
 	t.end(err)
 	return result
@@ -189,11 +227,14 @@ func (t *trial) end(err error) {
 	switch {
 	case errors.As(err, &found):
 		t.result.Status, t.result.Detail = Failed, found.messageText
+		t.known.failedChecks[t.result.Name] = true
 		for _, made := range found.exchanges {
 			t.result.Exchanges = append(t.result.Exchanges, made.show())
 		}
 	case err != nil:
 		t.result.Status, t.result.Detail = NotMade, err.Error()
+		var reason *notMadeError
+		t.result.IsInterrupted = errors.As(err, &reason) && reason.isInterrupted
 	case len(t.missingParts) > 0:
 		t.result.Status, t.result.Detail = PartlyMade, strings.Join(t.missingParts, "; ")
 	default:

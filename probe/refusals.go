@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // checkInvalidRequest sends a request that the service refuses, and then a valid request with the same key.
@@ -69,10 +70,22 @@ func checkFailedRequest(t *trial) error {
 	if err != nil {
 		return err
 	}
+	before, err := t.countEffects()
+	if err != nil {
+		return err
+	}
 	const tries = 4
 	var made []*exchange
+	begin := time.Now()
 	for i := range tries {
-		made = append(made, t.sendTo(i, r))
+		made = append(made, t.sendOnce(i, r))
+		for i > 0 && t.isBlocked(made[i]) && time.Since(begin) < t.service.Bound {
+			if err := t.sleep(100 * time.Millisecond); err != nil {
+				return err
+			}
+			made[i] = t.sendOnce(i, r)
+			t.longestBlock = time.Since(begin)
+		}
 		got := made[i]
 		switch {
 		case i == 0 && (got.answer == nil || got.answer.status < 500 && got.answer.status != http.StatusTooManyRequests):
@@ -80,13 +93,24 @@ func checkFailedRequest(t *trial) error {
 		case got.answer == nil:
 			return t.failOrEnd(made, "a retry of a failed request got %s", got.describe())
 		case got.answer.isSuccess():
-			if err := t.decide("failed-request", "free", made...); err != nil {
+			if err := t.requireReplay(got, t.sendTo(i+1, r)); err != nil {
 				return err
 			}
-			return t.requireReplay(got, t.sendTo(i+1, r))
-		case got.answer.status != made[0].answer.status:
+			if err := t.requireEffects(before, 1, made...); err != nil {
+				return err
+			}
+			return t.decide("failed-request", "free", made...)
+		case t.isBlocked(got):
 			return fail(made, "a failed request got %s, and its retry %s: the key is blocked", made[0].describe(), got.describe())
+		case got.answer.status < http.StatusInternalServerError && got.answer.status != made[0].answer.status &&
+			got.answer.status != http.StatusTooManyRequests:
+			return fail(made, "a failed request got %s, and its retry %s", made[0].describe(), got.describe())
 		}
+	}
+	if added, isKnown, err := t.effectsSince(before); err != nil {
+		return err
+	} else if isKnown && added > 1 {
+		return fail(made, "the service acted %s for a request that failed: the failure frees the key after the effect", times(added))
 	}
 	marker, _ := t.compareHeaders(made[0].answer.header, made[1].answer.header)
 	if marker == "none" {
@@ -95,27 +119,57 @@ func checkFailedRequest(t *trial) error {
 	return t.decide("failed-request", "kept", made...)
 }
 
+// isBlocked reports whether the service asks to come again because the key is in use.
+func (t *trial) isBlocked(made *exchange) bool {
+	return made.answer != nil && made.answer.asksToComeAgain() && made.answer.status < http.StatusInternalServerError &&
+		made.answer.status != http.StatusTooManyRequests
+}
+
 // checkTold compares the refusals that the checks before have seen with the draft.
 func checkTold(t *trial) error {
 	for _, line := range []struct {
 		refusal, draft string
 		wanted         int
 	}{
-		{"key-missing", "no key, where keys are required: the draft wants 400", http.StatusBadRequest},
-		{"other-content", "another content: the draft wants 422", http.StatusUnprocessableEntity},
-		{"while-running", "the first request still runs: the draft wants 409", http.StatusConflict},
+		{"key-missing", "a request without a required key: the draft wants 400", http.StatusBadRequest},
+		{"other-content", "another content with the same key: the draft wants 422", http.StatusUnprocessableEntity},
+		{"while-running", "a retry while the first request runs: the draft wants 409", http.StatusConflict},
 	} {
 		t.note("%s; seen: %s", line.draft, t.describeRefusal(line.refusal, line.wanted))
 	}
-	t.note("a key in quotes: the draft wants the quotes; seen: %s", cmp.Or(t.known.decisions["key-quoted"], "not asked"))
-	t.note("a failed request: the draft wants its answer again; seen: %s", cmp.Or(t.known.decisions["failed-request"], "not asked"))
+	t.note("a key: the draft wants it in quotes; seen: %s", describeQuoted(t.known.decisions["key-quoted"]))
+	t.note("a retry of a failed request: the draft wants the same answer; seen: %s",
+		cmp.Or(t.known.decisions["failed-request"], "not asked"))
+	for name, value := range t.service.Decided {
+		if t.known.decisions[name] == "" {
+			t.addMissing(fmt.Sprintf("Service.Decided demands %s = %s, and no check has seen that decision", name, value))
+		}
+	}
 	return nil
+}
+
+// describeQuoted describes the decision key-quoted.
+func describeQuoted(decision string) string {
+	switch decision {
+	case "":
+		return "not asked"
+	case "same":
+		return "the key without quotes is the same key"
+	case "another":
+		return "the key without quotes is another key"
+	case "accepted":
+		return "the key without quotes is refused"
+	}
+	return "the key in quotes is refused with " + decision
 }
 
 // describeRefusal describes the refusal with this name, and compares its status with the status of the draft.
 func (t *trial) describeRefusal(name string, wanted int) string {
 	made := t.known.seenRefusals[name]
-	if made == nil {
+	switch {
+	case made == nil && t.known.decisions[name] == "":
+		return "not asked"
+	case made == nil:
 		return "no refusal"
 	}
 	var parts []string

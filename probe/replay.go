@@ -2,6 +2,7 @@ package probe
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -29,12 +30,28 @@ func (t *trial) checkReplayAfter(i int, prepare func() error) error {
 	}
 	var last *exchange
 	for repetition := range 2 {
+		if repetition == 1 {
+			r = r.withTracing()
+		}
 		last = t.sendTo(i+repetition, r)
 		if err := t.requireReplay(first, last); err != nil {
 			return err
 		}
 	}
 	return t.requireEffects(before, 1, first, last)
+}
+
+// withTracing returns a copy of r with other fields for tracing, because each message has its own: they are no part of the
+// operation.
+func (r *request) withTracing() *request {
+	copied := r.clone()
+	id := strings.ReplaceAll(newKey(), "-", "")
+	for name, value := range map[string]string{"Traceparent": "00-" + id + "-" + id[:16] + "-01", "X-Request-Id": id} {
+		if name != r.keyHeader {
+			copied.header.Set(name, value)
+		}
+	}
+	return copied
 }
 
 func checkReplay(t *trial) error {
@@ -50,12 +67,26 @@ func checkReplayElsewhere(t *trial) error {
 }
 
 func checkReplayAfterRestart(t *trial) error {
-	return t.checkReplayAfter(0, func() error {
-		if err := t.service.Kill(t.ctx); err != nil {
-			return notMade("Service.Kill: %v", err)
+	r, first, before, err := t.executeCounted()
+	if err != nil {
+		return err
+	}
+	if err := t.kill(); err != nil {
+		return err
+	}
+	if err := t.restart(r); err != nil {
+		return err
+	}
+	retry, err := t.retryUntilAnswered(0, r) // a proxy in front of the service can be ready before the service
+	if err != nil {
+		return withExchange(first, err)
+	}
+	for _, replay := range []*exchange{retry.exchange, t.sendTo(1, r)} {
+		if err := t.requireReplay(first, replay); err != nil {
+			return err
 		}
-		return t.restart()
-	})
+	}
+	return t.requireEffects(before, 1, first, retry.exchange)
 }
 
 // checkAtOnce sends count equal requests at the same time, to all instances.
@@ -94,7 +125,7 @@ func (t *trial) sendAtOnce(r *request, count int) []*exchange {
 	for i := range exchanges {
 		group.Go(func() {
 			<-start
-			exchanges[i] = t.sendTo(i, r)
+			exchanges[i] = t.sendOnce(i, r)
 		})
 	}
 	close(start)
@@ -170,7 +201,7 @@ func (t *trial) judgeDuplicates(first *exchange, duplicates []*exchange, before 
 	if len(duplicates) == 0 {
 		t.addMissing("no duplicate was sent while the request ran, because it is fast: set Service.Slow")
 	} else {
-		t.note("%d duplicates were sent in the %s for which the request ran", len(duplicates), round(first.answer.duration))
+		t.note("duplicates sent in the %s for which the request ran: %d", round(first.answer.duration), len(duplicates))
 	}
 	return t.requireEffects(before, 1, first)
 }
@@ -187,7 +218,7 @@ func (t *trial) sendDuplicates(r *request, pause time.Duration, answered <-chan 
 		case <-time.After(pause):
 			sent++
 			instance := sent
-			go func() { made <- t.sendTo(instance, r) }()
+			go func() { made <- t.sendOnce(instance, r) }()
 			pause = min(pause*11/10, 250*time.Millisecond)
 		}
 	}

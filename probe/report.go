@@ -2,6 +2,7 @@ package probe
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -56,6 +57,10 @@ type Result struct {
 	// Notes are further information, for example how long a key was blocked.
 	Notes []string `json:"notes,omitempty"`
 
+	// IsInterrupted reports whether a check was not made because something else than the service ended it: an error of
+	// Service.Effects, Service.Kill or Service.Start, the end of the context, or Service.MaxRequests.
+	IsInterrupted bool `json:"interrupted,omitempty"`
+
 	// Duration is how long the check took.
 	Duration time.Duration `json:"-"`
 }
@@ -90,6 +95,11 @@ type Report struct {
 // HasFailures reports whether a check failed.
 func (r *Report) HasFailures() bool { return r.Count(Failed) > 0 }
 
+// IsInterrupted reports whether a check was interrupted, so that the report is incomplete.
+func (r *Report) IsInterrupted() bool {
+	return slices.ContainsFunc(r.Results, func(result Result) bool { return result.IsInterrupted })
+}
+
 // Count returns how many checks ended with status.
 func (r *Report) Count(status Status) int {
 	count := 0
@@ -115,14 +125,14 @@ func (r *Result) Explain() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s: %s", r.Name, r.Status)
 	if r.Detail != "" {
-		fmt.Fprintf(&text, ": %s", r.Detail)
+		fmt.Fprintf(&text, ": %s", escape(r.Detail))
 	}
 	fmt.Fprintf(&text, "\ndemanded: %s (%s)", r.Demands, r.Source)
 	for _, decision := range r.Decisions {
 		fmt.Fprintf(&text, "\ndecision: %s = %s", decision.Name, decision.Value)
 	}
 	for _, note := range r.Notes {
-		fmt.Fprintf(&text, "\nseen: %s", note)
+		fmt.Fprintf(&text, "\nseen: %s", escape(note))
 	}
 	for i, shown := range r.Exchanges {
 		fmt.Fprintf(&text, "\n\n%d. %s\n%s", i+1, shown.Curl, shown.Answer)

@@ -20,7 +20,7 @@ type request struct {
 	host   string // the Host field, if the request of the service sets one
 
 	isChunked    bool   // the length of the body is not announced
-	paddingBytes int    // the last bytes of body are this many spaces
+	paddingBytes int    // the body begins with this many spaces
 	keyHeader    string // the name of the header of the key
 }
 
@@ -59,6 +59,22 @@ func (s *Service) newRequestAs(build func(string) *http.Request, key, user strin
 	return r, nil
 }
 
+// hasKeyElsewhere reports whether key is also outside of the header of the key, so that a request without that header still
+// has a key.
+func (r *request) hasKeyElsewhere(key string) bool {
+	for name, values := range r.header {
+		if name != r.keyHeader && strings.Contains(strings.Join(values, ","), key) {
+			return true
+		}
+	}
+	return bytes.Contains(r.body, []byte(key)) || strings.Contains(r.target.String(), key)
+}
+
+// isSameOperation reports whether a service cannot tell the operations of r and other apart.
+func (r *request) isSameOperation(other *request) bool {
+	return r.method == other.method && r.target.String() == other.target.String() && bytes.Equal(r.body, other.body)
+}
+
 // clone returns a copy of r whose header can be changed.
 func (r *request) clone() *request {
 	copied := *r
@@ -89,8 +105,13 @@ func (r *request) build(base string) (*http.Request, error) {
 		return nil, err
 	}
 	built.Header = r.header.Clone()
-	built.GetBody = nil            // because http.Transport would itself send a request with an Idempotency-Key again
-	built.Close = len(r.body) == 0 // a request without a body is sent again on a reused connection only
+	if built.Header.Get("User-Agent") == "" {
+		built.Header.Set("User-Agent", "idempotency-probe") // otherwise HTTP/1.1 and HTTP/2 have different values
+	}
+	built.GetBody = nil // because http.Transport would itself send a request with an Idempotency-Key again
+	// http.Transport sends a request without a body again, but on reused connections only. A server that does not know chunked
+	// bodies takes the chunks for a second request, and answers it on the same connection.
+	built.Close = len(r.body) == 0 || r.isChunked
 	if r.host != "" {
 		built.Host = r.host
 	}
@@ -126,10 +147,11 @@ func (a *answer) isSuccess() bool { return a.status < 400 }
 // asksToComeAgain reports whether the answer says that a later retry can succeed.
 func (a *answer) asksToComeAgain() bool {
 	switch a.status {
-	case http.StatusConflict, http.StatusLocked, http.StatusTooEarly, http.StatusTooManyRequests:
+	case http.StatusRequestTimeout, http.StatusConflict, http.StatusLocked, http.StatusTooEarly, http.StatusTooManyRequests,
+		http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true
 	}
-	return a.status >= 500
+	return a.status >= 400 && a.header.Get("Retry-After") != ""
 }
 
 // isUnknownProblem is the default of Service.IsUnknown.

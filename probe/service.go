@@ -17,10 +17,11 @@ import (
 //
 // The functions that return requests must return equal requests for equal keys. A request needs the path of the route; the
 // probe sets scheme and host from URLs. If a request lacks the header of the key, the probe adds the header with the bare
-// key. A function that sets the header chooses the form, for example "key" in quotes.
+// key. A function that sets the header chooses the form, for example "key" in quotes. A function may also put the key in the
+// body or the path; then the checks that leave out or change the header alone are not made.
 type Service struct {
-	// URLs are the base URLs of the instances of one service. With at least two, the probe sends requests with one key to
-	// different instances.
+	// URLs are the base URLs of the instances of one service, without a password. The paths of requests are added to them.
+	// With at least two URLs, the probe sends requests with one key to different instances.
 	URLs []string
 
 	// Request returns a valid request of the route under test. The service executes the request and answers with a
@@ -49,12 +50,14 @@ type Service struct {
 	// As authenticates r as user, which is Owner or Stranger.
 	As func(r *http.Request, user string)
 
-	// Effects returns the total of effects, for example of rows or charges. Each operation must add 1 to the total, before
-	// the service has answered. Only the probe may use the service meanwhile.
+	// Effects returns the total of effects, for example of rows or charges. Each operation must add exactly 1 to the total,
+	// best before the answer: the checks wait for later effects, so they take longer. Only the probe may use the service
+	// meanwhile. An error of Effects is tried once more, and then interrupts the check.
 	Effects func(ctx context.Context) (int, error)
 
-	// Kill ends the process of the service without a warning (SIGKILL). Start starts the process again, and may return
-	// before the service accepts connections. The service runs when the probe begins. Both or none must be set.
+	// Kill ends the process of the service without a warning (SIGKILL), and may return before the process is gone. Start
+	// starts the process again, and may return before the service accepts connections. The service runs when the probe
+	// begins. Both or none must be set.
 	Kill, Start func(ctx context.Context) error
 
 	// Deaths is how often the process is killed. 0 means 20.
@@ -72,7 +75,7 @@ type Service struct {
 	Header string
 
 	// Varies has names of header fields of answers that may differ in a replay. Fields of one message, such as Date,
-	// Set-Cookie, X-Request-Id and rate limits, may always differ.
+	// Set-Cookie, X-Request-Id and rate limits, may always differ, and are also different in requests that are sent again.
 	Varies []string
 
 	// Decided has the decisions of the service by name, for example "other-content": "422". A check fails if it sees another
@@ -80,10 +83,11 @@ type Service struct {
 	//
 	//   - marker: the header field that only replays have, or none
 	//   - while-running: waits, or the status that a duplicate gets while the first request runs
+	//   - incomplete-request: ignored, or executed, if the service acts before it has read the body
 	//   - other-content, other-route, other-user: executed, or a status
 	//   - key-missing, key-empty: executed, or a status
-	//   - key-too-long, key-twice, key-not-ascii: key, if retries get the answer, or a status
-	//   - key-quoted: same, if "key" and key are one key, another, or the status that the quoted form gets
+	//   - key-too-long, key-twice, key-not-ascii: accepted, if retries get the answer, or a status
+	//   - key-quoted: same, if "key" and key are one key, another, accepted, if only "key" is a key, or the status that "key" gets
 	//   - invalid-request, failed-request: free, if the key can be used again, or kept; failed, if each try failed and replays
 	//     have no marker, so that the probe cannot tell
 	//   - large-body, chunked-body, compressed-body: executed, or a status
@@ -135,6 +139,7 @@ func (s Service) withDefaults() (Service, error) {
 		addFault(err != nil, "URLs: %w", err)
 		isHTTP := err == nil && (base.Scheme == "http" || base.Scheme == "https") && base.Host != ""
 		addFault(err == nil && !isHTTP, "URLs: %q is no http or https URL", text)
+		addFault(err == nil && base.User != nil, "URLs: the URL of %s has a password: set the header Authorization instead", base.Host)
 	}
 	addFault(s.Request == nil, "Request is nil")
 	addFault((s.Kill == nil) != (s.Start == nil), "Kill and Start must be set together")

@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -245,6 +247,92 @@ func TestCurlCommandsSendTheSameRequest(t *testing.T) {
 			assert.Contains(t, fromProbe[:len(fromProbe)-1], fromCurl)
 		})
 	}
+}
+
+func TestReportsHaveNoSecrets(t *testing.T) {
+	var count atomic.Int64
+	service := probe.Service{
+		URLs: []string{startServer(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Set-Cookie", "session=s3cret")
+			w.Header().Set("X-Auth-Token", "s3cret")
+			w.Header().Set("Etag", `"v1"`)
+			w.Header().Set("X-Terminal", "\u009b31m")
+			_, _ = fmt.Fprintf(w, "payment %d\r\n", count.Add(1))
+		}))},
+		Request: func(string) *http.Request {
+			r, err := http.NewRequest(http.MethodPost, "/payments?api_key=s3cret&currency=EUR", strings.NewReader("amount=10"))
+			require.NoError(t, err)
+			r.Header.Set("X-Api-Key", "s3cret")
+			r.Header.Set("Cookie", "session=s3cret")
+			return r
+		},
+		Only: []string{"replay"},
+	}
+	result := requireResult(t, service, "replay")
+	require.Equal(t, probe.Failed, result.Status)
+	text := result.Explain()
+	assert.NotContains(t, text, "s3cret")
+	assert.NotContains(t, text, "\u009b")
+	assert.Contains(t, text, "/payments?api_key=...&currency=EUR'")
+	assert.Contains(t, text, "Etag: \"v1\"\n")
+	assert.Contains(t, text, "payment 5")
+
+	service.URLs[0] = strings.Replace(service.URLs[0], "//", "//alice:s3cret@", 1)
+	_, err := probe.MakeChecks(t.Context(), service, nil)
+	require.ErrorIs(t, err, probe.ErrInvalidService)
+	assert.ErrorContains(t, err, "set the header Authorization instead")
+	assert.NotContains(t, err.Error(), "s3cret")
+}
+
+// TestAnswersDoNotChangeTheTerminal has bodies that overwrite their line, or change the colour.
+func TestAnswersDoNotChangeTheTerminal(t *testing.T) {
+	for _, body := range []string{"%d\rpassed", "%d\x1b[31m", "%d\u202e"} {
+		var count atomic.Int64
+		service := probe.Service{
+			URLs: []string{startServer(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = fmt.Fprintf(w, body, count.Add(1))
+			}))},
+			Request: newPayment(http.MethodPost, "/payments", "{}"),
+			Only:    []string{"replay"},
+		}
+		result := requireResult(t, service, "replay")
+		require.Equal(t, probe.Failed, result.Status)
+		assert.Contains(t, result.Explain(), "bytes, not a text)")
+		assert.NotContains(t, result.Explain(), body[2:])
+	}
+}
+
+// TestInterruptedChecksAreReported has a Kill that fails during a request.
+func TestInterruptedChecksAreReported(t *testing.T) {
+	service := startInstance(t, faulty.None)
+	service.Kill = func(context.Context) error { return errors.New("no permission") }
+	service.Start = func(context.Context) error { return nil }
+	service.Only = []string{"deaths"}
+	report, err := probe.MakeChecks(t.Context(), service, nil)
+	require.NoError(t, err)
+	assert.True(t, report.IsInterrupted())
+	assert.False(t, report.HasFailures())
+	goroutines := make([]byte, 1<<20)
+	goroutines = goroutines[:runtime.Stack(goroutines, true)]
+	assert.NotContains(t, string(goroutines), "probe.(*client).send")
+}
+
+// TestDecisionsThatNobodySaw shows that Decided is not taken for fulfilled without a check.
+func TestDecisionsThatNobodySaw(t *testing.T) {
+	service := startInstance(t, faulty.None)
+	service.Only = []string{"told"}
+	service.Decided = map[string]string{"after-death": "answered"}
+	result := requireResult(t, service, "told")
+	assert.Equal(t, probe.PartlyMade, result.Status)
+	assert.Contains(t, result.Detail, "after-death")
+}
+
+func TestOtherMustDiffer(t *testing.T) {
+	service := startInstance(t, faulty.None)
+	service.Other, service.Only = service.Request, []string{"other-content"}
+	result := requireResult(t, service, "other-content")
+	assert.Equal(t, probe.NotMade, result.Status)
+	assert.Contains(t, result.Detail, "the same as Service.Request")
 }
 
 // receivedRequest is a request as a server received it.

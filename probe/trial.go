@@ -29,8 +29,11 @@ type knowledge struct {
 	requestLatency time.Duration        // of a first execution
 	slowLatency    time.Duration        // of a first execution of Service.Slow
 	answersDiffer  bool                 // two operations have different answers
+	effectDelay    time.Duration        // between an answer and its effect, 0 if the effect is counted right after the answer
+	isProxied      bool                 // connections are accepted although the process was killed
 	seenRefusals   map[string]*exchange // by the name of the decision
 	decisions      map[string]string    // by their names, as seen last
+	failedChecks   map[string]bool      // by their names
 }
 
 // failure is the error of a check that has found a fault of the service.
@@ -47,12 +50,21 @@ func fail(exchanges []*exchange, format string, args ...any) error {
 }
 
 // notMadeError is the error of a check that could not be made.
-type notMadeError struct{ reason string }
+type notMadeError struct {
+	reason        string
+	isInterrupted bool
+}
 
 func (e *notMadeError) Error() string { return e.reason }
 
+// notMade returns the error of a check that does not suit the service.
 func notMade(format string, args ...any) error {
 	return &notMadeError{reason: fmt.Sprintf(format, args...)}
+}
+
+// interrupted returns the error of a check that something else than the service has ended.
+func interrupted(format string, args ...any) error {
+	return &notMadeError{reason: fmt.Sprintf(format, args...), isInterrupted: true}
 }
 
 // newKey returns a random UUID (version 4), because some services take UUIDs only.
@@ -77,8 +89,28 @@ func (t *trial) instance(i int) string { return t.service.URLs[i%len(t.service.U
 // send sends r to the first instance.
 func (t *trial) send(r *request) *exchange { return t.sendTo(0, r) }
 
-// sendTo sends r to instance i.
+// sendTo sends r to instance i, and sends r again while the service limits the rate of requests.
 func (t *trial) sendTo(i int, r *request) *exchange {
+	return t.sendWith(t.client.http1Transport, i, r)
+}
+
+// sendWith is sendTo for another version of HTTP.
+func (t *trial) sendWith(transport http.RoundTripper, i int, r *request) *exchange {
+	const maxTries = 5
+	for tries := 1; ; tries++ {
+		made := t.client.send(t.ctx, transport, r, t.instance(i))
+		if made.answer == nil || made.answer.status != http.StatusTooManyRequests || tries == maxTries {
+			return made
+		}
+		seconds, _ := strconv.Atoi(made.answer.header.Get("Retry-After"))
+		if t.sleep(min(max(time.Duration(seconds)*time.Second, 100*time.Millisecond), 10*time.Second)) != nil {
+			return made
+		}
+	}
+}
+
+// sendOnce sends r to instance i, for checks that judge every refusal.
+func (t *trial) sendOnce(i int, r *request) *exchange {
 	return t.client.send(t.ctx, t.client.http1Transport, r, t.instance(i))
 }
 
@@ -94,7 +126,7 @@ func (t *trial) execute(r *request) (*exchange, error) {
 // failOrEnd returns the error of ctx or of the bound on requests if one of them is the reason, and otherwise a failure.
 func (t *trial) failOrEnd(exchanges []*exchange, format string, args ...any) error {
 	if err := t.ctx.Err(); err != nil {
-		return notMade("%v", context.Cause(t.ctx))
+		return interrupted("%v", context.Cause(t.ctx))
 	}
 	for _, made := range exchanges {
 		if errors.Is(made.err, errTooManyRequests) {
@@ -110,8 +142,6 @@ type retrial struct {
 	blockedFor time.Duration // how long the service asked to come again
 	isUnknown  bool          // the service does not know whether the operation was executed
 	tryCount   int
-
-	effectsAfter int // the effects of a retry after a death
 }
 
 // retryUntilAnswered sends r again while the service asks to come again, at most for Service.Bound. The first retry goes to
@@ -121,7 +151,7 @@ func (t *trial) retryUntilAnswered(i int, r *request) (retrial, error) {
 	begin := time.Now()
 	pause := 20 * time.Millisecond
 	for tries := 1; ; tries++ {
-		last := retrial{exchange: t.sendTo(i+tries-1, r), tryCount: tries}
+		last := retrial{exchange: t.sendOnce(i+tries-1, r), tryCount: tries}
 		last.blockedFor = time.Since(begin)
 		got := last.answer
 		switch {
@@ -130,7 +160,7 @@ func (t *trial) retryUntilAnswered(i int, r *request) (retrial, error) {
 		case got != nil && t.service.IsUnknown(got.status, got.header, got.body):
 			last.isUnknown = true
 			return last, nil
-		case got != nil && !got.asksToComeAgain():
+		case got != nil && !got.asksToComeAgain() && got.status < http.StatusInternalServerError:
 			return last, fail([]*exchange{last.exchange}, "a retry of a valid request was refused with %s", last.describe())
 		case last.blockedFor+pause > t.service.Bound:
 			return last, t.failOrEnd([]*exchange{last.exchange}, "the key is still blocked after %s: a retry gets %s",
@@ -152,7 +182,7 @@ func (t *trial) retryUntilAnswered(i int, r *request) (retrial, error) {
 func (t *trial) sleep(d time.Duration) error {
 	select {
 	case <-t.ctx.Done():
-		return notMade("%v", context.Cause(t.ctx))
+		return interrupted("%v", context.Cause(t.ctx))
 	case <-time.After(d):
 		return nil
 	}
@@ -210,19 +240,34 @@ func (t *trial) addMissing(reason string) {
 	}
 }
 
-// countEffects returns the total of effects, or 0 if the service does not count them.
+// countEffects returns the total of effects when all of them are visible, or 0 if the service does not count them.
 func (t *trial) countEffects() (int, error) {
 	if t.service.Effects == nil {
 		t.addMissing("the effects were not counted, because Service.Effects is nil")
 		return 0, nil
 	}
-	ctx, cancel := context.WithTimeout(t.ctx, t.service.Timeout)
-	defer cancel()
-	count, err := t.service.Effects(ctx)
-	if err != nil {
-		return 0, notMade("the effects cannot be counted: %v", err)
+	if t.known.effectDelay > 0 {
+		if err := t.sleep(2 * t.known.effectDelay); err != nil {
+			return 0, err
+		}
 	}
-	return count, nil
+	return t.readEffects()
+}
+
+// readEffects returns what Service.Effects counts now. A failure is tried once more.
+func (t *trial) readEffects() (count int, err error) {
+	for range 2 {
+		ctx, cancel := context.WithTimeout(t.ctx, t.service.Timeout)
+		count, err = t.service.Effects(ctx)
+		cancel()
+		if err == nil {
+			return count, nil
+		}
+		if err := t.sleep(100 * time.Millisecond); err != nil {
+			return 0, err
+		}
+	}
+	return 0, interrupted("Service.Effects: %v", err)
 }
 
 // effectsSince returns how many effects were added to before, after a pause in which effects of abandoned requests become
@@ -244,7 +289,7 @@ func (t *trial) requireEffects(before, wanted int, exchanges ...*exchange) error
 	if err != nil || !isKnown || added == wanted {
 		return err
 	}
-	return fail(exchanges, "the service acted %s, and not %s", times(added), times(wanted))
+	return fail(exchanges, "the service acted %s instead of %s", times(added), times(wanted))
 }
 
 func times(n int) string {

@@ -20,8 +20,8 @@
 //   - list: `store`, `entries`, `next` (for --after, if there is another page), `totals` by state with `records` and `bytes`,
 //     `partial`, `unreadable`.
 //   - check: `store`, `findings` with `severity` (unsafe or broken) and `problem`.
-//   - probe: `results` with `name`, `status`, `detail`, `demands`, `source`, `exchanges` (`curl`, `answer`), `decisions` (`name`,
-//     `value`) and `notes`, and `requests`. With --openapi: `operations` with `name`, `key`, `exception`, `asked`, `notAsked`
+//   - probe: `results` with `name`, `demands`, `source`, `status` (`passed`, `failed`, `partly made`, `not made`, `skipped`),
+//     `detail`, `exchanges` (`curl`, `answer`), `decisions` (`name`, `value`), `notes` and `interrupted`, and `requests`. With --openapi: `operations` with `name`, `key`, `exception`, `asked`, `notAsked`
 //     and `findings`, and `findings`.
 //   - stats: `store`, `totals`, `partial`, `unreadable`, `abandoned` (entries), `users` with `user`, `records` and `bytes`.
 //

@@ -78,16 +78,12 @@ func (c *probeCommand) Run(a *app) error {
 		}
 	}
 	report, err := probe.MakeChecks(ctx, service, a.newProgress().observe)
-	if errors.Is(err, probe.ErrInvalidService) {
-		return &exitError{exitUsage, err}
-	}
 	if err != nil {
-		return err
-	}
-	if c.JUnit != "" {
-		if err := writeJUnit(c.JUnit, report); err != nil {
-			return failWith(exitUnknown, "--junit: %w", err)
+		status := exitUnknown
+		if errors.Is(err, probe.ErrInvalidService) {
+			status = exitUsage
 		}
+		return failWith(status, "%s", flagNames.Replace(err.Error()))
 	}
 	if a.flags.JSON {
 		if err := writeJSON(a.out, report); err != nil {
@@ -96,11 +92,18 @@ func (c *probeCommand) Run(a *app) error {
 	} else {
 		c.showReport(a, report)
 	}
+	if c.JUnit != "" {
+		if err := writeJUnit(c.JUnit, report); err != nil {
+			return failWith(exitUnknown, "--junit: %w", err)
+		}
+	}
 	switch {
 	case report.HasFailures():
 		return exitSilently(exitNothing)
 	case ctx.Err() != nil:
 		return failWith(exitUnknown, "interrupted: the checks are not complete")
+	case report.IsInterrupted():
+		return failWith(exitUnknown, "the checks are not complete: the table says why")
 	}
 	return nil
 }
@@ -110,6 +113,9 @@ func (c *probeCommand) newService(a *app) (probe.Service, error) {
 	address, err := url.Parse(c.URL)
 	if err == nil && (address.Scheme != "http" && address.Scheme != "https" || address.Host == "") {
 		err = errors.New("want an address like http://localhost:8080/payments")
+	}
+	if err == nil && address.User != nil {
+		return probe.Service{}, errors.New("the address has a password: want --header 'Authorization: ...' instead")
 	}
 	if err != nil {
 		return probe.Service{}, fmt.Errorf("%s: %w", c.URL, err)
@@ -189,8 +195,8 @@ func (r probedRoute) withBody(body []byte) func(key string) *http.Request {
 
 // detectType returns the media type of a body that the user has not named.
 func detectType(body []byte) string {
-	switch bytes.TrimLeft(body, " \r\n\t")[0] {
-	case '{', '[':
+	text := bytes.TrimLeft(body, " \r\n\t")
+	if bytes.HasPrefix(text, []byte("{")) || bytes.HasPrefix(text, []byte("[")) {
 		return "application/json"
 	}
 	return "application/x-www-form-urlencoded"
@@ -222,13 +228,14 @@ func countEffects(ctx context.Context, command string) (int, error) {
 	var complaints bytes.Buffer
 	shell := exec.CommandContext(ctx, "sh", "-c", command)
 	shell.Stderr = &complaints
+	shell.WaitDelay = time.Second // for children that keep the output open
 	output, err := shell.Output()
 	if err != nil {
-		return 0, fmt.Errorf("--effects: %w: %s", err, strings.TrimSpace(complaints.String()))
+		return 0, fmt.Errorf("%w: %s", err, strings.TrimSpace(complaints.String()))
 	}
 	count, err := strconv.Atoi(strings.TrimSpace(string(output)))
 	if err != nil {
-		return 0, fmt.Errorf("--effects: want a number, and not %q", strings.TrimSpace(string(output)))
+		return 0, fmt.Errorf("want a number, and not %q", strings.TrimSpace(string(output)))
 	}
 	return count, nil
 }
@@ -259,17 +266,17 @@ func (c *probeCommand) requireNear(ctx context.Context, addresses []string) erro
 
 // progress shows on a terminal which check is being made.
 type progress struct {
-	app          *app
-	errIsVisible bool
+	app     *app
+	isShown bool
 }
 
 func (a *app) newProgress() *progress {
-	return &progress{app: a, errIsVisible: !a.flags.JSON && bool(a.style) && a.outIsTerminal}
+	return &progress{app: a, isShown: !a.flags.JSON && bool(a.style) && a.outIsTerminal}
 }
 
 // observe prints the check that is being made, and overwrites it when it is made.
 func (p *progress) observe(event probe.Event) {
-	if !p.errIsVisible {
+	if !p.isShown {
 		return
 	}
 	line := event.Check.Name
@@ -290,7 +297,9 @@ var statusColours = map[probe.Status]string{
 var flagNames = strings.NewReplacer(
 	"Service.OtherRoute", "--other-route", "Service.Other", "--other-data", "Service.URLs[1]", "--instance", "Service.As",
 	"--stranger-header", "Service.Invalid", "--invalid-data", "Service.Failing", "--failing-data", "Service.Slow", "--slow-data",
-	"Service.Stream", "--stream-data", "Service.Kill", "--start", "Service.Effects", "--effects", "Service.Decided", "--decided",
+	"Service.Stream", "--stream-data", "Service.Kill", "--start", "Service.Start", "--start", "Service.Effects", "--effects",
+	"Service.Decided", "--decided", "Service.Request", "--data", "Service.Only", "--only", "Service.Skip", "--skip",
+	"Service.MaxRequests", "--max-requests", "Service.Bound", "--bound", "Service.URLs", "--instance",
 )
 
 // showReport prints a table of the checks, the decisions, and the exchanges of failures.
@@ -308,9 +317,12 @@ func (c *probeCommand) showReport(a *app, report *probe.Report) {
 		table.writeRow(result.Name, status, visible.Text(flagNames.Replace(detail)))
 	}
 	table.flush()
-	fmt.Fprintln(a.out, "\nDecisions of the service:")
+	decisions := uniqueDecisions(report)
+	if len(decisions) > 0 {
+		fmt.Fprintln(a.out, "\nDecisions of the service:")
+	}
 	table = newTable(a.out)
-	for _, decision := range uniqueDecisions(report) {
+	for _, decision := range decisions {
 		table.writeRow("  "+decision.Name, visible.Text(decision.Value))
 	}
 	table.flush()

@@ -14,6 +14,7 @@ type (
 		Name     string      `xml:"name,attr"`
 		Tests    int         `xml:"tests,attr"`
 		Failures int         `xml:"failures,attr"`
+		Errors   int         `xml:"errors,attr"`
 		Skipped  int         `xml:"skipped,attr"`
 		Cases    []junitCase `xml:"testcase"`
 	}
@@ -22,6 +23,7 @@ type (
 		ClassName string        `xml:"classname,attr"`
 		Seconds   float64       `xml:"time,attr"`
 		Failure   *junitMessage `xml:"failure"`
+		Error     *junitMessage `xml:"error"`
 		Skipped   *junitMessage `xml:"skipped"`
 		Output    string        `xml:"system-out"`
 	}
@@ -31,15 +33,19 @@ type (
 	}
 )
 
-// writeJUnit writes report to a file. A check that is not made, or partly made, is a skipped test.
+// writeJUnit writes report to a file. A check that is not made, or partly made, is a skipped test, and an
+// interrupted one is an error.
 func writeJUnit(path string, report *probe.Report) error {
 	suite := junitSuite{Name: "idempotency probe", Tests: len(report.Results), Failures: report.Count(probe.Failed)}
 	for _, result := range report.Results {
 		test := junitCase{Name: result.Name, ClassName: "probe", Seconds: result.Duration.Seconds()}
-		switch result.Status {
-		case probe.Passed:
+		switch {
+		case result.IsInterrupted:
+			test.Error = &junitMessage{Message: result.Detail}
+			suite.Errors++
+		case result.Status == probe.Passed:
 			test.Output = result.Explain()
-		case probe.Failed:
+		case result.Status == probe.Failed:
 			test.Failure = &junitMessage{Message: result.Detail, Text: result.Explain()}
 		default:
 			test.Skipped = &junitMessage{Message: string(result.Status) + ": " + result.Detail}

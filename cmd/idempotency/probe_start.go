@@ -25,37 +25,55 @@ type startedService struct {
 
 // start starts the process, and waits until it accepts connections.
 func (s *startedService) start(ctx context.Context) error {
+	address, err := hostPort(s.baseURL)
+	if err != nil {
+		return err
+	}
+	isTaken := isListening(ctx, address) // by a proxy in front of the service, or by mistake
 	s.output = new(lastBytes)
 	s.running = exec.Command("sh", "-c", s.command)
 	s.running.Stdout, s.running.Stderr = s.output, s.output
 	s.running.WaitDelay = time.Second // for children that keep the output open
 	setGroup(s.running)
 	if err := s.running.Start(); err != nil {
+		s.running = nil
 		return err
 	}
 	s.exited = make(chan error, 1)
 	go func(running *exec.Cmd, exited chan<- error) { exited <- running.Wait() }(s.running, s.exited)
-	address, err := hostPort(s.baseURL)
-	if err != nil {
-		return err
-	}
 	deadline := time.After(s.timeout)
+	settled := time.After(2 * time.Second) // when a service that finds its port taken has ended
 	for {
-		connection, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address)
-		if err == nil {
-			return connection.Close()
+		if !isTaken && isListening(ctx, address) {
+			return nil
 		}
 		select {
 		case err := <-s.exited:
+			_ = killGroup(s.running.Process) // the children that the shell left in the background
 			s.running = nil
-			return fmt.Errorf("the service has ended: %w: %s", errors.Join(err), s.output.String())
+			if err == nil || errors.Is(err, exec.ErrWaitDelay) {
+				err = errors.New("exit status 0")
+			}
+			return fmt.Errorf("the service has ended: %w: %s", err, s.output.String())
+		case <-settled:
+			isTaken = false
 		case <-deadline:
-			return fmt.Errorf("the service accepts no connections: %w: %s", err, s.output.String())
+			return fmt.Errorf("the service accepts no connections at %s: %s", address, s.output.String())
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+}
+
+// isListening reports whether somebody accepts connections at address.
+func isListening(ctx context.Context, address string) bool {
+	connection, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return false
+	}
+	_ = connection.Close()
+	return true
 }
 
 // kill ends the process and its children with SIGKILL.

@@ -7,11 +7,13 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,17 +44,27 @@ type probedService struct {
 	args      []string // of the command
 }
 
+// pickAddress returns an address for a server that starts again. The ports from 32768 are for connections of clients, which
+// could take the port meanwhile.
+func pickAddress(t *testing.T) string {
+	t.Helper()
+	for {
+		address := fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(10_000))
+		if listener, err := net.Listen("tcp", address); err == nil {
+			require.NoError(t, listener.Close())
+			return address
+		}
+	}
+}
+
 // newProbedService returns a service with the given fault, and the arguments of a command that probes the service.
 func newProbedService(t *testing.T, fault faulty.Fault, args ...string) probedService {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, listener.Close())
-	s := probedService{address: listener.Addr().String(), directory: t.TempDir()}
+	s := probedService{address: pickAddress(t), directory: t.TempDir()}
 	start := fmt.Sprintf("%s='%s|%s|%s' exec '%s'", probedVariable, s.address, s.directory, fault, programPath)
 	s.args = append([]string{"probe", "http://" + s.address + "/payments", "--start", start,
 		"--effects", "cat '" + filepath.Join(s.directory, "charges") + "' 2>/dev/null | wc -l",
-		"--data", `{"amount": 10, "takes": "5ms"}`, "--other-data", `{"amount": 20}`, "--other-route", "PUT /payments",
+		"--data", `{"amount": 10, "takes": "40ms"}`, "--other-data", `{"amount": 20}`, "--other-route", "PUT /payments",
 		"--invalid-data", `{"amount": 0}`, "--header", "Authorization: alice", "--stranger-header", "Authorization: bob",
 		"--bound", "5s", "--deaths", "4"}, args...)
 	return s
@@ -136,6 +148,9 @@ func TestProbeRefuses(t *testing.T) {
 		{"unknown decision", []string{"http://127.0.0.1:9/", "--decided", "colour=blue"}, 2, `there is no decision "colour"`},
 		{"header", []string{"http://127.0.0.1:9/", "--header", "Authorization"}, 2, "--header: want 'Name: value'"},
 		{"file", []string{"http://127.0.0.1:9/", "--data", "@/nonexistent"}, 2, "--data: open /nonexistent"},
+		{"password", []string{"http://alice:s3cret@127.0.0.1:9/"}, 2, "want --header 'Authorization: ...' instead"},
+		{"blank body", []string{"http://127.0.0.1:9/", "--data", " "}, 3, "must execute a valid request"},
+		{"ended start", []string{"http://127.0.0.1:9/", "--start", "echo done"}, 3, "the service has ended: exit status 0: done"},
 		{"route", []string{"http://127.0.0.1:9/", "--other-route", "/payments"}, 2, "--other-route: want a method and a path"},
 		{"no service", []string{"http://127.0.0.1:9/"}, 3, "must execute a valid request"},
 		{"failing start", []string{"http://127.0.0.1:9/", "--start", "echo broken; exit 3"}, 3,
@@ -153,9 +168,75 @@ func TestProbeRefuses(t *testing.T) {
 
 func TestEffectsThatCannotBeCounted(t *testing.T) {
 	t.Parallel()
-	service := newProbedService(t, faulty.None, "--effects", "echo none; echo no database >&2", "--only", "replay")
+	tests := []struct {
+		name, effects string
+		status        int
+		says          string
+	}{
+		{"no number", "echo none", 2, `the probe cannot begin: --effects: want a number, and not "none"`},
+		{"error", "echo no database >&2; exit 1", 2, "--effects: exit status 1: no database"},
+		{"other effects", "echo 7", 3, "exactly once; after the answer 201 Created to the first request, --effects counts 0 more"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			service := newProbedService(t, faulty.None, "--effects", test.effects, "--bound", "1s", "--only", "replay")
+			got := runProcess(t, nil, service.args...)
+			assert.Equal(t, test.status, got.status, got.stdout)
+			assert.Contains(t, got.stderr, test.says)
+		})
+	}
+}
+
+// TestIncompleteChecksAreNoSuccess shows that CI cannot take a probe for passed that made no check.
+func TestIncompleteChecksAreNoSuccess(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "probe.xml")
+	service := newProbedService(t, faulty.None, "--max-requests", "6", "--only", "replay,replay-later", "--junit", file)
 	got := runProcess(t, nil, service.args...)
-	assert.Regexp(t, `(?m)^replay +not made +the effects cannot be counted: --effects: want a number, and not "none"`, got.stdout)
+	assert.Equal(t, 3, got.status, got.stdout)
+	assert.Contains(t, got.stderr, "the checks are not complete")
+	assert.Regexp(t, `(?m)^replay-later +not made +the bound on requests is reached`, got.stdout)
+	written, err := os.ReadFile(file)
+	require.NoError(t, err)
+	assert.Contains(t, string(written), `errors="2"`)
+
+	service = newProbedService(t, faulty.None, "--only", "replay", "--junit", t.TempDir())
+	got = runProcess(t, nil, service.args...)
+	assert.Equal(t, 3, got.status, got.stdout)
+	assert.Contains(t, got.stderr, "--junit: open")
+	assert.Regexp(t, `(?m)^replay +passed`, got.stdout, "the report is printed nevertheless")
+}
+
+// TestAnotherServiceIsNotProbed has an old process on the port of the service.
+func TestAnotherServiceIsNotProbed(t *testing.T) {
+	t.Parallel()
+	service := newProbedService(t, faulty.None, "--only", "replay")
+	old, err := net.Listen("tcp", service.address)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, old.Close()) })
+	got := runProcess(t, nil, service.args...)
+	assert.Equal(t, 3, got.status, got.stdout)
+	assert.Regexp(t, "the service has ended: exit status 1: .* address already in use", got.stderr)
+}
+
+// TestDetachedServiceIsEnded has a shell that ends before its service listens.
+func TestDetachedServiceIsEnded(t *testing.T) {
+	t.Parallel()
+	service := newProbedService(t, faulty.None)
+	file := filepath.Join(t.TempDir(), "process")
+	service.args[3] = "sleep 600 & echo $! > '" + file + "'; exit 0"
+	got := runProcess(t, nil, service.args...)
+	assert.Equal(t, 3, got.status, got.stdout)
+	assert.Contains(t, got.stderr, "the service has ended: exit status 0")
+	written, err := os.ReadFile(file)
+	require.NoError(t, err)
+	id, err := strconv.Atoi(strings.TrimSpace(string(written)))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", id)) // Z is a process that nobody has waited for
+		return err != nil || strings.Contains(string(state), ") Z ")
+	}, waitLimit, 10*time.Millisecond)
 }
 
 func TestInterruptedProbeEndsTheService(t *testing.T) {

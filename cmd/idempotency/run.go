@@ -20,7 +20,7 @@ import (
 // The exit statuses, which scripts rely on.
 const (
 	exitOK      = 0
-	exitNothing = 1 // no record, nothing listed; or Check has findings
+	exitNothing = 1 // no record, nothing listed; check or probe has findings
 	exitUsage   = 2
 	exitUnknown = 3 // the store has failed, or the record cannot be read, so the result is unknown
 	exitRefused = 4 // not forgotten or not resolved: wrong state, changed record, or no confirmation
@@ -60,8 +60,9 @@ Credentials come from the environment and are never printed. REDIS_URL and DATAB
 The password for Redis may also be in REDISCLI_AUTH, for PostgreSQL in PGPASSWORD or ~/.pgpass, for MySQL in MYSQL_PWD.
 The credentials for DynamoDB come from the usual places of AWS. A Redis URL with master_name asks Sentinel.
 
-Exit status: 0 done or found; 1 no record, nothing listed, or findings; 2 wrong usage; 3 the store has failed, or the
-record cannot be read; 4 not forgotten or not resolved: running, not abandoned, changed, or not confirmed.`
+Exit status: 0 done or found; 1 no record, nothing listed, findings, or a failed check; 2 wrong usage; 3 the store has
+failed, the record cannot be read, or the checks are not complete; 4 not forgotten or not resolved: running, not
+abandoned, changed, or not confirmed; or not probed: the address needs --remote.`
 
 	storeHelp = "redis://host:port/0, rediss://, postgres://user@host/database, mysql://user@host/database, sqlite:file, the " +
 		"path of an SQLite file, dynamodb://table?region=eu-central-1, or only 'redis', 'postgres', 'mysql', 'sqlite' or " +

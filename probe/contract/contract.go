@@ -203,7 +203,10 @@ func (o Options) ask(ctx context.Context, described *operation, found *Operation
 		found.NotAsked = err.Error()
 		return
 	}
-	found.IsAsked = true
+	found.IsAsked = !report.IsInterrupted()
+	if !found.IsAsked {
+		found.NotAsked = "the checks were interrupted"
+	}
 	found.judge(described, report)
 }
 

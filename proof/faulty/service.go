@@ -14,6 +14,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -26,10 +27,11 @@ const lease = 400 * time.Millisecond
 
 // service is the payment service.
 type service struct {
-	fault   Fault
-	store   *store
-	mutex   sync.Mutex
-	running map[string]chan *storedAnswer // by key, for SharesRunningAnswer
+	fault    Fault
+	store    *store
+	instance string // for FingerprintPerProcess
+	mutex    sync.Mutex
+	running  map[string]chan *storedAnswer // by key, for SharesRunningAnswer
 }
 
 // New returns the service with fault. The instances and processes of one service have the same directory.
@@ -41,7 +43,8 @@ type service struct {
 //
 // The user is the value of Authorization.
 func New(directory string, fault Fault) http.Handler {
-	s := &service{fault: fault, store: &store{directory: directory}, running: make(map[string]chan *storedAnswer)}
+	s := &service{fault: fault, store: &store{directory: directory}, running: make(map[string]chan *storedAnswer),
+		instance: uuid.NewString()}
 	if fault == RecordsPerProcess {
 		s.store.inMemory = make(map[string]*record)
 	}
@@ -92,6 +95,9 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	op.fingerprint = s.fingerprintContent(r, op.body)
+	if s.has(IgnoresKey) {
+		op.name = op.fingerprint
+	}
 	if s.has(ActsBeforeClaim) {
 		_ = s.store.chargeOnce(op.owner)
 	}
@@ -167,6 +173,12 @@ func (s *service) fingerprintContent(r *http.Request, body []byte) string {
 		return ""
 	case s.has(FingerprintWithLength):
 		return digest(string(body), fmt.Sprint(r.ContentLength))
+	case s.has(FingerprintWithTracing):
+		return digest(string(body), r.Header.Get("Traceparent"))
+	case s.has(FingerprintOfBegin):
+		return digest(string(body[:min(len(body), 1<<16)]))
+	case s.has(FingerprintPerProcess):
+		return digest(string(body)) + s.instance
 	case s.has(FingerprintWithVersion):
 		return digest(string(body), r.Proto)
 	}
@@ -188,13 +200,26 @@ func (s *service) serveProtected(w http.ResponseWriter, r *http.Request, op oper
 	case err != nil:
 		writeProblem(w, http.StatusServiceUnavailable, "the store has failed")
 		return
+	case stored != nil && s.has(FingerprintPerProcess) && stored.Answer != nil && !strings.HasSuffix(stored.Fingerprint, s.instance):
+		s.replayAnswer(w, r, stored.Answer)
+		return
 	case stored != nil && stored.Fingerprint != op.fingerprint:
 		writeProblem(w, http.StatusUnprocessableEntity, "the key belongs to another content")
 		return
 	case stored != nil && stored.Answer != nil:
+		if s.has(RunsHandlerAgain) {
+			s.runHandler(r.Context(), r, op, uuid.NewString())
+		}
 		s.replayAnswer(w, r, stored.Answer)
 		return
 	case stored != nil && s.has(AnswersEmpty):
+		return
+	case stored != nil && s.has(FailsOnDuplicate):
+		http.Error(w, "duplicate key value violates unique constraint", http.StatusInternalServerError)
+		return
+	case stored != nil && s.has(ReleasedByDuplicate):
+		_ = s.store.updateRecord(op.name, func(*record) *record { return nil })
+		writeProblem(w, http.StatusConflict, "the first request is running")
 		return
 	case stored != nil && s.has(RefusesWith400):
 		writeProblem(w, http.StatusBadRequest, "the request was sent already")
@@ -212,6 +237,10 @@ func (s *service) executeRequest(w http.ResponseWriter, r *http.Request, op oper
 	ctx := context.WithoutCancel(r.Context())
 	if s.has(EndsWithClient) || s.has(ClaimLeftByClient) {
 		ctx = r.Context()
+	}
+	if s.has(FreedByClient) {
+		stop := context.AfterFunc(r.Context(), func() { _ = s.store.updateRecord(op.name, func(*record) *record { return nil }) })
+		defer stop()
 	}
 	stopRenewing := s.renewLease(op)
 	defer stopRenewing()
@@ -339,6 +368,9 @@ func (s *service) runHandler(ctx context.Context, r *http.Request, op operation,
 		return newProblem(http.StatusInternalServerError, "context canceled")
 	}
 	if r.URL.Path == "/failures" {
+		if s.has(FreedAfterEffect) {
+			_ = s.store.chargeOnce(id)
+		}
 		return newProblem(http.StatusServiceUnavailable, "the provider is away")
 	}
 	if !s.has(ActsBeforeBody) && !s.has(ActsBeforeClaim) {
@@ -352,7 +384,7 @@ func (s *service) runHandler(ctx context.Context, r *http.Request, op operation,
 		body = strings.Repeat(body, 1+(1<<20)/len(body))
 	}
 	return &storedAnswer{Status: http.StatusCreated, Body: []byte(body), Header: http.Header{
-		"Content-Type": {"application/json"}, "Location": {"/payments/" + id}}}
+		"Content-Type": {"application/json"}, "Location": {"/payments/" + id}, "Link": {"</terms>; rel=terms", "</help>; rel=help"}}}
 }
 
 // replayAnswer sends a stored answer again.
@@ -361,6 +393,12 @@ func (s *service) replayAnswer(w http.ResponseWriter, r *http.Request, answer *s
 	switch {
 	case s.has(LosesHeaders):
 		replayed.Header = http.Header{"Content-Type": replayed.Header["Content-Type"]}
+	case s.has(JoinsValues):
+		replayed.Header = maps.Clone(answer.Header)
+		replayed.Header["Link"] = []string{strings.Join(answer.Header["Link"], ", ")}
+	case s.has(RepeatsHeaders):
+		replayed.Header = maps.Clone(answer.Header)
+		replayed.Header["Content-Type"] = slices.Repeat(answer.Header["Content-Type"], 2)
 	case s.has(LosesStatus):
 		replayed.Status = http.StatusOK
 	case s.has(ReencodesBody):
