@@ -208,7 +208,9 @@ func (t *trial) judgeDuplicates(first *exchange, duplicates []*exchange, before 
 
 // sendDuplicates waits for pause, and then repeats r until answered has the answer to the first request. The results are
 // the first answer and the answers to the duplicates.
-func (t *trial) sendDuplicates(r *request, pause time.Duration, answered <-chan *exchange) (first *exchange, duplicates []*exchange) {
+func (t *trial) sendDuplicates(r *request, pause time.Duration, answered <-chan *exchange) (
+	first *exchange, duplicates []*exchange,
+) {
 	const most = 200
 	made := make(chan *exchange, most)
 	sent := 0

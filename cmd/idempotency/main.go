@@ -21,8 +21,8 @@
 //     `partial`, `unreadable`.
 //   - check: `store`, `findings` with `severity` (unsafe or broken) and `problem`.
 //   - probe: `results` with `name`, `demands`, `source`, `status` (`passed`, `failed`, `partly made`, `not made`, `skipped`),
-//     `detail`, `exchanges` (`curl`, `answer`), `decisions` (`name`, `value`), `notes` and `interrupted`, and `requests`. With --openapi: `operations` with `name`, `key`, `exception`, `asked`, `notAsked`
-//     and `findings`, and `findings`.
+//     `detail`, `exchanges` (`curl`, `answer`), `decisions` (`name`, `value`), `notes` and `interrupted`, and `requests`.
+//     With --openapi: `operations` with `name`, `key`, `exception`, `asked`, `notAsked` and `findings`, and `findings`.
 //   - stats: `store`, `totals`, `partial`, `unreadable`, `abandoned` (entries), `users` with `user`, `records` and `bytes`.
 //
 // An entry has `state` (`running`, `abandoned`, `released` or `completed`), `user`, `endpoint`, `key`, `digest`, `operation`,

@@ -23,10 +23,10 @@ import (
 
 // probeCommand makes the checks of package probe on a service.
 type probeCommand struct {
-	URL string `arg:"" optional:"" help:"Address of the route, for example http://localhost:8080/payments; with --openapi, of the service."`
+	URL string `arg:"" optional:"" help:"Address of the route, like http://localhost:8080/payments; with --openapi, of the service."`
 
 	Method         string   `group:"Requests" default:"POST" help:"Method of the route."`
-	Data           string   `group:"Requests" placeholder:"TEXT" help:"Body of a valid request, or @FILE. {{key}} in a body is the key."`
+	Data           string   `group:"Requests" placeholder:"TEXT" help:"Body of a valid request, or @FILE. {{key}} is the key."`
 	Header         []string `group:"Requests" short:"H" sep:"none" placeholder:"FIELD" help:"Header field of all requests."`
 	OtherData      string   `group:"Requests" placeholder:"TEXT" help:"Body of another valid request, for example another amount."`
 	OtherRoute     string   `group:"Requests" placeholder:"'PUT /path'" help:"Method and path of another route, for the same body."`
@@ -37,21 +37,21 @@ type probeCommand struct {
 	StrangerHeader []string `group:"Requests" sep:"none" placeholder:"FIELD" help:"Header field that authenticates another user."`
 	KeyHeader      string   `group:"Requests" default:"Idempotency-Key" help:"Header of the key."`
 
-	OpenAPI    string `group:"Description" name:"openapi" placeholder:"FILE" help:"Compare the routes with an OpenAPI description instead."`
-	Exceptions string `group:"Description" placeholder:"FILE" help:"Lines like 'POST /search: only reads' for operations without a key."`
+	OpenAPI    string `group:"Description" name:"openapi" placeholder:"FILE" help:"Compare the routes with a description instead."`
+	Exceptions string `group:"Description" placeholder:"FILE" help:"Operations without a key: 'POST /search: only reads'."`
 
 	Instance []string `group:"Service" sep:"none" placeholder:"URL" help:"Base address of a further instance of the service."`
-	Effects  string   `group:"Service" placeholder:"COMMAND" help:"Shell command that prints how many effects there are, for example rows."`
+	Effects  string   `group:"Service" placeholder:"COMMAND" help:"Shell command that prints how many effects there are."`
 	Start    string   `group:"Service" placeholder:"COMMAND" help:"Shell command that is the service. The probe starts and kills it."`
 	Insecure bool     `group:"Service" short:"k" help:"Accept any certificate."`
 	Remote   bool     `group:"Service" help:"Allow addresses that are neither loopback nor private."`
 
 	Deaths      int               `group:"Checks" default:"20" help:"How often the service is killed."`
-	Bound       time.Duration     `group:"Checks" default:"1m" help:"Longest time for which a key may be blocked; more than the lease."`
+	Bound       time.Duration     `group:"Checks" default:"1m" help:"Longest time for a blocked key; more than the lease."`
 	Varies      []string          `group:"Checks" placeholder:"NAME" help:"Header fields of answers that may differ in a replay."`
 	Decided     map[string]string `group:"Checks" placeholder:"NAME=VALUE" help:"Decision of the service; another one fails."`
 	Only        []string          `group:"Checks" placeholder:"NAME" help:"Make these checks only."`
-	Skip        map[string]string `group:"Checks" mapsep:"none" placeholder:"NAME=REASON" help:"Leave a check out; the reason is printed."`
+	Skip        map[string]string `group:"Checks" mapsep:"none" placeholder:"NAME=REASON" help:"Leave a check out, and print why."`
 	MaxRequests int               `group:"Checks" default:"10000" help:"Maximum number of requests."`
 	JUnit       string            `group:"Checks" name:"junit" placeholder:"FILE" help:"Write the results as JUnit XML, too."`
 }
@@ -337,8 +337,11 @@ func (c *probeCommand) showReport(a *app, report *probe.Report) {
 			fmt.Fprintf(a.out, "\n%s\n", flagNames.Replace(result.Explain()))
 		}
 	}
-	fmt.Fprintf(a.out, "\n%d passed, %d failed, %d partly made, %d not made, %d skipped; %d requests\n", report.Count(probe.Passed),
-		report.Count(probe.Failed), report.Count(probe.PartlyMade), report.Count(probe.NotMade), report.Count(probe.Skipped), report.Requests)
+	fmt.Fprintln(a.out)
+	for _, status := range []probe.Status{probe.Passed, probe.Failed, probe.PartlyMade, probe.NotMade, probe.Skipped} {
+		fmt.Fprintf(a.out, "%d %s, ", report.Count(status), status)
+	}
+	fmt.Fprintf(a.out, "%d requests\n", report.Requests)
 }
 
 // uniqueDecisions returns the decisions of report, each of them once.

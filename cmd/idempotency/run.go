@@ -47,7 +47,7 @@ type commandLine struct {
 	Resolve resolveCommand `cmd:"" help:"End an abandoned operation, either as executed, with its answer, or as not executed."`
 	Forget  forgetCommand  `cmd:"" help:"Remove the record of a key, so that the operation may be executed again."`
 	Check   checkCommand   `cmd:"" help:"Report unsafe settings and faults of the store. Run check as the role of the service."`
-	Probe   probeCommand   `cmd:"" help:"Test whether a service is idempotent: send requests again, break connections, kill the process."`
+	Probe   probeCommand   `cmd:"" help:"Test whether a service is idempotent: repeat requests, break connections, kill the process."`
 	Stats   statsCommand   `cmd:"" help:"Summarize the store: records by state, abandoned operations, the largest users."`
 
 	Completion kongcompletion.Completion `cmd:"" help:"Print the shell code that completes commands and flags."`
