@@ -60,12 +60,7 @@ func newServer(handler http.Handler) *http.Server {
 // startServer serves handler in this process, and returns its URL.
 func startServer(t *testing.T, handler http.Handler) string {
 	t.Helper()
-	return startServerAt(t, "127.0.0.1:0", handler)
-}
-
-func startServerAt(t *testing.T, address string, handler http.Handler) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", address)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	server := newServer(handler)
 	served := make(chan error, 1)

@@ -80,7 +80,8 @@ func (a *app) showContract(report *contract.Report) {
 			verdict, code = "not asked", yellow
 			detail, _, _ = strings.Cut(operation.NotAsked, "\n")
 		}
-		table.writeRow(visible.Text(operation.Name), "key "+string(operation.KeyUse), a.style.colourText(code, verdict), visible.Text(detail))
+		name, keyUse := visible.Text(operation.Name), "key "+string(operation.KeyUse)
+		table.writeRow(name, keyUse, a.style.colourText(code, verdict), visible.Text(detail))
 	}
 	table.flush()
 	for _, finding := range report.Findings {

@@ -3,19 +3,25 @@ package probe_test
 import (
 	"context"
 	"crypto/rand"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency/probe"
+	"github.com/idempotency-go/idempotency/proof/guarantees/effort"
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
@@ -63,6 +69,79 @@ func TestProbeFindsNothingInTheProxy(t *testing.T) {
 			requireNothingFound(t, payments, row.decided, nil)
 		})
 	}
+}
+
+// TestProbeFindsNothingInFrontOfForeignServices has a proxy in front of services on Express and in Python that ignore keys.
+func TestProbeFindsNothingInFrontOfForeignServices(t *testing.T) {
+	t.Parallel()
+	program := buildProgram(t, "cmd/idempotency-proxy")
+	foreign, err := filepath.Abs(filepath.Join("..", "..", "compat", "foreign"))
+	require.NoError(t, err)
+	install := t.TempDir()
+	require.NoError(t, os.CopyFS(install, os.DirFS(foreign)))
+	npm := exec.CommandContext(t.Context(), "npm", "ci", "--prefer-offline", "--ignore-scripts", "--no-audit", "--no-fund")
+	npm.Dir = install
+	output, err := npm.CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	for name, command := range map[string][]string{
+		"Express": {"node", filepath.Join(install, "express.mjs")},
+		"Python":  {"python3", filepath.Join(install, "payments.py")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := findAddress(t)
+			_, port, err := net.SplitHostPort(address)
+			require.NoError(t, err)
+			directory := t.TempDir()
+			upstream := &process{newCommand: func() *exec.Cmd {
+				return exec.Command(command[0], append(command[1:], port, directory, "no keys")...)
+			}}
+			upstream.startForTest(t)
+			require.Eventually(t, func() bool {
+				_, err := readCount(t.Context(), address)
+				return err == nil
+			}, 30*time.Second, 10*time.Millisecond)
+
+			storeFile := filepath.Join(t.TempDir(), "store")
+			store := "redis://:" + servertest.RedisPassword() + "@" + servertest.Redis(t).Addr()
+			require.NoError(t, os.WriteFile(storeFile, []byte(store), 0o600))
+			first, url := startProxy(t, program, []string{"-upstream", "http://" + address, "-store-file", storeFile,
+				"-user-header", "X-User", "-methods", "POST,PUT", "-lease", lease.String()})
+			payments := describePayments()
+			payments.URLs, payments.Failing, payments.Stream = []string{url}, nil, nil
+			payments.As = func(r *http.Request, user string) { r.Header.Set("X-User", user) }
+			payments.Effects = func(ctx context.Context) (int, error) { return readCount(ctx, address) }
+			payments.Kill, payments.Start, payments.Deaths = first.kill, first.start, max(4, effort.Of(50))
+			report, err := probe.MakeChecks(t.Context(), payments, nil)
+			require.NoError(t, err)
+			for _, result := range report.Results {
+				assert.NotEqual(t, probe.Failed, result.Status, result.Explain())
+			}
+			for _, name := range []string{"replay", "replay-after-restart", "at-once-100", "client-timeout", "other-user", "deaths"} {
+				assert.True(t, slices.ContainsFunc(report.Results, func(r probe.Result) bool {
+					return r.Name == name && r.Status == probe.Passed
+				}), name)
+			}
+		})
+	}
+}
+
+// readCount asks a foreign service how often it acted.
+func readCount(ctx context.Context, address string) (int, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/count", nil)
+	if err != nil {
+		return 0, err
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	count, err := io.ReadAll(response.Body)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(string(count))
 }
 
 // TestProbeFindsTheServiceWithoutTheProxy shows that the service behind the proxy is not idempotent by itself.
