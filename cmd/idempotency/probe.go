@@ -70,7 +70,7 @@ func (c *probeCommand) Run(a *app) error {
 		return err
 	}
 	if c.Start != "" {
-		started := &startedService{command: c.Start, baseURL: service.URLs[0], timeout: service.Timeout}
+		started := &startedService{shellCommand: c.Start, baseURL: service.URLs[0], startTimeout: service.Timeout}
 		service.Start, service.Kill = started.start, started.kill
 		defer func() { _ = started.kill(context.Background()) }()
 		if err := started.start(ctx); err != nil {

@@ -14,13 +14,13 @@ import (
 
 // startedService is the process of --start.
 type startedService struct {
-	command string
-	baseURL string
-	timeout time.Duration
+	shellCommand string
+	baseURL      string
+	startTimeout time.Duration
 
-	running *exec.Cmd
-	exited  chan error
-	output  *lastBytes
+	runningProcess *exec.Cmd
+	exitResult     chan error
+	lastOutput     *lastBytes
 }
 
 // start starts the process, and waits until it accepts connections.
@@ -30,35 +30,35 @@ func (s *startedService) start(ctx context.Context) error {
 		return err
 	}
 	isTaken := isListening(ctx, address) // by a proxy in front of the service, or by mistake
-	s.output = new(lastBytes)
-	s.running = exec.Command("sh", "-c", s.command)
-	s.running.Stdout, s.running.Stderr = s.output, s.output
-	s.running.WaitDelay = time.Second // for children that keep the output open
-	setGroup(s.running)
-	if err := s.running.Start(); err != nil {
-		s.running = nil
+	s.lastOutput = new(lastBytes)
+	s.runningProcess = exec.Command("sh", "-c", s.shellCommand)
+	s.runningProcess.Stdout, s.runningProcess.Stderr = s.lastOutput, s.lastOutput
+	s.runningProcess.WaitDelay = time.Second // for children that keep the output open
+	setGroup(s.runningProcess)
+	if err := s.runningProcess.Start(); err != nil {
+		s.runningProcess = nil
 		return err
 	}
-	s.exited = make(chan error, 1)
-	go func(running *exec.Cmd, exited chan<- error) { exited <- running.Wait() }(s.running, s.exited)
-	deadline := time.After(s.timeout)
+	s.exitResult = make(chan error, 1)
+	go func(running *exec.Cmd, exited chan<- error) { exited <- running.Wait() }(s.runningProcess, s.exitResult)
+	deadline := time.After(s.startTimeout)
 	settled := time.After(2 * time.Second) // when a service that finds its port taken has ended
 	for {
 		if !isTaken && isListening(ctx, address) {
 			return nil
 		}
 		select {
-		case err := <-s.exited:
-			_ = killGroup(s.running.Process) // the children that the shell left in the background
-			s.running = nil
+		case err := <-s.exitResult:
+			_ = killGroup(s.runningProcess.Process) // the children that the shell left in the background
+			s.runningProcess = nil
 			if err == nil || errors.Is(err, exec.ErrWaitDelay) {
 				err = errors.New("exit status 0")
 			}
-			return fmt.Errorf("the service has ended: %w: %s", err, s.output.String())
+			return fmt.Errorf("the service has ended: %w: %s", err, s.lastOutput.String())
 		case <-settled:
 			isTaken = false
 		case <-deadline:
-			return fmt.Errorf("the service accepts no connections at %s: %s", address, s.output.String())
+			return fmt.Errorf("the service accepts no connections at %s: %s", address, s.lastOutput.String())
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(20 * time.Millisecond):
@@ -78,12 +78,12 @@ func isListening(ctx context.Context, address string) bool {
 
 // kill ends the process and its children with SIGKILL.
 func (s *startedService) kill(context.Context) error {
-	if s.running == nil {
+	if s.runningProcess == nil {
 		return nil
 	}
-	err := killGroup(s.running.Process)
-	<-s.exited
-	s.running = nil
+	err := killGroup(s.runningProcess.Process)
+	<-s.exitResult
+	s.runningProcess = nil
 	return err
 }
 

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// The ways of services that differ from the correct one in more than a line.
+// The faults that need more than a changed line.
 
-// checkThenSet looks for a record, runs the handler if there is none, and stores the answer after that.
+// checkThenSet looks for a record, runs the handler if no record exists, and stores the answer afterwards.
 func (s *service) checkThenSet(w http.ResponseWriter, r *http.Request, op operation) {
 	var stored *record
-	_ = s.store.updateRecord(op.name, func(found *record) *record {
+	_ = s.store.updateRecord(op.recordName, func(found *record) *record {
 		stored = found
 		return found
 	})
@@ -20,14 +20,14 @@ func (s *service) checkThenSet(w http.ResponseWriter, r *http.Request, op operat
 		s.replayAnswer(w, r, stored.Answer)
 		return
 	}
-	answer := s.runHandler(r.Context(), r, op, op.owner)
+	answer := s.runHandler(r.Context(), r, op, op.ownerToken)
 	s.storeAnswer(op, answer)
 	answer.send(w, nil)
 }
 
 // claimInProcess claims a key for this process: other instances look for a complete record only.
 func (s *service) claimInProcess(op operation) (found *record, err error) {
-	err = s.store.updateRecord(op.name, func(stored *record) *record {
+	err = s.store.updateRecord(op.recordName, func(stored *record) *record {
 		if stored != nil && stored.Answer != nil {
 			found = stored
 		}
@@ -38,20 +38,20 @@ func (s *service) claimInProcess(op operation) (found *record, err error) {
 	}
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if _, isRunning := s.running[op.name]; isRunning {
+	if _, isRunning := s.runningAnswers[op.recordName]; isRunning {
 		return &record{Fingerprint: op.fingerprint}, nil
 	}
-	s.running[op.name] = nil
+	s.runningAnswers[op.recordName] = nil
 	return nil, nil
 }
 
-// shareAnswer lets every request with the key of a running request wait for the answer of that one.
+// shareAnswer gives the answer of a running request to every request with the same key.
 func (s *service) shareAnswer(w http.ResponseWriter, r *http.Request, op operation) {
 	s.mutex.Lock()
-	shared, isRunning := s.running[op.name]
+	shared, isRunning := s.runningAnswers[op.recordName]
 	if !isRunning {
 		shared = make(chan *storedAnswer, 1)
-		s.running[op.name] = shared
+		s.runningAnswers[op.recordName] = shared
 	}
 	s.mutex.Unlock()
 	if isRunning {
@@ -60,12 +60,12 @@ func (s *service) shareAnswer(w http.ResponseWriter, r *http.Request, op operati
 		s.replayAnswer(w, r, answer)
 		return
 	}
-	answer := s.runHandler(r.Context(), r, op, op.owner)
+	answer := s.runHandler(r.Context(), r, op, op.ownerToken)
 	shared <- answer
 	answer.send(w, nil)
 }
 
-// claimBeforeBody claims the key for a content that is not known yet. A body that breaks off leaves the claim for ever.
+// claimBeforeBody claims the key before the content is known. An incomplete body leaves the claim for ever.
 func (s *service) claimBeforeBody(w http.ResponseWriter, op *operation) bool {
 	stored, err := s.claimKey(*op)
 	if err != nil || stored != nil && stored.Answer == nil {
@@ -78,7 +78,7 @@ func (s *service) claimBeforeBody(w http.ResponseWriter, op *operation) bool {
 	return true
 }
 
-// streamAndRecord sends the answer in pieces, and stores the pieces that were sent when the client left.
+// streamAndRecord sends the answer in pieces. If the client leaves, streamAndRecord stores the pieces sent until then.
 func (s *service) streamAndRecord(w http.ResponseWriter, r *http.Request, op operation, answer *storedAnswer) {
 	sent := 0
 	controller := http.NewResponseController(w)
@@ -107,6 +107,6 @@ func (s *service) sendAndRecord(w http.ResponseWriter, r *http.Request, op opera
 	case <-time.After(50 * time.Millisecond):
 		s.storeAnswer(op, answer)
 	case <-r.Context().Done():
-		_ = s.store.updateRecord(op.name, func(*record) *record { return nil })
+		_ = s.store.updateRecord(op.recordName, func(*record) *record { return nil })
 	}
 }

@@ -27,11 +27,11 @@ const lease = 400 * time.Millisecond
 
 // service is the payment service.
 type service struct {
-	fault    Fault
-	store    *store
-	instance string // for FingerprintPerProcess
-	mutex    sync.Mutex
-	running  map[string]chan *storedAnswer // by key, for SharesRunningAnswer
+	fault          Fault
+	store          *store
+	instance       string // for FingerprintPerProcess
+	mutex          sync.Mutex
+	runningAnswers map[string]chan *storedAnswer // by key, for SharesRunningAnswer
 }
 
 // New returns the service with fault. The instances and processes of one service have the same directory.
@@ -43,7 +43,7 @@ type service struct {
 //
 // The user is the value of Authorization.
 func New(directory string, fault Fault) http.Handler {
-	s := &service{fault: fault, store: &store{directory: directory}, running: make(map[string]chan *storedAnswer),
+	s := &service{fault: fault, store: &store{directory: directory}, runningAnswers: make(map[string]chan *storedAnswer),
 		instance: uuid.NewString()}
 	if fault == RecordsPerProcess {
 		s.store.inMemory = make(map[string]*record)
@@ -57,21 +57,21 @@ type payment struct {
 	Takes  string `json:"takes"`
 }
 
-// operation is one request on its way through the service.
+// operation is a request on its way through the service.
 type operation struct {
-	key         string
-	name        string // of the record
+	clientKey   string
+	recordName  string // of the record
 	fingerprint string
-	owner       string
-	body        []byte
+	ownerToken  string
+	requestBody []byte
 }
 
 func (s *service) has(fault Fault) bool { return s.fault == fault }
 
 func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	op := operation{owner: uuid.NewString()}
+	op := operation{ownerToken: uuid.NewString()}
 	var isRefused bool
-	if op.key, isRefused = s.readKey(w, r); isRefused {
+	if op.clientKey, isRefused = s.readKey(w, r); isRefused {
 		return
 	}
 	user := r.Header.Get("Authorization")
@@ -82,28 +82,28 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.has(KeyWithoutPath) {
 		route = ""
 	}
-	op.name = digest(user, route, op.key)
+	op.recordName = digest(user, route, op.clientKey)
 	if s.has(ActsBeforeBody) {
-		_ = s.store.chargeOnce(op.owner)
+		_ = s.store.chargeOnce(op.ownerToken)
 	}
 	if s.has(ClaimsBeforeBody) && !s.claimBeforeBody(w, &op) {
 		return
 	}
 	var err error
-	if op.body, err = s.readBody(r); err != nil {
+	if op.requestBody, err = s.readBody(r); err != nil {
 		writeProblem(w, http.StatusUnsupportedMediaType, "the body cannot be read")
 		return
 	}
-	op.fingerprint = s.fingerprintContent(r, op.body)
+	op.fingerprint = s.fingerprintContent(r, op.requestBody)
 	if s.has(IgnoresKey) {
-		op.name = op.fingerprint
+		op.recordName = op.fingerprint
 	}
 	if s.has(ActsBeforeClaim) {
-		_ = s.store.chargeOnce(op.owner)
+		_ = s.store.chargeOnce(op.ownerToken)
 	}
 	switch {
-	case op.key == "" && !s.has(EmptyKeyIsKey), s.has(SkipsLargeBodies) && len(op.body) > 1<<20:
-		s.runHandler(r.Context(), r, op, op.owner).send(w, nil)
+	case op.clientKey == "" && !s.has(EmptyKeyIsKey), s.has(SkipsLargeBodies) && len(op.requestBody) > 1<<20:
+		s.runHandler(r.Context(), r, op, op.ownerToken).send(w, nil)
 	case s.has(ChecksThenSets):
 		s.checkThenSet(w, r, op)
 	case s.has(SharesRunningAnswer):
@@ -153,7 +153,7 @@ func (s *service) readKey(w http.ResponseWriter, r *http.Request) (key string, i
 
 func isUnicode(r rune) bool { return r < ' ' || r > '~' }
 
-// readBody reads the whole body before the key is claimed, because a request that breaks off must have no effect.
+// readBody reads the whole body before the key is claimed, because an incomplete request must have no effect.
 func (s *service) readBody(r *http.Request) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, 8<<20))
 	if err != nil || r.Header.Get("Content-Encoding") != "gzip" {
@@ -218,7 +218,7 @@ func (s *service) serveProtected(w http.ResponseWriter, r *http.Request, op oper
 		http.Error(w, "duplicate key value violates unique constraint", http.StatusInternalServerError)
 		return
 	case stored != nil && s.has(ReleasedByDuplicate):
-		_ = s.store.updateRecord(op.name, func(*record) *record { return nil })
+		_ = s.store.updateRecord(op.recordName, func(*record) *record { return nil })
 		writeProblem(w, http.StatusConflict, "the first request is running")
 		return
 	case stored != nil && s.has(RefusesWith400):
@@ -239,14 +239,14 @@ func (s *service) executeRequest(w http.ResponseWriter, r *http.Request, op oper
 		ctx = r.Context()
 	}
 	if s.has(FreedByClient) {
-		stop := context.AfterFunc(r.Context(), func() { _ = s.store.updateRecord(op.name, func(*record) *record { return nil }) })
+		stop := context.AfterFunc(r.Context(), func() { _ = s.store.updateRecord(op.recordName, func(*record) *record { return nil }) })
 		defer stop()
 	}
 	stopRenewing := s.renewLease(op)
 	defer stopRenewing()
-	id := op.owner
+	id := op.ownerToken
 	if s.has(None) || s.has(LocksForEver) || s.has(RecordsBeforeEffect) {
-		id = digest(op.name) // the provider acts once for each ID, so that a second execution does no harm
+		id = digest(op.recordName) // the provider acts once for each ID, so that a second execution does no harm
 	}
 	if s.has(RecordsBeforeEffect) {
 		s.storeAnswer(op, &storedAnswer{Status: http.StatusCreated, Body: []byte(id)})
@@ -281,25 +281,25 @@ func (s *service) settleClaim(w http.ResponseWriter, r *http.Request, op operati
 	case s.has(StoresFailure), s.has(EndsWithClient), !isFailure && answer.Status != http.StatusBadRequest:
 		s.storeAnswer(op, s.withEncoding(r, answer))
 	default:
-		_ = s.store.updateRecord(op.name, func(*record) *record { return nil })
+		_ = s.store.updateRecord(op.recordName, func(*record) *record { return nil })
 	}
 	s.withEncoding(r, answer).send(w, nil)
 }
 
-// claimKey returns nil if op may run the handler, and otherwise the record that says why not.
+// claimKey claims the key of op, and returns nil, or the record that keeps op from running the handler.
 func (s *service) claimKey(op operation) (found *record, err error) {
-	name := op.name
+	name := op.recordName
 	if s.has(LocksPerProcess) {
 		return s.claimInProcess(op)
 	}
 	err = s.store.updateRecord(name, func(stored *record) *record {
 		isExpired := stored != nil && (stored.Answer == nil && !s.has(LocksForEver) && time.Now().After(stored.LeaseEnd) ||
 			s.has(ForgetsSoon) && stored.Answer != nil && time.Since(stored.Stored) > lease+100*time.Millisecond)
-		if stored != nil && !isExpired && stored.Owner != op.owner {
+		if stored != nil && !isExpired && stored.Owner != op.ownerToken {
 			found = stored
 			return stored
 		}
-		return &record{Fingerprint: op.fingerprint, Owner: op.owner, LeaseEnd: time.Now().Add(lease)}
+		return &record{Fingerprint: op.fingerprint, Owner: op.ownerToken, LeaseEnd: time.Now().Add(lease)}
 	})
 	return found, err
 }
@@ -318,8 +318,8 @@ func (s *service) renewLease(op operation) (stop func()) {
 			case <-ctx.Done():
 				return
 			case <-ticker.C:
-				_ = s.store.updateRecord(op.name, func(stored *record) *record {
-					if stored != nil && stored.Owner == op.owner && stored.Answer == nil {
+				_ = s.store.updateRecord(op.recordName, func(stored *record) *record {
+					if stored != nil && stored.Owner == op.ownerToken && stored.Answer == nil {
 						stored.LeaseEnd = time.Now().Add(lease)
 					}
 					return stored
@@ -333,29 +333,29 @@ func (s *service) renewLease(op operation) (stop func()) {
 // storeAnswer stores the answer.
 func (s *service) storeAnswer(op operation, answer *storedAnswer) {
 	if s.has(SkipsLargeAnswers) && len(answer.Body) > 1<<16 {
-		_ = s.store.updateRecord(op.name, func(*record) *record { return nil })
+		_ = s.store.updateRecord(op.recordName, func(*record) *record { return nil })
 		return
 	}
-	_ = s.store.updateRecord(op.name, func(stored *record) *record {
-		if stored != nil && stored.Owner != op.owner {
+	_ = s.store.updateRecord(op.recordName, func(stored *record) *record {
+		if stored != nil && stored.Owner != op.ownerToken {
 			return stored // the lease has ended, and another request has the claim
 		}
-		return &record{Fingerprint: op.fingerprint, Owner: op.owner, Stored: time.Now(), Answer: answer}
+		return &record{Fingerprint: op.fingerprint, Owner: op.ownerToken, Stored: time.Now(), Answer: answer}
 	})
 }
 
 // keepClaim makes the claim of op last for ever.
 func (s *service) keepClaim(op operation) {
-	_ = s.store.updateRecord(op.name, func(stored *record) *record {
+	_ = s.store.updateRecord(op.recordName, func(stored *record) *record {
 		stored.LeaseEnd = time.Now().Add(time.Hour)
 		return stored
 	})
 }
 
-// runHandler is what the service does: it validates, waits, acts, and answers.
+// runHandler is the handler: runHandler validates, waits, acts, and answers.
 func (s *service) runHandler(ctx context.Context, r *http.Request, op operation, id string) *storedAnswer {
 	var paid payment
-	if err := json.Unmarshal(op.body, &paid); err != nil || paid.Amount == 0 {
+	if err := json.Unmarshal(op.requestBody, &paid); err != nil || paid.Amount == 0 {
 		return newProblem(http.StatusBadRequest, "an amount is missing")
 	}
 	if s.has(FailsOnCompressed) && r.Header.Get("Content-Encoding") != "" {
