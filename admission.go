@@ -338,8 +338,8 @@ func (a *admission) inspectEntry() (Entry, error) {
 	return a.runner.resolver.Inspect(ctx, a.key)
 }
 
-// callReconcile calls Options.Reconcile and makes a resolution of the answer. After half a lease, the answer comes too
-// late and counts as an error.
+// callReconcile calls Options.Reconcile and makes a resolution of the answer. Reconcile has half a lease, because the client
+// also waits for the resolution in the store and perhaps for the next attempt. A later answer counts as an error.
 func (a *admission) callReconcile(entry Entry) (Resolution, error) {
 	opts := &a.runner.opts
 	ctx, cancel := context.WithTimeout(a.detachedContext(), opts.Lease/2)
