@@ -290,21 +290,31 @@ type restartable struct {
 
 	mutex   sync.Mutex
 	group   sync.WaitGroup
-	running *http.Server
+	current chan struct{} // closed when the server ends that was started last
 }
 
+// start starts a server, which listens late, and not before the previous server has ended.
 func (s *restartable) start(context.Context) error {
+	killed, delay := make(chan struct{}), s.startDelay
+	s.mutex.Lock()
+	s.current = killed
+	s.mutex.Unlock()
 	s.group.Go(func() {
-		time.Sleep(s.startDelay)
-		listener, err := net.Listen("tcp", s.address)
-		if err != nil {
-			return // an old server has the address
+		var listener net.Listener
+		for ; listener == nil; delay = 5 * time.Millisecond {
+			select {
+			case <-killed:
+				return
+			case <-time.After(delay):
+				listener, _ = net.Listen("tcp", s.address)
+			}
 		}
 		server := newServer(s.handler)
-		s.mutex.Lock()
-		s.running = server
-		s.mutex.Unlock()
-		s.group.Go(func() { _ = server.Serve(listener) })
+		s.group.Go(func() {
+			<-killed
+			_ = server.Close()
+		})
+		_ = server.Serve(listener)
 	})
 	return nil
 }
@@ -312,10 +322,10 @@ func (s *restartable) start(context.Context) error {
 func (s *restartable) kill(context.Context) error {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	killed := s.running
+	killed, delay := s.current, s.killDelay
 	s.group.Go(func() {
-		time.Sleep(s.killDelay)
-		_ = killed.Close()
+		time.Sleep(delay)
+		close(killed)
 	})
 	return nil
 }
@@ -325,9 +335,8 @@ func restartLate(t *testing.T, u *unusual, service *probe.Service) {
 	server := &restartable{handler: u, address: pickAddress(t)}
 	require.NoError(t, server.start(t.Context()))
 	require.Eventually(t, func() bool {
-		server.mutex.Lock()
-		defer server.mutex.Unlock()
-		return server.running != nil
+		connection, err := net.Dial("tcp", server.address)
+		return err == nil && connection.Close() == nil
 	}, 5*time.Second, time.Millisecond)
 	server.killDelay, server.startDelay = 50*time.Millisecond, 60*time.Millisecond
 	service.URLs = []string{"http://" + server.address}
