@@ -172,7 +172,9 @@ func (t *Table) borrowConn(ctx context.Context, from connSource) (borrowedConn, 
 	spareConn, err := t.openConn(ctx)
 	if err != nil {
 		<-t.spareSlot
-		if isTooMany(err) || ctx.Err() != nil { // the spare connection is needed only because the pool is exhausted
+		// The spare connection is needed only because the pool is exhausted. The network may notice the deadline of ctx before
+		// ctx does.
+		if isTooMany(err) || ctx.Err() != nil || sqlstore.TimeLeft(ctx) <= 0 {
 			err = fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, err)
 		}
 		return borrowedConn{}, err
