@@ -22,25 +22,26 @@ import (
 
 // checkoutDecisions are the decisions of the checkout in the examples.
 var checkoutDecisions = map[string]string{
-	"marker":          "Idempotent-Replayed",
-	"other-content":   "409",
-	"key-missing":     "400",
-	"key-empty":       "400",
-	"key-too-long":    "400",
-	"key-twice":       "400",
-	"key-not-ascii":   "400",
-	"key-quoted":      "same",
-	"invalid-request": "kept",
-	"large-body":      "413",
-	"chunked-body":    "executed",
-	"compressed-body": "400",
-	"after-death":     "answered",
+	"marker":             "Idempotent-Replayed",
+	"other-content":      "409",
+	"key-too-long":       "400",
+	"key-not-ascii":      "400",
+	"incomplete-request": "ignored",
+	"invalid-request":    "kept",
+	"large-body":         "413",
+	"chunked-body":       "executed",
+	"compressed-body":    "400",
+	"after-death":        "answered",
 }
 
 // checkoutNotMade has the checks that cannot be made of the checkout.
 var checkoutNotMade = map[string]string{
 	"other-route":    "the checkout has one route",
 	"other-user":     "the checkout has one user",
+	"key-missing":    "the form has the key, too",
+	"key-empty":      "the form has the key, too",
+	"key-twice":      "the form has the key, too",
+	"key-quoted":     "the form has the key, too",
 	"failed-request": "no request makes the checkout fail",
 	"http2":          "the checkout speaks HTTP/1.1",
 	"stream":         "no answer is streamed",

@@ -22,7 +22,7 @@ var transactionDecisions = withDecisions(guardedDecisions, map[string]string{
 	"other-content":   "422",
 	"key-missing":     "executed",
 	"key-empty":       "executed",
-	"key-not-ascii":   "key",
+	"key-not-ascii":   "accepted",
 	"key-quoted":      "another",
 	"invalid-request": "free",
 	"large-body":      "executed",
