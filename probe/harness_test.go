@@ -5,12 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -19,6 +17,8 @@ import (
 
 	"github.com/idempotency-go/idempotency/probe"
 	"github.com/idempotency-go/idempotency/proof/faulty"
+	"github.com/idempotency-go/idempotency/proof/servertest"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
 // The variables of the environment that make the test binary a process of the service.
@@ -81,23 +81,10 @@ type process struct {
 	command   *exec.Cmd
 }
 
-// pickAddress returns an address for a server that starts again. The ports from 32768 are for connections of clients, which
-// could take the port meanwhile.
-func pickAddress(t *testing.T) string {
-	t.Helper()
-	for {
-		address := fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(10_000))
-		if listener, err := net.Listen("tcp", address); err == nil {
-			require.NoError(t, listener.Close())
-			return address
-		}
-	}
-}
-
 // startProcess starts a process on a free port, and kills it at the end of the test.
 func startProcess(t *testing.T, directory string, fault faulty.Fault) *process {
 	t.Helper()
-	p := &process{address: pickAddress(t), directory: directory, fault: fault}
+	p := &process{address: servertest.PickAddress(t), directory: directory, fault: fault}
 	require.NoError(t, p.start(t.Context()))
 	t.Cleanup(func() { assert.NoError(t, p.kill(context.Background())) })
 	return p
@@ -146,28 +133,16 @@ func startPayments(t *testing.T, fault faulty.Fault) probe.Service {
 // describePayments describes the payment service with this directory, without its instances.
 func describePayments(directory string) probe.Service {
 	return probe.Service{
-		Request:    newPayment(http.MethodPost, "/payments", `{"amount": 10, "takes": "20ms"}`),
-		Other:      newPayment(http.MethodPost, "/payments", `{"amount": 20, "takes": "20ms"}`),
-		OtherRoute: newPayment(http.MethodPut, "/payments", `{"amount": 10, "takes": "20ms"}`),
-		Invalid:    newPayment(http.MethodPost, "/payments", `{"amount": 0}`),
-		Failing:    newPayment(http.MethodPost, "/failures", `{"amount": 10}`),
-		Slow:       newPayment(http.MethodPost, "/payments", `{"amount": 10, "takes": "100ms"}`),
-		Stream:     newPayment(http.MethodPost, "/statements", `{"amount": 10}`),
+		Request:    testservice.BuildJSON(http.MethodPost, "/payments", `{"amount": 10, "takes": "20ms"}`),
+		Other:      testservice.BuildJSON(http.MethodPost, "/payments", `{"amount": 20, "takes": "20ms"}`),
+		OtherRoute: testservice.BuildJSON(http.MethodPut, "/payments", `{"amount": 10, "takes": "20ms"}`),
+		Invalid:    testservice.BuildJSON(http.MethodPost, "/payments", `{"amount": 0}`),
+		Failing:    testservice.BuildJSON(http.MethodPost, "/failures", `{"amount": 10}`),
+		Slow:       testservice.BuildJSON(http.MethodPost, "/payments", `{"amount": 10, "takes": "100ms"}`),
+		Stream:     testservice.BuildJSON(http.MethodPost, "/statements", `{"amount": 10}`),
 		As:         func(r *http.Request, user string) { r.Header.Set("Authorization", user) },
 		Effects:    func(context.Context) (int, error) { return faulty.CountCharges(directory) },
 		Bound:      5 * time.Second,
 		Deaths:     8,
-	}
-}
-
-// newPayment returns a function for the fields of probe.Service. The probe adds the key.
-func newPayment(method, path, body string) func(key string) *http.Request {
-	return func(string) *http.Request {
-		r, err := http.NewRequest(method, path, strings.NewReader(body))
-		if err != nil {
-			panic(err)
-		}
-		r.Header.Set("Content-Type", "application/json")
-		return r
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/idempotency-go/idempotency/probe"
 	"github.com/idempotency-go/idempotency/proof/faulty"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
 // seededFaults has the check that finds each fault.
@@ -77,7 +78,7 @@ func TestProbeFindsEachFault(t *testing.T) {
 				service := startPayments(t, fault)
 				service.Only = []string{check}
 				if fault == faulty.LeaseNotRenewed {
-					service.Slow = newPayment(http.MethodPost, "/payments", `{"amount": 10, "takes": "600ms"}`)
+					service.Slow = testservice.BuildJSON(http.MethodPost, "/payments", `{"amount": 10, "takes": "600ms"}`)
 				}
 				if fault == faulty.StoresFailure {
 					service.Decided = map[string]string{"failed-request": "free"}

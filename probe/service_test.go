@@ -21,6 +21,7 @@ import (
 
 	"github.com/idempotency-go/idempotency/probe"
 	"github.com/idempotency-go/idempotency/proof/faulty"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
 // startInstance starts one instance of the payment service in this process.
@@ -179,7 +180,7 @@ func TestDuplicateThatOvertakesTheRequestIsNoFault(t *testing.T) {
 	t.Cleanup(server.Close)
 	result := requireResult(t, probe.Service{
 		URLs:    []string{server.URL},
-		Request: newPayment(http.MethodPost, "/payments", `{"amount": 10}`),
+		Request: testservice.BuildJSON(http.MethodPost, "/payments", `{"amount": 10}`),
 		Only:    []string{"while-running"},
 		Effects: func(context.Context) (int, error) {
 			mutex.Lock()
@@ -292,7 +293,7 @@ func TestAnswersDoNotChangeTheTerminal(t *testing.T) {
 			URLs: []string{startServer(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				_, _ = fmt.Fprintf(w, body, count.Add(1))
 			}))},
-			Request: newPayment(http.MethodPost, "/payments", "{}"),
+			Request: testservice.BuildJSON(http.MethodPost, "/payments", "{}"),
 			Only:    []string{"replay"},
 		}
 		result := requireResult(t, service, "replay")

@@ -28,6 +28,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency/probe"
+	"github.com/idempotency-go/idempotency/proof/servertest"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
 // unusual is a correct service in memory. Its fields are what a correct service may do in an unusual way.
@@ -172,10 +174,10 @@ func readKeyOfBody(_ *http.Request, body []byte) (key string, ok bool) {
 // describe describes the service without its instances.
 func (u *unusual) describe() probe.Service {
 	return probe.Service{
-		Request:    newPayment(http.MethodPost, "/payments", `{"amount": 10}`),
-		Other:      newPayment(http.MethodPost, "/payments", `{"amount": 20}`),
-		OtherRoute: newPayment(http.MethodPut, "/payments", `{"amount": 10}`),
-		Failing:    newPayment(http.MethodPost, "/payments", `{"amount": "fails"}`),
+		Request:    testservice.BuildJSON(http.MethodPost, "/payments", `{"amount": 10}`),
+		Other:      testservice.BuildJSON(http.MethodPost, "/payments", `{"amount": 20}`),
+		OtherRoute: testservice.BuildJSON(http.MethodPut, "/payments", `{"amount": 10}`),
+		Failing:    testservice.BuildJSON(http.MethodPost, "/payments", `{"amount": "fails"}`),
 		As:         func(r *http.Request, user string) { r.Header.Set("Authorization", user) },
 		Effects:    func(context.Context) (int, error) { return int(u.effects.Load()), nil },
 		Bound:      3 * time.Second,
@@ -190,7 +192,7 @@ func withKey(change func(r *http.Request, key string), bodyFormat string) func(k
 		if strings.Contains(body, "%") {
 			body = fmt.Sprintf(bodyFormat, key)
 		}
-		r := newPayment(http.MethodPost, "/payments", body)(key)
+		r := testservice.BuildJSON(http.MethodPost, "/payments", body)(key)
 		if change != nil {
 			change(r, key)
 		}
@@ -332,7 +334,7 @@ func (s *restartable) kill(context.Context) error {
 
 // restartLate starts the service on a server that ends late after Kill, and listens late after Start.
 func restartLate(t *testing.T, u *unusual, service *probe.Service) {
-	server := &restartable{handler: u, address: pickAddress(t)}
+	server := &restartable{handler: u, address: servertest.PickAddress(t)}
 	require.NoError(t, server.start(t.Context()))
 	require.Eventually(t, func() bool {
 		connection, err := net.Dial("tcp", server.address)
@@ -341,7 +343,7 @@ func restartLate(t *testing.T, u *unusual, service *probe.Service) {
 	server.killDelay, server.startDelay = 50*time.Millisecond, 60*time.Millisecond
 	service.URLs = []string{"http://" + server.address}
 	service.Kill, service.Start = server.kill, server.start
-	service.Slow = newPayment(http.MethodPost, "/payments", `{"amount": "slow"}`)
+	service.Slow = testservice.BuildJSON(http.MethodPost, "/payments", `{"amount": "slow"}`)
 	t.Cleanup(func() {
 		assert.NoError(t, server.kill(context.Background()))
 		server.group.Wait()

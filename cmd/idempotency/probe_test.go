@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/idempotency-go/idempotency/probe"
 	"github.com/idempotency-go/idempotency/proof/faulty"
+	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
 // probedVariable is the environment variable with the address, the directory and the fault of a payment service. The
@@ -44,23 +44,10 @@ type probedService struct {
 	args      []string // of the command
 }
 
-// pickAddress returns an address for a server that starts again. The ports from 32768 are for connections of clients, which
-// could take the port meanwhile.
-func pickAddress(t *testing.T) string {
-	t.Helper()
-	for {
-		address := fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(10_000))
-		if listener, err := net.Listen("tcp", address); err == nil {
-			require.NoError(t, listener.Close())
-			return address
-		}
-	}
-}
-
 // newProbedService returns a service with the given fault, and the arguments of a command that probes the service.
 func newProbedService(t *testing.T, fault faulty.Fault, args ...string) probedService {
 	t.Helper()
-	s := probedService{address: pickAddress(t), directory: t.TempDir()}
+	s := probedService{address: servertest.PickAddress(t), directory: t.TempDir()}
 	start := fmt.Sprintf("%s='%s|%s|%s' exec '%s'", probedVariable, s.address, s.directory, fault, programPath)
 	s.args = append([]string{"probe", "http://" + s.address + "/payments", "--start", start,
 		"--effects", "cat '" + filepath.Join(s.directory, "charges") + "' 2>/dev/null | wc -l",

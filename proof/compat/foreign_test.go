@@ -2,14 +2,11 @@ package compat_test
 
 import (
 	"context"
-	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency/probe"
+	"github.com/idempotency-go/idempotency/proof/servertest"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
 // foreignService is a payment service in another language, with one seeded fault or none.
@@ -76,7 +75,7 @@ func installExpress(t *testing.T) string {
 func (s foreignService) judge(t *testing.T) {
 	t.Helper()
 	directory := t.TempDir()
-	address := reservePort(t)
+	address := servertest.PickAddress(t)
 	_, port, err := net.SplitHostPort(address)
 	require.NoError(t, err)
 	var running *exec.Cmd
@@ -97,36 +96,15 @@ func (s foreignService) judge(t *testing.T) {
 		return err == nil && connection.Close() == nil
 	}, 30*time.Second, 10*time.Millisecond)
 
-	newPayment := func(method, body string) func(string) *http.Request {
-		return func(string) *http.Request {
-			r, err := http.NewRequest(method, "/payments", strings.NewReader(body))
-			require.NoError(t, err)
-			r.Header.Set("Content-Type", "application/json")
-			return r
-		}
-	}
 	report, err := probe.MakeChecks(t.Context(), probe.Service{
 		URLs:       []string{"http://" + address},
-		Request:    newPayment(http.MethodPost, `{"amount": 10}`),
-		Other:      newPayment(http.MethodPost, `{"amount": 20}`),
-		OtherRoute: newPayment(http.MethodPut, `{"amount": 10}`),
-		Invalid:    newPayment(http.MethodPost, `{"amount": 0}`),
+		Request:    testservice.BuildJSON(http.MethodPost, "/payments", `{"amount": 10}`),
+		Other:      testservice.BuildJSON(http.MethodPost, "/payments", `{"amount": 20}`),
+		OtherRoute: testservice.BuildJSON(http.MethodPut, "/payments", `{"amount": 10}`),
+		Invalid:    testservice.BuildJSON(http.MethodPost, "/payments", `{"amount": 0}`),
 		As:         func(r *http.Request, user string) { r.Header.Set("Authorization", user) },
 		Effects: func(ctx context.Context) (int, error) {
-			r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/count", nil)
-			if err != nil {
-				return 0, err
-			}
-			response, err := http.DefaultClient.Do(r)
-			if err != nil {
-				return 0, err
-			}
-			defer response.Body.Close()
-			count, err := io.ReadAll(response.Body)
-			if err != nil {
-				return 0, err
-			}
-			return strconv.Atoi(string(count))
+			return testservice.ReadNumber(ctx, "http://"+address+"/count")
 		},
 		Start: start, Kill: kill, Deaths: 8, Bound: 5 * time.Second,
 		Skip: map[string]string{"compressed-body": "the services do not know gzip"},
@@ -145,13 +123,4 @@ func (s foreignService) judge(t *testing.T) {
 	for name, value := range s.decisions {
 		assert.Contains(t, report.Decisions(), probe.Decision{Name: name, Value: value})
 	}
-}
-
-// reservePort returns a free address on loopback.
-func reservePort(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, listener.Close())
-	return listener.Addr().String()
 }

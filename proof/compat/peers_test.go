@@ -21,6 +21,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/probe"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
 // peer is a library whose middleware the probe tests.
@@ -156,13 +157,13 @@ func makePeerChecks(t *testing.T, p peer, instances int, takes string, only []st
 	payments := new(paymentService)
 	report, err := probe.MakeChecks(t.Context(), probe.Service{
 		URLs:       p.start(t, payments, instances),
-		Request:    newPeerRequest("/payments", `{"amount": 10, "takes": "`+takes+`"}`),
-		Other:      newPeerRequest("/payments", `{"amount": 20, "takes": "`+takes+`"}`),
-		OtherRoute: newPeerRequest("/refunds", `{"amount": 10, "takes": "`+takes+`"}`),
-		Invalid:    newPeerRequest("/payments", `{"amount": 0}`),
-		Failing:    newPeerRequest("/failures", `{"amount": 10}`),
-		Slow:       newPeerRequest("/payments", `{"amount": 10, "takes": "200ms"}`),
-		Stream:     newPeerRequest("/statements", `{"amount": 10}`),
+		Request:    testservice.BuildJSON(http.MethodPost, "/payments", `{"amount": 10, "takes": "`+takes+`"}`),
+		Other:      testservice.BuildJSON(http.MethodPost, "/payments", `{"amount": 20, "takes": "`+takes+`"}`),
+		OtherRoute: testservice.BuildJSON(http.MethodPost, "/refunds", `{"amount": 10, "takes": "`+takes+`"}`),
+		Invalid:    testservice.BuildJSON(http.MethodPost, "/payments", `{"amount": 0}`),
+		Failing:    testservice.BuildJSON(http.MethodPost, "/failures", `{"amount": 10}`),
+		Slow:       testservice.BuildJSON(http.MethodPost, "/payments", `{"amount": 10, "takes": "200ms"}`),
+		Stream:     testservice.BuildJSON(http.MethodPost, "/statements", `{"amount": 10}`),
 		As:         func(r *http.Request, user string) { r.Header.Set("Authorization", user) },
 		Effects:    func(context.Context) (int, error) { return int(payments.charges.Load()), nil },
 		Header:     p.header,
@@ -178,16 +179,4 @@ func makePeerChecks(t *testing.T, p peer, instances int, takes string, only []st
 		}
 	}
 	return rows
-}
-
-// newPeerRequest returns a function for the fields of probe.Service. The probe adds the key.
-func newPeerRequest(path, body string) func(key string) *http.Request {
-	return func(string) *http.Request {
-		r, err := http.NewRequest(http.MethodPost, path, strings.NewReader(body))
-		if err != nil {
-			panic(err)
-		}
-		r.Header.Set("Content-Type", "application/json")
-		return r
-	}
 }

@@ -2,7 +2,10 @@ package testservice
 
 import (
 	"context"
+	"io"
 	"net/http"
+	"strconv"
+	"strings"
 )
 
 // Answer is the answer that a client has received, without the Date field.
@@ -29,3 +32,33 @@ func WithMethod(method string) Edit { return func(r *http.Request) { r.Method = 
 
 // WithContext sets the context of the request.
 func WithContext(ctx context.Context) Edit { return func(r *http.Request) { *r = *r.WithContext(ctx) } }
+
+// BuildJSON returns a function for the fields of probe.Service, which makes a request with a JSON body. The probe adds the key.
+func BuildJSON(method, path, body string) func(key string) *http.Request {
+	return func(string) *http.Request {
+		r, err := http.NewRequest(method, path, strings.NewReader(body))
+		if err != nil {
+			panic(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		return r
+	}
+}
+
+// ReadNumber returns the number that a service serves at url.
+func ReadNumber(ctx context.Context, url string) (int, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, err
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	number, err := io.ReadAll(response.Body)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(string(number))
+}

@@ -18,6 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency/probe"
+	"github.com/idempotency-go/idempotency/proof/servertest"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
 // checkoutDecisions are the decisions of the checkout in the examples.
@@ -72,7 +74,7 @@ func TestProbeFindsNothingInTheCheckout(t *testing.T) {
 func startCheckout(t *testing.T, program string) (url, ledgerFile string) {
 	t.Helper()
 	directory := t.TempDir()
-	address := findAddress(t)
+	address := servertest.PickAddress(t)
 	p := &process{
 		newCommand: func() *exec.Cmd {
 			command := exec.Command(program, "-listen", address)
@@ -154,6 +156,6 @@ func getFromCheckout(ctx context.Context, url string) ([]byte, error) {
 // newPurchase returns a function for the fields of [probe.Service]. The key is the purchase, too, as on the page.
 func newPurchase(amount int) func(key string) *http.Request {
 	return func(key string) *http.Request {
-		return newPayment(http.MethodPost, "/with/payments", fmt.Sprintf(`{"purchase": %q, "amount": %d}`, key, amount))(key)
+		return testservice.BuildJSON(http.MethodPost, "/with/payments", fmt.Sprintf(`{"purchase": %q, "amount": %d}`, key, amount))(key)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/idempotency-go/idempotency/probe"
 	"github.com/idempotency-go/idempotency/proof/guarantees/effort"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
 // TestProbeFindsNothing makes all checks of each service. Two processes share the data, and one of them is killed.
@@ -28,7 +29,7 @@ func TestProbeFindsNothing(t *testing.T) {
 			requireNothingFound(t, payments, s.decided, nil)
 
 			payments.Only = []string{"while-running"}
-			payments.Slow = newPayment(http.MethodPost, "/payments", `{"amount": 10, "takes": "1500ms"}`) // outlasts the lease
+			payments.Slow = testservice.BuildJSON(http.MethodPost, "/payments", `{"amount": 10, "takes": "1500ms"}`) // outlasts the lease
 			report, err := probe.MakeChecks(t.Context(), payments, nil)
 			require.NoError(t, err)
 			requirePassed(t, report, slices.DeleteFunc(checkNames(), func(name string) bool { return name == "while-running" }))

@@ -6,16 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
-	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/idempotency-go/idempotency/proof/servertest"
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
@@ -68,7 +67,7 @@ type process struct {
 // startInstance starts an instance of the service with this name at an address of its own, until the end of the test.
 func startInstance(t *testing.T, name, place string, env []string) (p *process, url string) {
 	t.Helper()
-	address := findAddress(t)
+	address := servertest.PickAddress(t)
 	p = &process{
 		newCommand: func() *exec.Cmd {
 			command := exec.Command(os.Args[0])
@@ -129,20 +128,4 @@ func (p *process) kill(context.Context) error {
 		return fmt.Errorf("the service has ended by itself: %s", how)
 	}
 	return nil
-}
-
-// findAddress returns a free address below the ports that systems give to outgoing connections, because the port must stay
-// free while a killed process is not started again.
-func findAddress(t *testing.T) string {
-	t.Helper()
-	for range 100 {
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(22_000+rand.IntN(10_000)))
-		listener, err := net.Listen("tcp", address)
-		if err == nil {
-			require.NoError(t, listener.Close())
-			return address
-		}
-	}
-	require.Fail(t, "no free port")
-	return ""
 }

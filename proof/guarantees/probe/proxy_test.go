@@ -3,7 +3,6 @@ package probe_test
 import (
 	"context"
 	"crypto/rand"
-	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -11,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -23,6 +21,7 @@ import (
 	"github.com/idempotency-go/idempotency/probe"
 	"github.com/idempotency-go/idempotency/proof/guarantees/effort"
 	"github.com/idempotency-go/idempotency/proof/servertest"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
 // proxyDecisions are the decisions of the proxy with default flags. After the death of a proxy, the proxy refuses because the
@@ -89,7 +88,7 @@ func TestProbeFindsNothingInFrontOfForeignServices(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			address := findAddress(t)
+			address := servertest.PickAddress(t)
 			_, port, err := net.SplitHostPort(address)
 			require.NoError(t, err)
 			directory := t.TempDir()
@@ -98,7 +97,7 @@ func TestProbeFindsNothingInFrontOfForeignServices(t *testing.T) {
 			}}
 			upstream.startForTest(t)
 			require.Eventually(t, func() bool {
-				_, err := readCount(t.Context(), address)
+				_, err := testservice.ReadNumber(t.Context(), "http://"+address+"/count")
 				return err == nil
 			}, 30*time.Second, 10*time.Millisecond)
 
@@ -110,7 +109,7 @@ func TestProbeFindsNothingInFrontOfForeignServices(t *testing.T) {
 			payments := describePayments()
 			payments.URLs, payments.Failing, payments.Stream = []string{url}, nil, nil
 			payments.As = func(r *http.Request, user string) { r.Header.Set("X-User", user) }
-			payments.Effects = func(ctx context.Context) (int, error) { return readCount(ctx, address) }
+			payments.Effects = func(ctx context.Context) (int, error) { return testservice.ReadNumber(ctx, "http://"+address+"/count") }
 			payments.Kill, payments.Start, payments.Deaths = first.kill, first.start, max(4, effort.Of(50))
 			report, err := probe.MakeChecks(t.Context(), payments, nil)
 			require.NoError(t, err)
@@ -125,24 +124,6 @@ func TestProbeFindsNothingInFrontOfForeignServices(t *testing.T) {
 			}
 		})
 	}
-}
-
-// readCount asks a foreign service how often it acted.
-func readCount(ctx context.Context, address string) (int, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/count", nil)
-	if err != nil {
-		return 0, err
-	}
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return 0, err
-	}
-	defer response.Body.Close()
-	count, err := io.ReadAll(response.Body)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(string(count))
 }
 
 // TestProbeFindsTheServiceWithoutTheProxy shows that the service behind the proxy is not idempotent by itself.
@@ -175,7 +156,7 @@ func buildProgram(t *testing.T, directory string) (file string) {
 // startProxy starts a proxy at an address of its own.
 func startProxy(t *testing.T, program string, flags []string) (p *process, url string) {
 	t.Helper()
-	address := findAddress(t)
+	address := servertest.PickAddress(t)
 	p = &process{
 		newCommand: func() *exec.Cmd { return exec.Command(program, append([]string{"-listen", address}, flags...)...) },
 		isReady:    func(line string) bool { return strings.Contains(line, `"serving"`) },

@@ -15,6 +15,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/probe"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
 // lease is how long a dead process blocks a key.
@@ -158,26 +159,14 @@ func answerFailure(w http.ResponseWriter, _ *http.Request) {
 // describePayments describes the service for the probe, without its instances.
 func describePayments() probe.Service {
 	return probe.Service{
-		Request:    newPayment(http.MethodPost, "/payments", `{"amount": 10, "takes": "10ms"}`),
-		Other:      newPayment(http.MethodPost, "/payments", `{"amount": 20, "takes": "10ms"}`),
-		OtherRoute: newPayment(http.MethodPut, "/payments", `{"amount": 10, "takes": "10ms"}`),
-		Invalid:    newPayment(http.MethodPost, "/payments", `{"amount": 0}`),
-		Failing:    newPayment(http.MethodPost, "/failures", `{"amount": 10}`),
-		Slow:       newPayment(http.MethodPost, "/payments", `{"amount": 10, "takes": "100ms"}`),
-		Stream:     newPayment(http.MethodPost, "/statements", `{"amount": 10}`),
+		Request:    testservice.BuildJSON(http.MethodPost, "/payments", `{"amount": 10, "takes": "10ms"}`),
+		Other:      testservice.BuildJSON(http.MethodPost, "/payments", `{"amount": 20, "takes": "10ms"}`),
+		OtherRoute: testservice.BuildJSON(http.MethodPut, "/payments", `{"amount": 10, "takes": "10ms"}`),
+		Invalid:    testservice.BuildJSON(http.MethodPost, "/payments", `{"amount": 0}`),
+		Failing:    testservice.BuildJSON(http.MethodPost, "/failures", `{"amount": 10}`),
+		Slow:       testservice.BuildJSON(http.MethodPost, "/payments", `{"amount": 10, "takes": "100ms"}`),
+		Stream:     testservice.BuildJSON(http.MethodPost, "/statements", `{"amount": 10}`),
 		As:         func(r *http.Request, user string) { r.Header.Set("Authorization", user) },
 		Bound:      10 * time.Second,
-	}
-}
-
-// newPayment returns a function for the fields of [probe.Service]. The probe adds the key.
-func newPayment(method, path, body string) func(key string) *http.Request {
-	return func(string) *http.Request {
-		r, err := http.NewRequest(method, path, strings.NewReader(body))
-		if err != nil {
-			panic(err)
-		}
-		r.Header.Set("Content-Type", "application/json")
-		return r
 	}
 }
