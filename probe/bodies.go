@@ -199,11 +199,7 @@ func checkHTTP2(t *trial) error {
 }
 
 func checkStream(t *trial) error {
-	r, _, err := t.newRequest(t.service.Stream)
-	if err != nil {
-		return err
-	}
-	before, err := t.countEffects()
+	r, before, err := t.newCountedRequest(t.service.Stream)
 	if err != nil {
 		return err
 	}
@@ -222,16 +218,11 @@ func checkStream(t *trial) error {
 	if err := t.requireEffects(before, effectsOfOne, first, replay); err != nil {
 		return err
 	}
-	if before, err = t.countEffects(); err != nil {
-		return err
-	}
-	cutRequest, _, err := t.newRequest(t.service.Stream)
+	cutRequest, before, err := t.newCountedRequest(t.service.Stream)
 	if err != nil {
 		return err
 	}
-	point := cutPoint{description: "closed the connection after the first byte of the answer", readsFirstByte: true,
-		findEnd: func(encoded []byte) int { return len(encoded) }}
-	cut := t.client.sendAndCut(t.ctx, cutRequest, t.instance(0), point)
+	cut := t.client.sendAndCut(t.ctx, cutRequest, t.instance(0), cutInAnswer)
 	if cut.err != nil {
 		return t.failOrEnd([]*exchange{cut}, "the request got %s", cut.describe())
 	}

@@ -16,16 +16,12 @@ func checkCutRequest(t *trial) error {
 	}
 	incomplete := "ignored"
 	for _, point := range points {
-		r, _, err := t.newRequest(t.service.Request)
+		r, before, err := t.newCountedRequest(t.service.Request)
 		if err != nil {
 			return err
 		}
 		if len(r.body) == 0 && point.needsBody {
 			continue
-		}
-		before, err := t.countEffects()
-		if err != nil {
-			return err
 		}
 		cut := t.client.sendAndCut(t.ctx, r, t.instance(0), point)
 		if cut.err != nil {
@@ -48,6 +44,9 @@ func checkCutRequest(t *trial) error {
 
 // headerEnd returns the length of the header of an encoded request.
 func headerEnd(encoded []byte) int { return bytes.Index(encoded, []byte("\r\n\r\n")) + 4 }
+
+// requestEnd returns the length of an encoded request.
+func requestEnd(encoded []byte) int { return len(encoded) }
 
 // requireAnswerAfter returns a failure unless a retry of an interrupted request gets the answer, and then a replay, and the
 // service acts once.
@@ -77,24 +76,22 @@ func withExchange(first *exchange, err error) error {
 	return err
 }
 
-func checkCutAfterRequest(t *trial) error {
-	return t.checkCutComplete(cutPoint{description: "closed the connection after the request"})
-}
+// The points after a complete request.
+var (
+	cutAfterRequest = cutPoint{description: "closed the connection after the request", findEnd: requestEnd}
+	cutInAnswer     = cutPoint{description: "closed the connection after the first byte of the answer", findEnd: requestEnd,
+		readsFirstByte: true}
+)
 
-func checkCutAnswer(t *trial) error {
-	return t.checkCutComplete(cutPoint{description: "closed the connection after the first byte of the answer", readsFirstByte: true})
-}
+func checkCutAfterRequest(t *trial) error { return t.checkCutComplete(cutAfterRequest) }
+
+func checkCutAnswer(t *trial) error { return t.checkCutComplete(cutInAnswer) }
 
 // checkCutComplete breaks the connection at point, after a complete request. The pauses let the service begin meanwhile.
 func (t *trial) checkCutComplete(point cutPoint) error {
-	point.findEnd = func(encoded []byte) int { return len(encoded) }
 	for _, part := range []float64{0, 0.3, 0.6} {
 		point.pause = time.Duration(part * float64(t.known.requestLatency))
-		r, _, err := t.newRequest(t.service.Request)
-		if err != nil {
-			return err
-		}
-		before, err := t.countEffects()
+		r, before, err := t.newCountedRequest(t.service.Request)
 		if err != nil {
 			return err
 		}
@@ -114,11 +111,7 @@ func checkClientTimeout(t *trial) error {
 	abandoned := 0
 	parts := []float64{0.1, 0.3, 0.5, 0.7, 0.9, 1}
 	for _, part := range parts {
-		r, _, err := t.newRequest(t.service.Slow)
-		if err != nil {
-			return err
-		}
-		before, err := t.countEffects()
+		r, before, err := t.newCountedRequest(t.service.Slow)
 		if err != nil {
 			return err
 		}

@@ -87,11 +87,7 @@ func countAnswers(killed []killedRequest) int {
 
 // killDuring sends a new request, kills the process, and starts the process again. The instant of the death depends on i.
 func (t *trial) killDuring(i int) (killedRequest, error) {
-	r, _, err := t.newRequest(t.service.Slow)
-	if err != nil {
-		return killedRequest{}, err
-	}
-	before, err := t.countEffects()
+	r, before, err := t.newCountedRequest(t.service.Slow)
 	if err != nil {
 		return killedRequest{}, err
 	}
@@ -137,14 +133,9 @@ func (t *trial) killDuring(i int) (killedRequest, error) {
 		death.exchange = <-answered // by the new process, whose effect is counted below
 	}
 	death.probeAction = action
-	if t.service.Effects != nil {
-		after, err := t.countEffects()
-		if err != nil {
-			return killedRequest{}, err
-		}
-		death.effectsBefore = after - before
-	}
-	return death, nil
+	after, err := t.countEffects()
+	death.effectsBefore = after - before
+	return death, err
 }
 
 // describeInstant says when the process was killed. made is nil if the request has not ended with the process.
@@ -185,13 +176,9 @@ func (t *trial) kill() error {
 	}
 	deadline := time.Now().Add(time.Second)
 	for !t.known.isProxied {
-		ctx, cancel := context.WithTimeout(t.ctx, time.Second)
-		connection, err := t.client.dial(ctx, t.instance(0))
-		cancel()
-		if err != nil {
+		if t.tryConnection() != nil {
 			break
 		}
-		_ = connection.Close()
 		t.known.isProxied = time.Now().After(deadline)
 		if err := t.sleep(10 * time.Millisecond); err != nil {
 			return err
@@ -209,14 +196,9 @@ func (t *trial) restart(r *request) error {
 	t.client.close()
 	deadline := time.Now().Add(t.service.Timeout)
 	for {
-		ctx, cancel := context.WithTimeout(t.ctx, time.Second)
-		connection, err := t.client.dial(ctx, t.instance(0))
-		cancel()
-		if err == nil {
-			_ = connection.Close()
-			if !t.known.isProxied || t.answersItself(r) {
-				return nil
-			}
+		err := t.tryConnection()
+		if err == nil && (!t.known.isProxied || t.answersItself(r)) {
+			return nil
 		}
 		if time.Now().After(deadline) {
 			return interrupted("the service does not accept connections after Service.Start: %v", err)
@@ -225,6 +207,17 @@ func (t *trial) restart(r *request) error {
 			return err
 		}
 	}
+}
+
+// tryConnection returns nil if the first instance, or a proxy in front of the instance, accepts connections.
+func (t *trial) tryConnection() error {
+	ctx, cancel := context.WithTimeout(t.ctx, time.Second)
+	defer cancel()
+	connection, err := t.client.dial(ctx, t.instance(0))
+	if err != nil {
+		return err
+	}
+	return connection.Close()
 }
 
 // answersItself reports whether the answer to r comes from the service, and not from a proxy whose service is down.
@@ -242,12 +235,9 @@ type deathRetrial struct {
 
 // retryAfterDeath retries a request during which the process was killed, and judges the answers and the effects.
 func (t *trial) retryAfterDeath(death killedRequest) (deathRetrial, error) {
-	before := 0
-	if t.service.Effects != nil {
-		var err error
-		if before, err = t.countEffects(); err != nil {
-			return deathRetrial{}, err
-		}
+	before, err := t.countEffects()
+	if err != nil {
+		return deathRetrial{}, err
 	}
 	last, err := t.retryUntilAnswered(0, death.request)
 	retry := deathRetrial{retrial: last, answeredAt: time.Now()}

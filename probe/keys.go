@@ -14,9 +14,9 @@ func (t *trial) judgeKey(decision string, r *request, isProtected bool) (first *
 	}
 	first = t.send(r)
 	switch {
-	case first.answer == nil && t.ctx.Err() == nil:
+	case first.answer == nil:
 		return first, t.failOrEnd([]*exchange{first}, "the request got %s", first.describe())
-	case first.answer == nil || first.answer.status >= http.StatusInternalServerError:
+	case first.answer.status >= http.StatusInternalServerError:
 		return first, t.failOrEnd([]*exchange{first}, "the service blames itself for a key of the client: %s", first.describe())
 	case !first.answer.isSuccess():
 		t.known.seenRefusals[decision] = first

@@ -66,11 +66,7 @@ func (t *trial) judgeKeyAfter(decision string, refused *exchange, valid *request
 
 // checkFailedRequest sends a request that fails, several times.
 func checkFailedRequest(t *trial) error {
-	r, _, err := t.newRequest(t.service.Failing)
-	if err != nil {
-		return err
-	}
-	before, err := t.countEffects()
+	r, before, err := t.newCountedRequest(t.service.Failing)
 	if err != nil {
 		return err
 	}

@@ -9,10 +9,7 @@ import (
 
 // executeCounted executes a new request, and returns the effects before it.
 func (t *trial) executeCounted() (r *request, first *exchange, before int, err error) {
-	if r, _, err = t.newRequest(t.service.Request); err != nil {
-		return nil, nil, 0, err
-	}
-	if before, err = t.countEffects(); err != nil {
+	if r, before, err = t.newCountedRequest(t.service.Request); err != nil {
 		return nil, nil, 0, err
 	}
 	first, err = t.execute(r)
@@ -92,11 +89,7 @@ func checkReplayAfterRestart(t *trial) error {
 // checkAtOnce sends count equal requests at the same time, to all instances.
 func checkAtOnce(count int) func(*trial) error {
 	return func(t *trial) error {
-		r, _, err := t.newRequest(t.service.Request)
-		if err != nil {
-			return err
-		}
-		before, err := t.countEffects()
+		r, before, err := t.newCountedRequest(t.service.Request)
 		if err != nil {
 			return err
 		}
@@ -166,11 +159,7 @@ func checkWhileRunning(t *trial) error {
 
 // repeatWhileRunning makes the check with this pause before the first duplicate.
 func (t *trial) repeatWhileRunning(pause time.Duration) (isOvertaken bool, err error) {
-	r, _, err := t.newRequest(t.service.Slow)
-	if err != nil {
-		return false, err
-	}
-	before, err := t.countEffects()
+	r, before, err := t.newCountedRequest(t.service.Slow)
 	if err != nil {
 		return false, err
 	}

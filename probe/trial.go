@@ -83,6 +83,15 @@ func (t *trial) newRequest(build func(string) *http.Request) (*request, string, 
 	return r, key, err
 }
 
+// newCountedRequest is newRequest with the effects before the request.
+func (t *trial) newCountedRequest(build func(string) *http.Request) (r *request, before int, err error) {
+	if r, _, err = t.newRequest(build); err != nil {
+		return nil, 0, err
+	}
+	before, err = t.countEffects()
+	return r, before, err
+}
+
 // instance returns the base URL of instance i. The instances repeat.
 func (t *trial) instance(i int) string { return t.service.URLs[i%len(t.service.URLs)] }
 
