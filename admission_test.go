@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -273,8 +274,8 @@ func (s *operatedStore) Inspect(ctx context.Context, key idempotency.Key) (entry
 	return entry, step()
 }
 
-func (s *operatedStore) InspectDigest(ctx context.Context, digest [32]byte) (idempotency.Entry, error) {
-	return s.asResolver().InspectDigest(ctx, digest)
+func (s *operatedStore) InspectOperation(ctx context.Context, operation uuid.UUID) (idempotency.Entry, error) {
+	return s.asResolver().InspectOperation(ctx, operation)
 }
 
 func (s *operatedStore) Forget(ctx context.Context, entry idempotency.Entry) error {

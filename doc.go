@@ -131,7 +131,7 @@
 //     with a [ClaimInDoubtError].
 //   - [Checkpointer] adds steps, with [RecordLost]; [TxCheckpointer] adds steps in transactions, with [TxStep].
 //   - [Validator] and [Immediate] describe a store. [As] finds an ability through wrappers.
-//   - [Response.MarshalBinary], [NewFields], [ParseFields] and [Key.Digest] are the stored forms.
+//   - [Response.MarshalBinary], [NewFields], [ParseFields] and [Key.OperationID] are the stored forms.
 //   - Stores return [ErrRestored], [ErrStoreFull], [ErrStoreBusy], [ErrUserQuota], [ErrClaimLost] and
 //     [ErrRecordInvalid].
 package idempotency

@@ -1459,8 +1459,8 @@ func ExampleStore() {
 		handler.ServeHTTP(httptest.NewRecorder(), r)
 	}
 	// Output:
-	// attempt 0 e47137d2-7929-5e00-be29-51573412aa45
-	// attempt 0 e47137d2-7929-5e00-be29-51573412aa45
+	// attempt 0 440b4723-a384-5f7a-b8f0-c7550dbf7ae3
+	// attempt 0 440b4723-a384-5f7a-b8f0-c7550dbf7ae3
 }
 
 // If the reply to Begin is lost, the Store returns the claim that may have been granted in a ClaimInDoubtError. The
@@ -1536,13 +1536,13 @@ func (s *countingStore) Begin(
 	return s.Store.Begin(ctx, key, request)
 }
 
-// A printed Key shows no personal data. Stores use the digest of a Key as their own key.
+// A printed Key shows no personal data. Stores name the record of a Key by the ID of its operation.
 func ExampleKey() {
 	key := idempotency.Key{User: "alice@example.com", Endpoint: "POST /payments", ID: "order-1"}
 	fmt.Println(strings.Contains(fmt.Sprintf("%+v", key), "alice"))
 	other := key
 	other.User = "bob@example.com"
-	fmt.Println(key.Digest() == other.Digest())
+	fmt.Println(key.OperationID() == other.OperationID())
 	// Output:
 	// false
 	// false
@@ -1750,9 +1750,9 @@ func ExampleObserver_accessLog() {
 	send("POST", "", "42.00")
 	send("GET", "", "")
 	// Output:
-	// level=INFO msg="POST /payments" outcome=executed operation=f556b87a-e96e-8526-8658-a1c7605dcf9d
-	// level=INFO msg="POST /payments" outcome=replayed operation=f556b87a-e96e-8526-8658-a1c7605dcf9d
-	// level=INFO msg="POST /payments" outcome=key-reused operation=f556b87a-e96e-8526-8658-a1c7605dcf9d refusal=key-reused
+	// level=INFO msg="POST /payments" outcome=executed operation=ca4e60da-6fb5-864c-b367-900239233779
+	// level=INFO msg="POST /payments" outcome=replayed operation=ca4e60da-6fb5-864c-b367-900239233779
+	// level=INFO msg="POST /payments" outcome=key-reused operation=ca4e60da-6fb5-864c-b367-900239233779 refusal=key-reused
 	// level=INFO msg="POST /payments" outcome=rejected refusal=key-missing
 	// level=INFO msg="GET /payments"
 }

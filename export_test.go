@@ -8,14 +8,6 @@ import (
 	"github.com/idempotency-go/idempotency/internal/checkpoint"
 )
 
-// CollidingMemoryStore returns a store that hashes each key to 0 or 1, so that keys collide.
-func CollidingMemoryStore() *MemoryStore {
-	s := NewMemoryStore(MemoryOptions{})
-	hash := s.hashKey
-	s.hashKey = func(key Key) uint64 { return hash(key) & 1 }
-	return s
-}
-
 // RefusalFor returns the refusal that a client gets for err.
 var RefusalFor = refusalFor
 
@@ -37,11 +29,9 @@ func (s *MemoryStore) MeasuredUsage() MemoryUsage {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
-		for _, e := range sh.entriesByHash {
-			for ; e != nil; e = e.nextInChain {
-				measured.TotalBytes += e.countBytes()
-				measured.BytesByUser[e.key.User] += e.countBytes()
-			}
+		for _, e := range sh.entries {
+			measured.TotalBytes += e.countBytes()
+			measured.BytesByUser[e.key.User] += e.countBytes()
 		}
 		sh.mu.Unlock()
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -45,9 +44,9 @@ type Entry struct {
 	// them.
 	Key Key
 
-	// Digest is the digest of the key, see [Key.Digest]. The digest identifies the record even if the store keeps no
-	// part of the key.
-	Digest [sha256.Size]byte
+	// Operation is the ID of the operation, see [Key.OperationID]. Operation names the record even if the store keeps
+	// no part of the key.
+	Operation uuid.UUID
 
 	// State is the present state, by the clock of the store.
 	State State
@@ -124,9 +123,6 @@ func (e Entry) OpenMarks() (names []string) {
 	return names
 }
 
-// OperationID returns the ID of the operation, see [Key.OperationID].
-func (e Entry) OperationID() uuid.UUID { return operationID(e.Digest) }
-
 // Inspector shows and forgets records for operators. A [MemoryStore], a [RedisStore] and the stores in the other
 // modules implement Inspector. A store of package cache or seal implements Inspector in front of an Inspector.
 // Requests never use an Inspector, and some methods are slow. An Inspector is safe for concurrent use.
@@ -141,12 +137,15 @@ type Inspector interface {
 	//   - [ErrRecordInvalid], wrapped: the record cannot be read. The entry has the readable part of the record.
 	Inspect(ctx context.Context, key Key) (Entry, error)
 
-	// Forget removes the record of an entry that Inspect or List has returned. The next request with the key runs the
+	// InspectOperation is like Inspect for a caller who knows only the ID of the operation, for example from a log.
+	// Like Inspect, InspectOperation makes one request to the backend, however many records there are.
+	InspectOperation(ctx context.Context, operation uuid.UUID) (Entry, error)
+
+	// Forget removes the record of an entry that an Inspector has returned. The next request with the key runs the
 	// operation as a new operation. The effects of a completed operation then happen twice, and the effects of an
 	// abandoned operation may happen twice.
 	//
-	// The store finds the record by Key or by Digest, whichever the store keeps. Forget removes nothing if it returns
-	// one of these errors:
+	// The store finds the record by Operation. Forget removes nothing if it returns one of these errors:
 	//
 	//   - [ErrInProgress]: the operation is running, whatever the entry says. Its owner would store the record again.
 	//   - [ErrNoRecord]: the record is gone.
@@ -164,17 +163,12 @@ type Inspector interface {
 type Resolver interface {
 	Inspector
 
-	// InspectDigest is like Inspect for a caller who knows only the digest of the key, for example from a [Listing].
-	// InspectDigest may be unable to tell whether the record was made for the key.
-	InspectDigest(ctx context.Context, digest [sha256.Size]byte) (Entry, error)
-
-	// Resolve ends the operation of an entry that Inspect or InspectDigest has returned, in one atomic step. The
+	// Resolve ends the operation of an entry that Inspect or InspectOperation has returned, in one atomic step. The
 	// record keeps its attempt, fingerprint and time of creation. If the owner of the claim is still alive, the owner
 	// loses the claim. The record keeps resolution.Resolved(entry) until the record expires, in place of an earlier
 	// resolution.
 	//
-	// The store finds the record by Key or by Digest, whichever the store keeps. Resolve changes nothing if it
-	// returns one of these errors:
+	// The store finds the record by Operation. Resolve changes nothing if it returns one of these errors:
 	//
 	//   - [ErrInProgress]: the operation is running.
 	//   - [ErrNoRecord]: the record is gone.
@@ -396,14 +390,14 @@ func (r ListRequest) withDefaults() ListRequest {
 	return r
 }
 
-// entryOrder returns the comparison that sorts entries. The digest comes last and makes the order unambiguous.
+// entryOrder returns the comparison that sorts entries. The operation comes last and makes the order unambiguous.
 func (r ListRequest) entryOrder() func(a, b Entry) int {
 	return func(a, b Entry) int {
 		bySize := 0
 		if r.Largest {
 			bySize = cmp.Compare(b.Size, a.Size)
 		}
-		return cmp.Or(bySize, a.Created.Compare(b.Created), bytes.Compare(a.Digest[:], b.Digest[:]))
+		return cmp.Or(bySize, a.Created.Compare(b.Created), bytes.Compare(a.Operation[:], b.Operation[:]))
 	}
 }
 

@@ -1,13 +1,13 @@
 package idempotency_test
 
 import (
-	"crypto/sha256"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -16,8 +16,8 @@ import (
 )
 
 // Inspect finds a record by the parts of its key as the service and the client know these parts, however long the parts are.
-// InspectDigest finds the record by the digest alone.
-func TestInspectByPartsAndByDigest(t *testing.T) {
+// InspectOperation finds the record by the ID alone.
+func TestInspectByPartsAndByOperation(t *testing.T) {
 	t.Parallel()
 	store := idempotency.NewRedisStore(testservice.NewRedisClient(t, servertest.Redis(t).Addr()), idempotency.RedisOptions{})
 	svc := testservice.Setup{
@@ -30,12 +30,12 @@ func TestInspectByPartsAndByDigest(t *testing.T) {
 		entry, err := store.Inspect(t.Context(), key.Bounded())
 		require.NoError(t, err)
 		require.Equal(t, http.StatusCreated, entry.Status)
-		same, err := store.InspectDigest(t.Context(), entry.Digest)
+		same, err := store.InspectOperation(t.Context(), entry.Operation)
 		require.NoError(t, err)
 		same.Remaining = entry.Remaining
 		require.Equal(t, entry, same)
 	}
-	_, err := store.InspectDigest(t.Context(), sha256.Sum256(nil))
+	_, err := store.InspectOperation(t.Context(), uuid.New())
 	require.ErrorIs(t, err, idempotency.ErrNoRecord)
 }
 
@@ -50,7 +50,7 @@ func FuzzRedisInspect(f *testing.F) {
 	noted.Note = "charge ch_1"
 	testservice.MustComplete(f, store, testservice.NumberedKey(1), noted)
 	name := server.Keys()[0]
-	key := strings.TrimPrefix(name, "idempotency:{")[:32]
+	operation := testservice.NumberedKey(1).OperationID().String()
 	done := client.Get(f.Context(), name).Val()
 	for _, as := range recordStates {
 		for _, left := range []uint32{3_600_000, 3_600_000 - 59_999, 3_600_000 - 60_000, 1} {
@@ -79,7 +79,7 @@ func FuzzRedisInspect(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value string, expiry uint32) {
 		expiry = max(expiry, 1)
 		require.NoError(t, client.Set(t.Context(), name, value, time.Duration(expiry)*time.Millisecond).Err())
-		seen := inspectFuzzed(t, store, redisEntryFor(t, value, key), expiry)
+		seen := inspectFuzzed(t, store, redisEntryFor(t, value, operation), expiry)
 		require.Equal(t, value, client.Get(t.Context(), name).Val())
 		require.Equal(t, int64(expiry), client.PTTL(t.Context(), name).Val().Milliseconds())
 
@@ -100,9 +100,9 @@ func FuzzRedisInspect(f *testing.F) {
 }
 
 // redisEntryFor returns the entry of another reader, or nil if the value is no record.
-func redisEntryFor(t *testing.T, value, key string) *redisEntry {
+func redisEntryFor(t *testing.T, value, operation string) *redisEntry {
 	t.Helper()
-	if entry, ok := redisEntryOf(value, key); ok {
+	if entry, ok := redisEntryOf(value, operation); ok {
 		return &entry
 	}
 	return nil
@@ -122,14 +122,14 @@ func inspectFuzzed(
 		require.Equal(t, idempotency.Listing{Totals: map[idempotency.State]idempotency.Total{}}, listing)
 		return seen
 	}
-	require.Equal(t, testservice.NumberedKey(1).Digest(), seen.Digest)
+	require.Equal(t, testservice.NumberedKey(1).OperationID(), seen.Operation)
 	if want == nil {
 		require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
 		require.Nil(t, seen.Response)
 		require.Empty(t, seen.Note)
 		for _, listed := range listing.Entries { // List accepts a value with a valid beginning
 			require.Equal(t, idempotency.StateCompleted, seen.State)
-			require.Equal(t, seen.Digest, listed.Digest)
+			require.Equal(t, seen.Operation, listed.Operation)
 			requirePrintable(t, listed.Note)
 		}
 		return seen

@@ -66,16 +66,31 @@ func boundPart(s string) string {
 	return s[:end] + strings.Repeat("~", keptPrefixSize+1-end) + hex.EncodeToString(digest[:])
 }
 
-// Digest returns the SHA-256 of the three parts. The length of each part precedes the part, so keys with the same
-// text in different parts have different digests. Stores use the digest as their key, because the digest has a fixed
-// size and clients cannot choose its bytes.
-func (k Key) Digest() [sha256.Size]byte {
+// OperationID returns the ID of the operation with this key, see [Operation]. The stores of this library name the
+// record by this ID, and logs, spans, events and refusals contain the ID, so each of them leads to the record.
+//
+// The ID is a UUID of version 8 (RFC 9562, section 5.8). Its other 122 bits are the first bits of a SHA-256 of the
+// three parts. The length of each part precedes the part, so keys with the same text in different parts have different
+// IDs. Content of the request, time, chance, store and settings have no influence on the ID.
+//
+// 122 bits are enough because the user is a part of the key. A client that wants a key with the ID of another user's
+// operation (a second preimage) must try about 2^122 keys. A client that wants two keys of its own with the same ID (a
+// collision) must try about 2^61 keys, and then confuses only its own operations.
+//
+// A key that is used again after its TTL has the same ID. An effect stored under the ID is found again: compare the
+// stored [Operation].Fingerprint before returning the effect. The ID is no secret, because user, endpoint and key are
+// enough to compute the ID.
+func (k Key) OperationID() uuid.UUID {
 	var space [512]byte // on the stack, and enough for all but the longest keys
-	b := append(space[:0], "idempotency/key/1"...)
+	b := append(space[:0], "idempotency/operation/1"...)
 	for _, part := range [...]string{k.User, k.Endpoint, k.ID} {
 		b = appendPart(b, part)
 	}
-	return sha256.Sum256(b)
+	sum := sha256.Sum256(b)
+	id := uuid.UUID(sum[:16])
+	id[6] = id[6]&0x0f | 0x80 // version 8
+	id[8] = id[8]&0x3f | 0x80 // the variant of RFC 9562
+	return id
 }
 
 // String returns [Key.OperationID].

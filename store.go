@@ -36,8 +36,8 @@ import (
 // embeds the wrapped Store should embed the interface type Store. With an embedded *[MemoryStore], the wrapper would
 // inherit Immediate and Inspector as well.
 //
-// To implement a Store, use [Key.Digest] as a key of fixed size, and [Response.MarshalBinary] as the stored form of a
-// response. Package idempotencytest checks an implementation against this contract.
+// To implement a Store, use [Key.OperationID] as the name of a record, and [Response.MarshalBinary] as the stored form
+// of a response. Package idempotencytest checks an implementation against this contract.
 type Store interface {
 	// Begin claims key for a new attempt in one atomic step.
 	//

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"container/heap"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"hash/maphash"
 	"maps"
@@ -13,6 +12,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency/internal/bounds"
 )
@@ -62,7 +63,7 @@ func (o MemoryOptions) checkOptions() error {
 // one process and may lose their records when the process ends. A MemoryStore has no goroutine and needs no Close:
 // each claim removes a few expired records. A MemoryStore is safe for concurrent use.
 type MemoryStore struct {
-	hashKey                   func(Key) uint64
+	shardSeed                 maphash.Seed // random, so that clients cannot send all their keys to one shard
 	startTime                 time.Time
 	claimLimits, answerLimits bounds.Limits
 	byteUsage                 bounds.Usage
@@ -75,14 +76,13 @@ func NewMemoryStore(opts MemoryOptions) *MemoryStore {
 	faults := opts.checkOptions()
 	opts = opts.withDefaults()
 	claims := bounds.Limits{Total: opts.MaxBytes, User: opts.MaxUserBytes}
-	seed := maphash.MakeSeed()
 	s := &MemoryStore{
-		hashKey:   func(key Key) uint64 { return maphash.Comparable(seed, key) },
-		startTime: time.Now(), claimLimits: claims, answerLimits: subtractReserve(claims), optionFaults: faults,
+		shardSeed: maphash.MakeSeed(), startTime: time.Now(),
+		claimLimits: claims, answerLimits: subtractReserve(claims), optionFaults: faults,
 	}
 	s.byteUsage.Init(ErrStoreFull, ErrUserQuota)
 	for i := range s.shards {
-		s.shards[i].store, s.shards[i].entriesByHash = s, make(map[uint64]*entry)
+		s.shards[i].store, s.shards[i].entries = s, make(map[uuid.UUID]*entry)
 	}
 	return s
 }
@@ -100,12 +100,11 @@ func subtractReserve(l bounds.Limits) bounds.Limits {
 	return bounds.Limits{Total: l.Total - l.Total/part, User: l.User - l.User/part}
 }
 
-// shard holds the records of a part of the keys, by the hash of the key. A map with the keys themselves would take
-// three times as much memory. Records whose keys have the same hash form a chain.
+// shard holds the records of a part of the operations.
 type shard struct {
 	store         *MemoryStore
 	mu            sync.Mutex
-	entriesByHash map[uint64]*entry
+	entries       map[uuid.UUID]*entry // by Key.OperationID
 	byExpiry      expiryHeap
 	extrasByEntry map[*entry]extras
 }
@@ -118,42 +117,12 @@ type extras struct {
 	byteCount   int64 // estimated by addCheckpoint and addResolved
 }
 
-func (sh *shard) findEntry(hash uint64, key Key) *entry {
-	for e := sh.entriesByHash[hash]; e != nil; e = e.nextInChain {
-		if e.key == key {
-			return e
-		}
-	}
-	return nil
-}
-
-func (sh *shard) addEntry(hash uint64, e *entry) {
-	e.nextInChain = sh.entriesByHash[hash]
-	sh.entriesByHash[hash] = e
-}
-
-// unlinkEntry removes e from the chain of its hash.
-func (sh *shard) unlinkEntry(hash uint64, e *entry) {
-	first := sh.entriesByHash[hash]
-	switch {
-	case first != e:
-		for first.nextInChain != e {
-			first = first.nextInChain
-		}
-		first.nextInChain = e.nextInChain
-	case e.nextInChain != nil:
-		sh.entriesByHash[hash] = e.nextInChain
-	default:
-		delete(sh.entriesByHash, hash)
-	}
-	e.nextInChain = nil
-}
-
 // entry is one attempt at an operation, and the record of the attempt. The next attempt gets a new entry, so the
 // address of an entry identifies the claim. Times are durations since the start of the store: they are monotonic, and
 // take a third of the space of a time.Time.
 type entry struct {
 	shard       *shard
+	operation   uuid.UUID // the ID of key
 	key         Key
 	fingerprint Fingerprint
 	attempt     int32
@@ -161,8 +130,7 @@ type entry struct {
 	entryTimes
 	response Response
 
-	nextInChain *entry
-	heapPlace   int // the index in byExpiry plus 1, or 0 after the entry was removed
+	heapPlace int // the index in byExpiry plus 1, or 0 after the entry was removed
 }
 
 // entryEnding is the way in which an attempt has ended.
@@ -209,28 +177,28 @@ func (s *MemoryStore) Begin(_ context.Context, key Key, request ClaimRequest) (R
 	if s.optionFaults != nil {
 		return Record{}, nil, s.optionFaults
 	}
-	hash := s.hashKey(key)
-	sh := s.lockShard(hash)
+	operation := key.OperationID()
+	sh := s.lockShard(operation)
 	defer sh.mu.Unlock()
 	now := s.timeSinceStart()
 	s.removeExpired(sh, now, 2)
 
-	stored := s.findLive(sh, hash, key, now)
+	stored := s.findLive(sh, operation, now)
 	if stored != nil && !stored.isClaimable(request, now) {
 		return stored.makeRecord(now), nil, nil
 	}
-	e := &entry{shard: sh, key: key, fingerprint: request.Fingerprint, attempt: 1}
+	e := &entry{shard: sh, operation: operation, key: key, fingerprint: request.Fingerprint, attempt: 1}
 	e.leaseEnd = now + request.Lease
 	var remaining time.Duration
 	if stored == nil {
 		e.createdAt = now
-		if err := s.insertEntry(sh, hash, e, now); err != nil {
+		if err := s.insertEntry(sh, e, now); err != nil {
 			return Record{}, nil, err
 		}
 	} else {
 		e.createdAt, e.attempt = stored.createdAt, stored.attempt+1
 		remaining = stored.expiresAt - now
-		sh.replaceEntry(hash, stored, e) // of the same size, so byteUsage stays
+		sh.replaceEntry(stored, e) // of the same size, so byteUsage stays
 	}
 	sh.expireAfter(e, now, max(request.TTL, request.Lease))
 	record := e.makeRecord(now)
@@ -248,33 +216,33 @@ func (e *entry) isClaimable(request ClaimRequest, now time.Duration) bool {
 
 func (s *MemoryStore) timeSinceStart() time.Duration { return time.Since(s.startTime) }
 
-func (s *MemoryStore) lockShard(hash uint64) *shard {
-	sh := &s.shards[hash%uint64(len(s.shards))]
+func (s *MemoryStore) lockShard(operation uuid.UUID) *shard {
+	sh := &s.shards[maphash.Comparable(s.shardSeed, operation)%uint64(len(s.shards))]
 	sh.mu.Lock()
 	return sh
 }
 
-// findLive returns the record of key. An expired record is removed, and counts as missing.
-func (s *MemoryStore) findLive(sh *shard, hash uint64, key Key, now time.Duration) *entry {
-	e := sh.findEntry(hash, key)
+// findLive returns the record of operation. An expired record is removed, and counts as missing.
+func (s *MemoryStore) findLive(sh *shard, operation uuid.UUID, now time.Duration) *entry {
+	e := sh.entries[operation]
 	if e != nil && e.expiresAt <= now {
-		s.removeEntry(sh, hash, e)
+		s.removeEntry(sh, e)
 		return nil
 	}
 	return e
 }
 
 // insertEntry adds a record if the limits allow. The caller sets the expiry by expireAfter.
-func (s *MemoryStore) insertEntry(sh *shard, hash uint64, e *entry, now time.Duration) error {
+func (s *MemoryStore) insertEntry(sh *shard, e *entry, now time.Duration) error {
 	if err := s.reserveBytes(sh, e.key.User, e.countBytes(), s.claimLimits, now); err != nil {
 		return err
 	}
-	sh.addEntry(hash, e)
+	sh.entries[e.operation] = e
 	return nil
 }
 
-func (s *MemoryStore) removeEntry(sh *shard, hash uint64, e *entry) {
-	sh.unlinkEntry(hash, e)
+func (s *MemoryStore) removeEntry(sh *shard, e *entry) {
+	delete(sh.entries, e.operation)
 	sh.removeFromHeap(e)
 	s.byteUsage.Subtract(e.key.User, e.countBytes())
 	delete(sh.extrasByEntry, e)
@@ -295,7 +263,7 @@ func (s *MemoryStore) reserveBytes(sh *shard, user string, n int64, within bound
 func (s *MemoryStore) removeExpired(sh *shard, now time.Duration, n int) (removedAny bool) {
 	for ; n > 0 && len(sh.byExpiry) > 0 && sh.byExpiry[0].expiresAt <= now; n-- {
 		e := sh.byExpiry[0]
-		s.removeEntry(sh, s.hashKey(e.key), e)
+		s.removeEntry(sh, e)
 		removedAny = true
 	}
 	return removedAny
@@ -415,8 +383,7 @@ func (e *entry) restoreEntry(now time.Duration, attempt attemptFuture) error {
 		return nil
 	}
 	sh, s := e.shard, e.shard.store
-	hash := s.hashKey(e.key)
-	if s.findLive(e.shard, hash, e.key, now) != nil {
+	if s.findLive(e.shard, e.operation, now) != nil {
 		return ErrClaimLost
 	}
 	if attempt == attemptGoesOn {
@@ -424,7 +391,7 @@ func (e *entry) restoreEntry(now time.Duration, attempt attemptFuture) error {
 		extra.addCheckpoint(RecordLost, nil)
 		sh.setExtras(e, extra)
 	}
-	if err := s.insertEntry(sh, hash, e, now); err != nil {
+	if err := s.insertEntry(sh, e, now); err != nil {
 		delete(sh.extrasByEntry, e)
 		return err
 	}
@@ -465,7 +432,7 @@ func (e *entry) Release(_ context.Context, ttl time.Duration) error {
 	case before == released:
 	case ttl == 0:
 		e.endedBy = freed
-		e.shard.store.removeEntry(e.shard, e.shard.store.hashKey(e.key), e)
+		e.shard.store.removeEntry(e.shard, e)
 	default:
 		e.shard.expireAfter(e, now, ttl)
 	}
@@ -475,7 +442,7 @@ func (e *entry) Release(_ context.Context, ttl time.Duration) error {
 // checkStillFree returns the result of a repeated Release with a ttl of zero: [ErrClaimLost] if the key has a record
 // again.
 func (e *entry) checkStillFree(now time.Duration) error {
-	if e.shard.store.findLive(e.shard, e.shard.store.hashKey(e.key), e.key, now) != nil {
+	if e.shard.store.findLive(e.shard, e.operation, now) != nil {
 		return ErrClaimLost
 	}
 	return nil
@@ -544,10 +511,9 @@ func (sh *shard) setExtras(e *entry, extra extras) {
 }
 
 // replaceEntry replaces stored by next, and moves the extras to next. The caller sets the expiry.
-func (sh *shard) replaceEntry(hash uint64, stored, next *entry) {
+func (sh *shard) replaceEntry(stored, next *entry) {
 	sh.removeFromHeap(stored)
-	sh.unlinkEntry(hash, stored)
-	sh.addEntry(hash, next)
+	sh.entries[next.operation] = next
 	if extra, ok := sh.extrasByEntry[stored]; ok {
 		delete(sh.extrasByEntry, stored)
 		sh.extrasByEntry[next] = extra
@@ -573,7 +539,7 @@ func (e *entry) Checkpoints(context.Context) (map[string][]byte, error) {
 	sh := e.shard
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	stored := sh.store.findLive(sh, sh.store.hashKey(e.key), e.key, sh.store.timeSinceStart())
+	stored := sh.store.findLive(sh, e.operation, sh.store.timeSinceStart())
 	if e.endedBy != notEnded || stored != nil && stored != e {
 		return nil, ErrClaimLost
 	}
@@ -586,20 +552,24 @@ func (e *entry) Checkpoints(context.Context) (map[string][]byte, error) {
 var _ Resolver = (*MemoryStore)(nil)
 
 // Inspect implements [Inspector], and sets every field of an [Entry].
-func (s *MemoryStore) Inspect(_ context.Context, key Key) (Entry, error) {
+func (s *MemoryStore) Inspect(ctx context.Context, key Key) (Entry, error) {
+	return s.InspectOperation(ctx, key.OperationID())
+}
+
+// InspectOperation implements [Inspector], and sets every field of an [Entry].
+func (s *MemoryStore) InspectOperation(_ context.Context, operation uuid.UUID) (Entry, error) {
 	if s.optionFaults != nil {
 		return Entry{}, s.optionFaults
 	}
-	hash := s.hashKey(key)
-	sh := s.lockShard(hash)
+	sh := s.lockShard(operation)
 	defer sh.mu.Unlock()
 	now := s.timeSinceStart()
-	e := s.findLive(sh, hash, key, now)
+	e := s.findLive(sh, operation, now)
 	if e == nil {
 		return Entry{}, ErrNoRecord
 	}
 	described := e.describeEntry(now)
-	described.Digest, described.Resolved = key.Digest(), sh.extrasByEntry[e].resolved
+	described.Resolved = sh.extrasByEntry[e].resolved
 	described.addSteps(sh.extrasByEntry[e].checkpoints)
 	if e.endedBy == completed {
 		described.Response = &e.response
@@ -607,32 +577,10 @@ func (s *MemoryStore) Inspect(_ context.Context, key Key) (Entry, error) {
 	return described, nil
 }
 
-// InspectDigest implements [Resolver]. It searches all records.
-func (s *MemoryStore) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (Entry, error) {
-	for i := range s.shards {
-		if key, ok := s.shards[i].findKeyByDigest(digest); ok {
-			return s.Inspect(ctx, key)
-		}
-	}
-	return Entry{}, cmp.Or(s.optionFaults, ErrNoRecord)
-}
-
-func (sh *shard) findKeyByDigest(digest [sha256.Size]byte) (Key, bool) {
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	for _, e := range sh.byExpiry {
-		if e.key.Digest() == digest {
-			return e.key, true
-		}
-	}
-	return Key{}, false
-}
-
-// describeEntry returns the [Entry] for the record, without digest and response. The caller holds the lock of the
-// shard.
+// describeEntry returns the [Entry] for the record, without response. The caller holds the lock of the shard.
 func (e *entry) describeEntry(now time.Duration) Entry {
 	described := Entry{
-		Key: e.key, State: e.stateAt(now),
+		Key: e.key, Operation: e.operation, State: e.stateAt(now),
 		Attempt: int(e.attempt), Created: e.shard.store.startTime.Add(e.createdAt), Fingerprint: e.fingerprint,
 		Remaining: e.expiresAt - now, Size: e.countBytes() - entryOverhead,
 	}
@@ -662,52 +610,51 @@ func (e *entry) stateAt(now time.Duration) State {
 
 // Forget implements [Inspector].
 func (s *MemoryStore) Forget(_ context.Context, inspected Entry) error {
-	return s.changeEntry(inspected, func(sh *shard, hash uint64, e *entry, _ time.Duration) error {
-		s.removeEntry(sh, hash, e)
+	return s.changeEntry(inspected, func(sh *shard, e *entry, _ time.Duration) error {
+		s.removeEntry(sh, e)
 		return nil
 	})
 }
 
 // Resolve implements [Resolver].
 func (s *MemoryStore) Resolve(_ context.Context, inspected Entry, r Resolution) error {
-	return s.changeEntry(inspected, func(sh *shard, hash uint64, e *entry, now time.Duration) error {
-		return s.resolveEntry(sh, hash, e, inspected, r, now)
+	return s.changeEntry(inspected, func(sh *shard, e *entry, now time.Duration) error {
+		return s.resolveEntry(sh, e, inspected, r, now)
 	})
 }
 
 // changeEntry calls do for the record of inspected, unless the record has changed since the operator inspected the
 // entry.
 func (s *MemoryStore) changeEntry(
-	inspected Entry, do func(sh *shard, hash uint64, e *entry, now time.Duration) error,
+	inspected Entry, do func(sh *shard, e *entry, now time.Duration) error,
 ) error {
 	if s.optionFaults != nil {
 		return s.optionFaults
 	}
-	hash := s.hashKey(inspected.Key)
-	sh := s.lockShard(hash)
+	sh := s.lockShard(inspected.Operation)
 	defer sh.mu.Unlock()
 	now := s.timeSinceStart()
-	e := s.findLive(sh, hash, inspected.Key, now)
+	e := s.findLive(sh, inspected.Operation, now)
 	if e == nil {
 		return ErrNoRecord
 	}
 	if err := e.describeEntry(now).checkUnchanged(inspected); err != nil {
 		return err
 	}
-	return do(sh, hash, e, now)
+	return do(sh, e, now)
 }
 
 // resolveEntry replaces an abandoned entry by an entry without an owner. If the new entry is larger, the additional
 // bytes must fit the limits. A whole response must leave the reserve for claims untouched. A released entry or a
 // tombstone is as small as a claim, and may use the reserve.
 func (s *MemoryStore) resolveEntry(
-	sh *shard, hash uint64, stored *entry, inspected Entry, r Resolution, now time.Duration,
+	sh *shard, stored *entry, inspected Entry, r Resolution, now time.Duration,
 ) error {
 	if stored.stateAt(now) != StateAbandoned {
 		return ErrEntryChanged
 	}
 	next, within := *stored, s.claimLimits
-	next.nextInChain, next.heapPlace, next.leaseEnd = nil, 0, now
+	next.heapPlace, next.leaseEnd = 0, now
 	var extra extras
 	if r.Response != nil {
 		next.endedBy, next.response = completed, r.Response.Clone()
@@ -731,7 +678,7 @@ func (s *MemoryStore) resolveEntry(
 	} else if err := s.reserveBytes(sh, stored.key.User, addedBytes, within, now); err != nil {
 		return err
 	}
-	sh.replaceEntry(hash, stored, &next)
+	sh.replaceEntry(stored, &next)
 	sh.setExtras(&next, extra)
 	sh.expireAfter(&next, now, r.TTL)
 	return nil
@@ -753,11 +700,7 @@ func (s *MemoryStore) List(ctx context.Context, request ListRequest) (Listing, e
 		}
 		s.shards[i].listEntries(request.User, collected)
 	}
-	listing := collected.makeListing()
-	for i := range listing.Entries {
-		listing.Entries[i].Digest = listing.Entries[i].Key.Digest()
-	}
-	return listing, nil
+	return collected.makeListing(), nil
 }
 
 // listEntries adds the records of user to collected, or all records if user is empty.

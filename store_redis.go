@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -16,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/idempotency-go/idempotency/internal/bounds"
@@ -132,20 +131,17 @@ func checkPrefix(prefix string) error {
 	return nil
 }
 
-// keyName returns the name of the Redis key for a digest. The hash tag in the name puts the record, its staging key
-// and its steps into the same slot.
-func (s *RedisStore) keyName(digest [sha256.Size]byte) string {
-	var space [128]byte
-	b := append(append(space[:0], s.keyPrefix...), '{')
-	b = hex.AppendEncode(b, digest[:])
-	return string(append(b, '}'))
+// keyName returns the name of the Redis key for the record of operation. The hash tag in the name puts the record, its
+// staging key and its steps into the same slot.
+func (s *RedisStore) keyName(operation uuid.UUID) string {
+	id, _ := operation.MarshalText() // never fails; String would allocate
+	return s.keyPrefix + "{" + string(id) + "}"
 }
 
-// digestHalf returns the first half of the digest in name. Each record contains this half, so that a record that was
-// copied to another name is found invalid.
-func (s *RedisStore) digestHalf(name string) string {
-	start := len(s.keyPrefix) + len("{")
-	return name[start : start+recordline.KeySize]
+// operationIn returns the ID of the operation in name, as text. Each record contains this text, so that a record that
+// was copied to another name is found invalid.
+func (s *RedisStore) operationIn(name string) string {
+	return name[len(s.keyPrefix)+len("{") : len(name)-len("}")]
 }
 
 // Begin implements [Store].
@@ -153,7 +149,7 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (
 	if s.optionsFault != nil {
 		return Record{}, nil, s.optionsFault
 	}
-	name, now := s.keyName(key.Digest()), time.Now().UnixMilli()
+	name, now := s.keyName(key.OperationID()), time.Now().UnixMilli()
 	claim := newRedisClaim(s, name, request, now)
 	storedRecord, replyLost, err := claim.claimKey(ctx, request.TakeOver)
 	switch {
@@ -222,7 +218,7 @@ func newRedisClaim(s *RedisStore, name string, request ClaimRequest, now int64) 
 	ttl := toMilliseconds(max(request.TTL, request.Lease))
 	c := &redisClaim{store: s, keyName: name, leaseMillis: toMilliseconds(request.Lease), ttlMillis: ttl}
 	c.runningRecord.Text = recordline.AppendRunning(
-		c.recordSpace[:0], s.digestHalf(name), request.Fingerprint, c.leaseMillis, ttl, now)
+		c.recordSpace[:0], s.operationIn(name), request.Fingerprint, c.leaseMillis, ttl, now)
 	return c
 }
 
@@ -434,7 +430,7 @@ func verdictError(verdict string, err error) error {
 
 // parseRecord parses the record that was stored under name.
 func (s *RedisStore) parseRecord(value []byte, name string) (recordline.Head, error) {
-	head, err := recordline.Parse(value, s.digestHalf(name))
+	head, err := recordline.Parse(value, s.operationIn(name))
 	if err != nil {
 		return head, fmt.Errorf("%w: %w", ErrRecordInvalid, err)
 	}

@@ -2,12 +2,12 @@ package idempotency
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency/internal/recordline"
 	"github.com/idempotency-go/idempotency/internal/redisconn"
@@ -71,9 +71,9 @@ func (s *RedisStore) Check(ctx context.Context) error {
 	return errors.Join(append(findings, failed...)...)
 }
 
-// neededRights returns the rights that requests need. The name of a digest of zeros belongs to no key.
+// neededRights returns the rights that requests need. The ID of zeros belongs to no operation.
 func (s *RedisStore) neededRights() redisconn.Rights {
-	name := s.keyName([sha256.Size]byte{})
+	name := s.keyName(uuid.Nil)
 	return redisconn.Rights{
 		Uses:    redisscript.Uses(name, name+string(recordline.AppendToken(nil)), stepsName(name)),
 		Pattern: redisconn.Literal(s.keyPrefix) + "*",
@@ -84,20 +84,20 @@ func (s *RedisStore) neededRights() redisconn.Rights {
 // record without an expiry (after the command PERSIST, for example) hides its age: Inspect then counts the
 // lease from now, as Begin does, and Entry.Remaining is zero.
 func (s *RedisStore) Inspect(ctx context.Context, key Key) (Entry, error) {
-	return s.InspectDigest(ctx, key.Digest())
+	return s.InspectOperation(ctx, key.OperationID())
 }
 
-// InspectDigest is like Inspect for a caller who knows only the digest of the key, for example from a [Listing].
-func (s *RedisStore) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (Entry, error) {
+// InspectOperation is like Inspect for a caller who knows only the ID of the operation, for example from a log.
+func (s *RedisStore) InspectOperation(ctx context.Context, operation uuid.UUID) (Entry, error) {
 	if s.optionsFault != nil {
 		return Entry{}, s.optionsFault
 	}
-	name := s.keyName(digest)
+	name := s.keyName(operation)
 	snapshot, err := s.conn.ReadSnapshot(ctx, name, stepsName(name))
 	if err == nil && snapshot.Expiry == redisconn.NoKey {
 		return Entry{}, ErrNoRecord
 	}
-	entry := Entry{Digest: digest}
+	entry := Entry{Operation: operation}
 	if err != nil {
 		return entry, err
 	}
@@ -199,9 +199,9 @@ func (s *RedisStore) Forget(ctx context.Context, inspected Entry) error {
 	if inspected.State == "" {
 		return fmt.Errorf("%w: the entry has no state, because its record could not be read", ErrRecordInvalid)
 	}
-	name := s.keyName(inspected.Digest)
+	name := s.keyName(inspected.Operation)
 	verdict, replyLost, err := s.conn.Run(ctx, redisscript.Forget, name,
-		stepsName(name), s.digestHalf(name), string(inspected.State), inspected.Attempt, inspected.Created.UnixMilli())
+		stepsName(name), s.operationIn(name), string(inspected.State), inspected.Attempt, inspected.Created.UnixMilli())
 	if err == nil && verdict == "missing" && replyLost { // an earlier try has removed the record
 		return nil
 	}
@@ -223,8 +223,8 @@ func (s *RedisStore) Resolve(ctx context.Context, inspected Entry, r Resolution)
 		openMarks = inspected.OpenMarks()
 	}
 	resolved, _ := r.Resolved(inspected).MarshalBinary() // never fails
-	name := s.keyName(inspected.Digest)
-	args := []any{stepsName(name), s.digestHalf(name), inspected.Attempt, inspected.Created.UnixMilli(),
+	name := s.keyName(inspected.Operation)
+	args := []any{stepsName(name), s.operationIn(name), inspected.Attempt, inspected.Created.UnixMilli(),
 		recordline.AppendToken(nil), toMilliseconds(r.TTL), response, resolved}
 	for _, mark := range openMarks {
 		args = append(args, mark)
@@ -268,8 +268,8 @@ func (s *RedisStore) List(ctx context.Context, request ListRequest) (Listing, er
 	if err != nil {
 		return Listing{}, err
 	}
-	lister := &redisLister{store: s, collected: collected, seenDigests: make(map[[sha256.Size]byte]bool)}
-	pattern := redisconn.Literal(s.keyPrefix) + "{" + strings.Repeat("?", hex.EncodedLen(sha256.Size)) + "}"
+	lister := &redisLister{store: s, collected: collected, seenOperations: make(map[uuid.UUID]bool)}
+	pattern := redisconn.Literal(s.keyPrefix) + "{" + strings.Repeat("?", len(uuid.Nil.String())) + "}"
 	if err := s.conn.Scan(ctx, pattern, startSize, lister.pickNames, lister.addRecord); err != nil {
 		return Listing{}, err
 	}
@@ -278,9 +278,9 @@ func (s *RedisStore) List(ctx context.Context, request ListRequest) (Listing, er
 
 // redisLister collects the records of all servers for List.
 type redisLister struct {
-	store       *RedisStore
-	collected   *collector
-	seenDigests map[[sha256.Size]byte]bool // because SCAN may return a name more than once
+	store          *RedisStore
+	collected      *collector
+	seenOperations map[uuid.UUID]bool // because SCAN may return a name more than once
 }
 
 // startSize covers the longest head, the first line of the response, and the longest note.
@@ -290,29 +290,26 @@ const startSize = 768
 // lister has seen ListRequest.Scan records.
 func (l *redisLister) pickNames(names []string) (fresh []string, more bool) {
 	for _, name := range names {
-		digest, ok := l.store.parseKeyName(name)
+		operation, ok := l.store.parseKeyName(name)
 		switch {
-		case !ok || l.seenDigests[digest]:
-		case len(l.seenDigests) == l.collected.request.Scan:
+		case !ok || l.seenOperations[operation]:
+		case len(l.seenOperations) == l.collected.request.Scan:
 			l.collected.listing.Partial = true
 			return fresh, false
 		default:
-			l.seenDigests[digest] = true
+			l.seenOperations[operation] = true
 			fresh = append(fresh, name)
 		}
 	}
 	return fresh, true
 }
 
-// parseKeyName returns the digest in name. The result ok reports whether name is the name of a record.
-func (s *RedisStore) parseKeyName(name string) (digest [sha256.Size]byte, ok bool) {
+// parseKeyName returns the operation in name. The result ok reports whether name is the name of a record.
+func (s *RedisStore) parseKeyName(name string) (operation uuid.UUID, ok bool) {
 	text, prefixed := strings.CutPrefix(name, s.keyPrefix+"{")
 	text, closed := strings.CutSuffix(text, "}")
-	if !prefixed || !closed || len(text) != hex.EncodedLen(len(digest)) {
-		return digest, false
-	}
-	_, err := hex.Decode(digest[:], []byte(text))
-	return digest, err == nil && s.keyName(digest) == name // false for capital letters, which hex.Decode accepts
+	operation, err := uuid.Parse(text)
+	return operation, prefixed && closed && err == nil && s.keyName(operation) == name // uuid.Parse accepts other forms
 }
 
 // addRecord adds the record with the given name to the listing.
@@ -320,8 +317,8 @@ func (l *redisLister) addRecord(name string, snapshot redisconn.Snapshot) {
 	if snapshot.Expiry == redisconn.NoKey {
 		return // the record has expired since SCAN
 	}
-	digest, _ := l.store.parseKeyName(name)
-	entry := Entry{Digest: digest, Size: snapshot.Size, Remaining: max(0, snapshot.Expiry)}
+	operation, _ := l.store.parseKeyName(name)
+	entry := Entry{Operation: operation, Size: snapshot.Size, Remaining: max(0, snapshot.Expiry)}
 	head, err := l.store.parseRecord(snapshot.Start, name) // Start is empty if the value is no string
 	if err == nil {
 		err = entry.addHead(head, snapshot)

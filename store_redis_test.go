@@ -3,7 +3,6 @@ package idempotency_test
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -304,7 +303,7 @@ func TestRedisRoundTrips(t *testing.T) {
 
 // goldenHead is the first line of a record, with placeholders for the parts that are different in each run.
 const goldenHead = "idempotency/1 %s token=<token> lease=60000 ttl=3600000 attempt=%d " +
-	"key=9853a3ffbc2ac8c07fab59709bc93dde " +
+	"operation=b24d9d95-4c46-8928-9469-3b1c939f4f3f " +
 	"fingerprint=0100000000000000000000000000000000000000000000000000000000000000 created=<created>\n"
 
 const goldenResponse = "response/1 crc=a8844b8b 201 header=63 trailer=24 body=8\n" +
@@ -468,11 +467,11 @@ func TestRedisClaimFindsForeignValue(t *testing.T) {
 					key := testservice.RedisKeys(t, client, prefix)[0]
 					replaceRedisValue(t, client, key, value)
 					before := readRedisValue(t, client, key)
-					digest := fmt.Sprintf("%x", testservice.NumberedKey(1).Digest())
-					require.Contains(t, key, digest)
+					operation := testservice.NumberedKey(1).OperationID().String()
+					require.Contains(t, key, operation)
 					err := call(t.Context(), claim)
 					require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
-					require.NotContains(t, err.Error(), digest, "by which a reader of a log could confirm a guess")
+					require.NotContains(t, err.Error(), operation, "by which a reader of a log could confirm a guess")
 					require.Equal(t, before, readRedisValue(t, client, key))
 				})
 			}
@@ -480,7 +479,7 @@ func TestRedisClaimFindsForeignValue(t *testing.T) {
 	})
 }
 
-// The names of records contain a digest of the key, and no byte that a client has chosen. Such bytes could select the slot
+// The names of records contain the ID of the operation, and no byte that a client has chosen. Such bytes could select the slot
 // in a cluster, or collide with the record of another client.
 func TestRedisKeys(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
@@ -496,7 +495,7 @@ func TestRedisKeys(t *testing.T) {
 			keys := testservice.RedisKeys(t, client, prefix)
 			require.Len(t, keys, len(hostile))
 			for _, key := range keys {
-				require.Regexp(t, `^`+prefix+`\{[0-9a-f]{64}\}$`, key)
+				require.Regexp(t, `^`+prefix+`\{[0-9a-f-]{36}\}$`, key)
 			}
 		}
 	})
@@ -541,7 +540,7 @@ func TestRedisStaging(t *testing.T) {
 		staged := testservice.RedisKeys(t, client, "")
 		require.Len(t, staged, 3)
 		for _, key := range staged {
-			require.Regexp(t, `^idempotency:\{[0-9a-f]{64}\}([0-9a-f]{32})?$`, key, "the hash tag is the same")
+			require.Regexp(t, `^idempotency:\{[0-9a-f-]{36}\}([0-9a-f]{32})?$`, key, "the hash tag is the same")
 			if !strings.HasSuffix(key, "}") {
 				require.InDelta(t, time.Minute, client.PTTL(t.Context(), key).Val(), float64(10*time.Second))
 			}
@@ -861,12 +860,12 @@ var malformed = map[string]func(record string) string{
 	"token too long":             replaceWord("token", "token="+digits),
 	"token a pattern":            replaceWord("token", "token=%x+"),
 	"token in upper case":        replaceWord("token", "token="+strings.ToUpper(digits[:32])),
-	"no key": func(record string) string {
-		return replaceWord("key", "")(strings.Replace(record, " key", "key", 1))
+	"no operation": func(record string) string {
+		return replaceWord("operation", "")(strings.Replace(record, " operation", "operation", 1))
 	},
-	"key too short":         replaceWord("key", "key=0"),
-	"key too long":          replaceWord("key", "key="+digits),
-	"another key":           replaceWord("key", "key="+digits[:32]),
+	"operation too short":   replaceWord("operation", "operation=0"),
+	"operation too long":    replaceWord("operation", "operation="+digits),
+	"another operation":     replaceWord("operation", "operation="+uuid.Nil.String()),
 	"fingerprint too short": replaceWord("fingerprint", "fingerprint=0"),
 	"another word":          appendToHead(" more=1"),
 	"a space at the end":    appendToHead(" "),
@@ -968,10 +967,10 @@ func newScopedStore(client redis.Cmdable) *idempotency.RedisStore {
 	return idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: `*?[a]\` + uuid.NewString() + ":"})
 }
 
-// listedDigests returns the digests of a listing, in its order.
-func listedDigests(listing idempotency.Listing) (all [][sha256.Size]byte) {
+// listedOperations returns the operations of a listing, in its order.
+func listedOperations(listing idempotency.Listing) (all []uuid.UUID) {
 	for _, e := range listing.Entries {
-		all = append(all, e.Digest)
+		all = append(all, e.Operation)
 	}
 	return all
 }
@@ -1002,7 +1001,7 @@ func TestRedisInspectsForeignValues(t *testing.T) {
 
 				entry, err := store.Inspect(t.Context(), testservice.NumberedKey(1))
 				require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
-				require.Equal(t, testservice.NumberedKey(1).Digest(), entry.Digest)
+				require.Equal(t, testservice.NumberedKey(1).OperationID(), entry.Operation)
 				require.Nil(t, entry.Response)
 				require.Empty(t, entry.Note)
 				if entry.State == "" {
@@ -1022,7 +1021,7 @@ func TestRedisInspectsForeignValues(t *testing.T) {
 					require.Zero(t, listing.Unreadable)
 					return
 				}
-				require.Equal(t, [][sha256.Size]byte{healthy.Digest}, listedDigests(listing))
+				require.Equal(t, []uuid.UUID{healthy.Operation}, listedOperations(listing))
 				require.Equal(t, 1, listing.Unreadable)
 				require.Equal(t, map[idempotency.State]idempotency.Total{
 					idempotency.StateCompleted: {Records: 1, Bytes: healthy.Size},
@@ -1068,10 +1067,11 @@ func TestRedisListsItsOwnRecords(t *testing.T) {
 		testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.BodyOf(10))
 		name := testservice.RedisKeys(t, client, "")[0]
 		record := client.Get(t.Context(), name).Val()
-		digest := name[len("a:{") : len(name)-1]
+		operation := name[len("a:{") : len(name)-1]
 		for _, other := range []string{
-			name + strings.Repeat("0", 32), "a:" + digest, "a:{" + digest[1:] + "}", "a:{" + digest + "0}", "b:{" + digest + "}",
-			"a:{" + strings.Repeat("x", 64) + "}", "a:{" + strings.ToUpper(digest) + "}", "a:b:{" + digest + "}", "A:{" + digest + "}",
+			name + strings.Repeat("0", 32), "a:" + operation, "a:{" + operation[1:] + "}", "a:{" + operation + "0}", "b:{" + operation + "}",
+			"a:{" + strings.Repeat("x", 36) + "}", "a:{" + strings.ToUpper(operation) + "}", "a:{urn:uuid:" + operation + "}",
+			"a:{" + strings.ReplaceAll(operation, "-", "") + "}", "a:b:{" + operation + "}", "A:{" + operation + "}",
 		} {
 			require.NoError(t, client.Set(t.Context(), other, record, 0).Err())
 		}
@@ -1262,7 +1262,7 @@ func TestRedisInspectorFails(t *testing.T) {
 
 // redisForm matches the head of a record in Redis, by the description in record.lua.
 var redisForm = regexp.MustCompile(`^idempotency/1 (running|released|done) token=([^ \n]{32}) lease=([0-9]{1,13}) ` +
-	`ttl=([0-9]{1,13}) attempt=([0-9]{1,10}) key=([^ \n]+) ` +
+	`ttl=([0-9]{1,13}) attempt=([0-9]{1,10}) operation=([^ \n]+) ` +
 	`fingerprint=([0-9a-f]{64}) created=([0-9]{1,13})\n`)
 
 // hexToken matches the token of a running or released record.
@@ -1276,10 +1276,10 @@ type redisEntry struct {
 	record                 idempotency.Record
 }
 
-// redisEntryOf parses the record of a key. The result ok is false for a value that no script writes.
-func redisEntryOf(value, key string) (e redisEntry, ok bool) {
+// redisEntryOf parses the record of operation. The result ok is false for a value that no script writes.
+func redisEntryOf(value, operation string) (e redisEntry, ok bool) {
 	m := redisForm.FindStringSubmatch(value)
-	if m == nil || m[6] != key || strings.ContainsAny(m[0], "ABCDEFGHIJKLMNOPQRSTUVWXYZ") {
+	if m == nil || m[6] != operation || strings.ContainsAny(m[0], "ABCDEFGHIJKLMNOPQRSTUVWXYZ") {
 		return e, false
 	}
 	parseNumber := func(text string) int64 {
@@ -1320,7 +1320,7 @@ func FuzzRedisRecord(f *testing.F) {
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 	testservice.MustComplete(f, store, testservice.NumberedKey(1), frozenResponse)
 	name := server.Keys()[0]
-	key := strings.TrimPrefix(name, "idempotency:{")[:32]
+	operation := testservice.NumberedKey(1).OperationID().String()
 	done := client.Get(f.Context(), name).Val()
 	const expiry = 3_600_000
 	for _, changeState := range recordStates {
@@ -1341,7 +1341,7 @@ func FuzzRedisRecord(f *testing.F) {
 		request := testservice.AttemptFor(time.Hour)
 		request.TakeOver = takeOver
 		got, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), request)
-		entry, ok := redisEntryOf(value, key)
+		entry, ok := redisEntryOf(value, operation)
 		stored := client.Get(t.Context(), name).Val()
 		if !ok {
 			require.ErrorIs(t, err, idempotency.ErrRecordInvalid, "%q", value)
@@ -1354,7 +1354,7 @@ func FuzzRedisRecord(f *testing.F) {
 			require.NotNil(t, claim, "%q", value)
 			require.Equal(t, 1, got.Attempt)
 			require.WithinDuration(t, time.Now(), got.Created, time.Minute)
-			entry, ok = redisEntryOf(stored, key)
+			entry, ok = redisEntryOf(stored, operation)
 			require.True(t, ok, "%q", stored)
 			require.Equal(t, got.Created, entry.record.Created)
 			require.Equal(t, request.Fingerprint, entry.record.Fingerprint)
@@ -1372,7 +1372,7 @@ func FuzzRedisRecord(f *testing.F) {
 		want.Attempt++
 		want.LeaseLeft, want.Remaining = request.Lease, time.Duration(expiry)*time.Millisecond
 		require.Equal(t, want, got)
-		entry, ok = redisEntryOf(stored, key)
+		entry, ok = redisEntryOf(stored, operation)
 		require.True(t, ok, "%q", stored)
 		want.Remaining = 0
 		require.Equal(t, want, entry.after(client.PTTL(t.Context(), name).Val().Milliseconds()))

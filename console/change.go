@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/resolve"
 )
@@ -39,13 +41,13 @@ func (c *Console) applyChange(req *request) {
 	if !ok {
 		return
 	}
-	digest, err := parseDigest(form.Get("digest"))
+	operation, err := uuid.Parse(form.Get("operation"))
 	if err != nil {
 		req.writeRefusal(http.StatusBadRequest, "Not readable", "The form is not one of this console. Nothing was changed.", "./")
 		return
 	}
-	backAddress := operationAddress(digest)
-	entry, readErr := c.inspectDigest(req.httpRequest.Context(), digest)
+	backAddress := operationAddress(operation)
+	entry, readErr := c.store.InspectOperation(req.httpRequest.Context(), operation)
 	switch {
 	case readErr != nil && !errors.Is(readErr, idempotency.ErrRecordInvalid):
 		c.refuseChange(req, readErr, backAddress)
@@ -124,7 +126,7 @@ func (c *Console) forgetRecord(ctx context.Context, e idempotency.Entry, by reso
 	if err := c.store.Forget(ctx, e); err != nil {
 		return err
 	}
-	c.logMessage(ctx, slog.LevelInfo, "idempotency: forgotten", slog.String("operation", e.OperationID().String()),
+	c.logMessage(ctx, slog.LevelInfo, "idempotency: forgotten", slog.String("operation", e.Operation.String()),
 		slog.Int("attempt", e.Attempt), slog.String("state", string(e.State)),
 		slog.String("operator", by.Operator), slog.String("reason", by.Reason))
 	return nil

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -306,14 +307,14 @@ func TestForgedForms(t *testing.T) {
 			f.Set("seen", strings.Replace(f.Get("seen"), " 1 ", " 2 ", 1))
 			return 409
 		},
-		"two versions":     func(f url.Values, _ *http.Request) int { f["seen"] = []string{"x", f.Get("seen")}; return 409 },
-		"another digest":   func(f url.Values, _ *http.Request) int { f.Set("digest", strings.Repeat("00", 32)); return 409 },
-		"malformed digest": func(f url.Values, _ *http.Request) int { f.Set("digest", "x"); return 400 },
-		"in the address":   func(f url.Values, r *http.Request) int { r.URL.RawQuery = f.Encode(); clear(f); return 400 },
-		"as JSON":          func(_ url.Values, r *http.Request) int { r.Header.Set("Content-Type", "application/json"); return 400 },
-		"as plain text":    func(_ url.Values, r *http.Request) int { r.Header.Set("Content-Type", "text/plain"); return 400 },
-		"malformed":        func(_ url.Values, r *http.Request) int { r.Header.Set("Content-Type", "a/b;;"); return 400 },
-		"oversized":        func(f url.Values, _ *http.Request) int { f.Set("body", strings.Repeat("a", 4<<20)); return 413 },
+		"two versions":   func(f url.Values, _ *http.Request) int { f["seen"] = []string{"x", f.Get("seen")}; return 409 },
+		"another ID":     func(f url.Values, _ *http.Request) int { f.Set("operation", uuid.NewString()); return 409 },
+		"malformed ID":   func(f url.Values, _ *http.Request) int { f.Set("operation", "x"); return 400 },
+		"in the address": func(f url.Values, r *http.Request) int { r.URL.RawQuery = f.Encode(); clear(f); return 400 },
+		"as JSON":        func(_ url.Values, r *http.Request) int { r.Header.Set("Content-Type", "application/json"); return 400 },
+		"as plain text":  func(_ url.Values, r *http.Request) int { r.Header.Set("Content-Type", "text/plain"); return 400 },
+		"malformed":      func(_ url.Values, r *http.Request) int { r.Header.Set("Content-Type", "a/b;;"); return 400 },
+		"oversized":      func(f url.Values, _ *http.Request) int { f.Set("body", strings.Repeat("a", 4<<20)); return 413 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			form, r := good(), d.request("change", nil)

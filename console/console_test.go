@@ -283,7 +283,7 @@ func TestStoreFails(t *testing.T) {
 	}{
 		"list":  {&troubled{list: errDown}, func(d *desk) shown { return d.get("") }},
 		"story": {&troubled{inspect: errDown}, func(d *desk) shown { return d.get(addressOf(order)) }},
-		"search": {&troubled{list: errDown}, func(d *desk) shown {
+		"search": {&troubled{inspect: errDown}, func(d *desk) shown {
 			return d.post("search", url.Values{"operation": {order.OperationID().String()}})
 		}},
 		"change": {&troubled{change: errDown}, func(d *desk) shown {
@@ -315,11 +315,13 @@ func TestStoreThatCannot(t *testing.T) {
 	d = newDesk(t, &troubled{MemoryStore: store, change: errors.ErrUnsupported}) // a wrapper, in front of one that cannot
 	got = d.post("change", d.form(d.get(addressOf(order)).page, "not-happened", "reason", "because"))
 	require.Equal(t, http.StatusNotImplemented, got.status)
-	d = newDesk(t, &troubled{MemoryStore: store, inspect: errors.ErrUnsupported}) // it is found in the listing
-	require.Contains(t, d.get(addressOf(order)).text(), "Nobody knows what it has done.")
+	d = newDesk(t, &troubled{MemoryStore: store, inspect: errors.ErrUnsupported})
+	got = d.get(addressOf(order))
+	require.Equal(t, http.StatusNotImplemented, got.status)
+	require.Contains(t, got.text(), "This store cannot do that.")
 }
 
-// A store that is no Resolver is looked at. Its records are found in the listing, and may be forgotten.
+// A store that is no Resolver is looked at, and its records may be forgotten.
 func TestStoreThatIsNoResolver(t *testing.T) {
 	t.Parallel()
 	store := newStoreWith(t, order)

@@ -2,7 +2,6 @@ package console_test
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"html"
@@ -17,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -169,8 +169,7 @@ func (d *desk) form(page, button string, fields ...string) url.Values {
 var hidden = regexp.MustCompile(`<input type="hidden" name="(\w+)" value="([^"]*)">`)
 
 func addressOf(key idempotency.Key) string {
-	digest := key.Digest()
-	return "operation?digest=" + hex.EncodeToString(digest[:])
+	return "operation?id=" + key.OperationID().String()
 }
 
 // text is what a person reads of a page: in one line, without marks.
@@ -269,8 +268,8 @@ type troubled struct {
 
 var errDown = errors.New("dial tcp 10.0.0.7:6379: connection refused")
 
-func (s *troubled) InspectDigest(ctx context.Context, digest [32]byte) (idempotency.Entry, error) {
-	entry, err := s.MemoryStore.InspectDigest(ctx, digest)
+func (s *troubled) InspectOperation(ctx context.Context, operation uuid.UUID) (idempotency.Entry, error) {
+	entry, err := s.MemoryStore.InspectOperation(ctx, operation)
 	return entry, errors.Join(err, s.inspect)
 }
 

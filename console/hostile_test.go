@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -96,9 +97,9 @@ type inert struct {
 	entries []idempotency.Entry
 }
 
-func (s *inert) InspectDigest(_ context.Context, digest [32]byte) (idempotency.Entry, error) {
+func (s *inert) InspectOperation(_ context.Context, operation uuid.UUID) (idempotency.Entry, error) {
 	for _, e := range s.entries {
-		if e.Digest == digest {
+		if e.Operation == operation {
 			return e, nil
 		}
 	}
@@ -116,11 +117,11 @@ func pagesOf(t testing.TB, h hostile) []string {
 	text := func(s string) string { return "a" + s } // there is always some
 	key := idempotency.Key{User: text(h.user), Endpoint: text(h.endpoint), ID: text(h.key)}
 	abandoned := idempotency.Entry{
-		Key: key, Digest: key.Digest(), State: idempotency.StateAbandoned, Attempt: 1, Created: began, Remaining: time.Hour,
+		Key: key, Operation: key.OperationID(), State: idempotency.StateAbandoned, Attempt: 1, Created: began, Remaining: time.Hour,
 		Note: text(h.note), Steps: []idempotency.StepSize{{Name: text(h.step) + "-", Bytes: 2}},
 	}
 	completed := idempotency.Entry{
-		Key: key, Digest: [32]byte{2}, State: idempotency.StateCompleted, Attempt: 1, Created: began, Remaining: time.Hour,
+		Key: key, Operation: uuid.UUID{2}, State: idempotency.StateCompleted, Attempt: 1, Created: began, Remaining: time.Hour,
 		Note: text(h.note), Completed: began, Status: 200, Response: &idempotency.Response{
 			Status: 200, Body: []byte(text(h.body)),
 			Header: idempotency.Fields(text(h.header)), Trailer: idempotency.Fields(text(h.header)),
@@ -136,7 +137,7 @@ func pagesOf(t testing.TB, h hostile) []string {
 	form := d.form(story.page, "answer", "status", text(h.name), "header", text(h.name), "body", text(h.name), "reason", "a")
 	return []string{
 		d.get("").page, d.get("?state=all&user=" + url.QueryEscape(key.User)).page, story.page,
-		d.get("operation?digest=02" + strings.Repeat("0", 62)).page, d.post("change", form).page,
+		d.get("operation?id=" + uuid.UUID{2}.String()).page, d.post("change", form).page,
 		d.post("search", url.Values{"key": {key.ID}, "endpoint": {key.Endpoint}}).page,
 		d.post("search", url.Values{"operation": {text(h.name)}}).page,
 	}

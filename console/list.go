@@ -2,13 +2,14 @@ package console
 
 import (
 	"cmp"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/visible"
@@ -94,7 +95,7 @@ func (c *Console) fillList(req *request, list *listPage, after *idempotency.Entr
 		list.More = list.firstPageAddress(list.State) + nextPageParams(entries[operationsPerPage-1])
 	}
 	for _, e := range listing.Entries {
-		row := listRow{Entry: e, Address: operationAddress(e.Digest)}
+		row := listRow{Entry: e, Address: operationAddress(e.Operation)}
 		if req.mayShow && e.Key != (idempotency.Key{}) {
 			row.Parts = []string{e.Key.User, e.Key.Endpoint, e.Key.ID}
 		}
@@ -146,10 +147,10 @@ func (l *listPage) firstPageAddress(state string) string {
 	return "?" + values.Encode()
 }
 
-// nextPageParams returns the parameters of the page after e. Digest and creation time of the last entry are enough for List to
+// nextPageParams returns the parameters of the page after e. ID and creation time of the last entry are enough for List to
 // continue.
 func nextPageParams(e idempotency.Entry) string {
-	return "&after=" + hex.EncodeToString(e.Digest[:]) + "&created=" + url.QueryEscape(e.Created.UTC().Format(time.RFC3339Nano))
+	return "&after=" + e.Operation.String() + "&created=" + url.QueryEscape(e.Created.UTC().Format(time.RFC3339Nano))
 }
 
 // parsePageStart parses the parameters by nextPageParams. parsePageStart returns nil for the first page.
@@ -157,7 +158,7 @@ func parsePageStart(query url.Values) (*idempotency.Entry, error) {
 	if !query.Has("after") {
 		return nil, nil
 	}
-	digest, malformed := parseDigest(query.Get("after"))
+	operation, malformed := uuid.Parse(query.Get("after"))
 	created, err := time.Parse(time.RFC3339Nano, query.Get("created"))
-	return &idempotency.Entry{Digest: digest, Created: created}, cmp.Or(malformed, err)
+	return &idempotency.Entry{Operation: operation, Created: created}, cmp.Or(malformed, err)
 }

@@ -83,15 +83,15 @@ func TestOperationsOfAUser(t *testing.T) {
 func TestAddressesThatNobodyHasMade(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, newStoreWith(t, order))
-	digest := strings.Repeat("ab", 32)
+	id := "b24d9d95-4c46-8928-9469-3b1c939f4f3f"
 	for _, address := range []string{
-		"?state=Abandoned", "?state=%00", "?after=", "?after=abc", "?after=" + digest, "?after=" + digest + "&created=yesterday",
-		"?after=" + digest + "00&created=2026-01-01T00:00:00Z", "operation", "operation?digest=", "operation?digest=" + digest[2:],
-		"operation?digest=" + strings.Repeat("zz", 32), "operation?digest=" + digest + "00",
+		"?state=Abandoned", "?state=%00", "?after=", "?after=abc", "?after=" + id, "?after=" + id + "&created=yesterday",
+		"?after=" + id + "00&created=2026-01-01T00:00:00Z", "operation", "operation?id=", "operation?id=" + id[1:],
+		"operation?id=z" + id[1:], "operation?id=" + id + "00",
 	} {
 		require.Equal(t, http.StatusBadRequest, d.get(address).status, address)
 	}
-	require.Equal(t, http.StatusOK, d.get("?after="+digest+"&created=2026-01-01T00:00:00Z").status)
+	require.Equal(t, http.StatusOK, d.get("?after="+id+"&created=2026-01-01T00:00:00Z").status)
 }
 
 // Search leads to one operation, and keeps user and key out of the address.
@@ -105,19 +105,19 @@ func TestSearch(t *testing.T) {
 	byKey := func(key idempotency.Key, text string) url.Values {
 		return url.Values{"user": {key.User}, "endpoint": {key.Endpoint}, "key": {text}}
 	}
-	digest := strings.TrimPrefix(addressOf(order), "operation?digest=")
+	id := order.OperationID().String()
 	for name, found := range map[string]struct {
 		form url.Values
 		key  idempotency.Key
 	}{
-		"key":            {byKey(order, order.ID), order},
-		"key in quotes":  {byKey(order, `"order-1"`), order},
-		"key of quotes":  {byKey(quoted, `"a\"b"`), quoted},
-		"long key":       {byKey(long, "1"), long.Bounded()},
-		"digest":         {url.Values{"operation": {digest}}, order},
-		"capital digest": {url.Values{"operation": {" " + strings.ToUpper(digest) + " "}}, order},
-		"ID":             {url.Values{"operation": {order.OperationID().String()}}, order},
-		"completed":      {url.Values{"operation": {numbered(2).OperationID().String()}}, numbered(2)},
+		"key":           {byKey(order, order.ID), order},
+		"key in quotes": {byKey(order, `"order-1"`), order},
+		"key of quotes": {byKey(quoted, `"a\"b"`), quoted},
+		"long key":      {byKey(long, "1"), long.Bounded()},
+		"ID":            {url.Values{"operation": {id}}, order},
+		"capital ID":    {url.Values{"operation": {" " + strings.ToUpper(id) + " "}}, order},
+		"instance":      {url.Values{"operation": {"urn:uuid:" + id}}, order},
+		"completed":     {url.Values{"operation": {numbered(2).OperationID().String()}}, numbered(2)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := d.post("search", found.form)
@@ -126,7 +126,6 @@ func TestSearch(t *testing.T) {
 			require.Contains(t, got.page, found.key.OperationID().String())
 		})
 	}
-	require.Contains(t, d.get("").text(), "among the 50000 oldest records", "the page says how far it looks")
 }
 
 // A search that finds nothing says so, and keeps what was typed in.
@@ -139,14 +138,13 @@ func TestSearchInVain(t *testing.T) {
 		status int
 		says   string
 	}{
-		"nothing":       {url.Values{}, 422, "A key is found by user, endpoint and key together."},
-		"key alone":     {url.Values{"key": {"order-1"}}, 422, "A key is found by user, endpoint and key together."},
-		"no key":        {url.Values{"user": {"alice"}, "endpoint": {"POST /payments"}}, 422, "A key is found by user"},
-		"no ID":         {url.Values{"operation": {`"><b>`}}, 422, "An operation ID is a UUID."},
-		"another form":  {url.Values{"operation": {"urn:uuid:" + absent.OperationID().String()}}, 404, "not among the 50000 oldest"},
-		"absent ID":     {url.Values{"operation": {absent.OperationID().String()}}, 404, "not among the 50000 oldest"},
-		"absent digest": {url.Values{"operation": {addressOf(absent)[17:]}}, 404, "No record of this operation"},
-		"absent key":    {url.Values{"user": {"alice"}, "endpoint": {"x"}, "key": {"y"}}, 404, "No record of this operation"},
+		"nothing":      {url.Values{}, 422, "A key is found by user, endpoint and key together."},
+		"key alone":    {url.Values{"key": {"order-1"}}, 422, "A key is found by user, endpoint and key together."},
+		"no key":       {url.Values{"user": {"alice"}, "endpoint": {"POST /payments"}}, 422, "A key is found by user"},
+		"no ID":        {url.Values{"operation": {`"><b>`}}, 422, "An operation ID is a UUID."},
+		"another form": {url.Values{"operation": {"urn:uuid:" + absent.OperationID().String()}}, 404, "No record of this operation"},
+		"absent ID":    {url.Values{"operation": {absent.OperationID().String()}}, 404, "No record of this operation"},
+		"absent key":   {url.Values{"user": {"alice"}, "endpoint": {"x"}, "key": {"y"}}, 404, "No record of this operation"},
 	} {
 		got := d.post("search", vain.form)
 		require.Equal(t, vain.status, got.status, name)

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/idempotency-go/idempotency"
 )
 
@@ -15,9 +17,9 @@ const (
 
 // reusedRequest is a request that was refused because its key belongs to a different request.
 type reusedRequest struct {
-	digest [32]byte
-	At     time.Time
-	Names  []string // of the parts that differ, by Options.Differences
+	operation uuid.UUID
+	At        time.Time
+	Names     []string // of the parts that differ, by Options.Differences
 }
 
 // Observe is an [idempotency.Observer]. Give Observe to Options.Observer of the service, or call Observe from the observer of the
@@ -28,7 +30,7 @@ func (c *Console) Observe(_ context.Context, e idempotency.Event) {
 	if e.Outcome != idempotency.OutcomeKeyReused {
 		return
 	}
-	reused := reusedRequest{digest: e.Key.Digest(), At: time.Now()}
+	reused := reusedRequest{operation: e.Key.OperationID(), At: time.Now()}
 	if c.opts.Differences != nil {
 		reused.Names = c.opts.Differences(e)
 	}
@@ -40,12 +42,12 @@ func (c *Console) Observe(_ context.Context, e idempotency.Event) {
 	c.recentReuses = append(c.recentReuses, reused)
 }
 
-// listReuses returns the requests that were refused with the key of the operation with digest, the newest first.
-func (c *Console) listReuses(digest [32]byte) (all []reusedRequest) {
+// listReuses returns the requests that were refused with the key of operation, the newest first.
+func (c *Console) listReuses(operation uuid.UUID) (all []reusedRequest) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, reused := range slices.Backward(c.recentReuses) {
-		if reused.digest == digest {
+		if reused.operation == operation {
 			all = append(all, reused)
 		}
 	}

@@ -66,5 +66,5 @@ func TestSealedStore(t *testing.T) {
 	}
 	require.NotContains(t, string(inspect(t, inner, order).Response.Body), "secret")
 	require.Regexp(t, `By bob Reason because`, d.get(addressOf(order)).text())
-	require.Regexp(t, `By sealed: only the service can open the name and the reason Digest`, behind.get(addressOf(order)).text())
+	require.Regexp(t, `By sealed: only the service can open the name and the reason Answer`, behind.get(addressOf(order)).text())
 }

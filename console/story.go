@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/idempotency-go/idempotency"
 )
 
@@ -38,15 +40,15 @@ type stepRow struct {
 	Name, Result string
 }
 
-// serveStory shows the operation whose digest is in the address.
+// serveStory shows the operation whose ID is in the address.
 func (c *Console) serveStory(req *request) {
 	query := req.httpRequest.URL.Query()
-	digest, err := parseDigest(query.Get("digest"))
+	operation, err := uuid.Parse(query.Get("id"))
 	if err != nil {
 		req.writeRefusal(http.StatusBadRequest, "Not readable", "The console has not made this address.", "./")
 		return
 	}
-	entry, err := c.inspectDigest(req.httpRequest.Context(), digest)
+	entry, err := c.store.InspectOperation(req.httpRequest.Context(), operation)
 	switch {
 	case errors.Is(err, idempotency.ErrNoRecord):
 		req.writePage(http.StatusNotFound, pageData{Title: "No record", Back: "./", Fault: "No record of this " +
@@ -57,7 +59,7 @@ func (c *Console) serveStory(req *request) {
 		story := c.newStory(req, entry, err != nil)
 		story.Name = query.Get("name")
 		if story.Name != "" {
-			story.Downstream = idempotency.Operation{ID: entry.OperationID()}.DownstreamKey(story.Name)
+			story.Downstream = idempotency.Operation{ID: entry.Operation}.DownstreamKey(story.Name)
 		}
 		req.writePage(http.StatusOK, pageData{Title: story.storyTitle(), Done: describeDone(query.Get("done"), entry), Story: story})
 	}
@@ -66,7 +68,7 @@ func (c *Console) serveStory(req *request) {
 // newStory returns the page of an entry. damaged means that the record cannot be decoded.
 func (c *Console) newStory(req *request, e idempotency.Entry, damaged bool) *storyPage {
 	story := &storyPage{Entry: e, Damaged: damaged, Seen: recordVersion(e), Steps: describeSteps(e.Steps)}
-	reuses := c.listReuses(e.Digest)
+	reuses := c.listReuses(e.Operation)
 	story.Reused, story.Reuses = len(reuses), reuses[:min(len(reuses), maxShownReuses)]
 	story.Resolvable = c.resolver != nil && !damaged && e.State == idempotency.StateAbandoned
 	story.Forgettable = e.State != "" && e.State != idempotency.StateRunning
@@ -103,7 +105,7 @@ func headerLines(fields idempotency.Fields) string {
 const maxShownBody = 64 << 10 // bytes
 
 func (s *storyPage) storyTitle() string {
-	return fmt.Sprintf("Operation %s, %s", s.OperationID().String()[:8], cmp.Or(string(s.State), "not readable"))
+	return fmt.Sprintf("Operation %s, %s", s.Operation.String()[:8], cmp.Or(string(s.State), "not readable"))
 }
 
 // recordVersion identifies a state of a record by the same values that stores compare before a change.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -81,9 +82,9 @@ type broken struct {
 	entry idempotency.Entry
 }
 
-func (s *broken) InspectDigest(_ context.Context, digest [32]byte) (idempotency.Entry, error) {
+func (s *broken) InspectOperation(_ context.Context, operation uuid.UUID) (idempotency.Entry, error) {
 	entry := s.entry
-	entry.Digest = digest
+	entry.Operation = operation
 	return entry, fmt.Errorf("%w: response", idempotency.ErrRecordInvalid)
 }
 

@@ -160,9 +160,9 @@ func TestConsoleIsAttacked(t *testing.T) {
 		fmt.Fprintf(w, `<!doctype html><html lang="en"><link rel="icon" href="data:,">
 			<iframe src="%[1]s/admin/idempotency/"></iframe>
 			<form method="post" action="%[1]s/admin/idempotency/change">
-			<input name="digest" value="%[2]x"><input name="reason" value="because">
+			<input name="operation" value="%[2]s"><input name="reason" value="because">
 			<input name="seen" value="%[3]s"><button name="do" value="forget">Win a prize</button></form>`,
-			base, entry.Digest, fmt.Sprintf("%s %d %s", entry.State, entry.Attempt, entry.Created.UTC().Format(time.RFC3339Nano)))
+			base, entry.Operation, fmt.Sprintf("%s %d %s", entry.State, entry.Attempt, entry.Created.UTC().Format(time.RFC3339Nano)))
 	}))
 	t.Cleanup(evil.Close)
 	o := &operator{openTab(t, evil.URL, desktop), store, (*operator).clickElement}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/stores/cache"
 )
@@ -16,7 +18,7 @@ import (
 var inspectorBugs = map[string][]string{
 	"inspect/running": {
 		"running seems abandoned", "lease left is the whole lease", "remaining time is that of the lease",
-		"entry has no digest", "entry has another key", "running entry has no fingerprint", "inspecting ends the lease",
+		"entry has no operation", "entry has another key", "running entry has no fingerprint", "inspecting ends the lease",
 	},
 	"inspect/next attempt":             {"entry is of the first attempt", "entry was created with its attempt"},
 	"inspect/abandoned":                {"lapse is not shown", "inspecting forgets what was abandoned"},
@@ -149,6 +151,12 @@ func (s slowInspector) Inspect(ctx context.Context, key idempotency.Key) (idempo
 	s.sleepRandomly()
 	defer s.sleepRandomly()
 	return s.Store.(idempotency.Inspector).Inspect(ctx, key)
+}
+
+func (s slowInspector) InspectOperation(ctx context.Context, operation uuid.UUID) (idempotency.Entry, error) {
+	s.sleepRandomly()
+	defer s.sleepRandomly()
+	return s.Store.(idempotency.Inspector).InspectOperation(ctx, operation)
 }
 
 func (s slowInspector) Forget(ctx context.Context, entry idempotency.Entry) error {

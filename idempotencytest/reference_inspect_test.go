@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/idempotency-go/idempotency"
 )
 
@@ -88,7 +90,7 @@ func (r *referenceStore) findShownEntry(key idempotency.Key, now time.Time) *ent
 // describeEntry returns the record e as Inspect shows the record, but without the response.
 func (r *referenceStore) describeEntry(key idempotency.Key, e *entry, now time.Time) idempotency.Entry {
 	shown := idempotency.Entry{
-		Key: key, Digest: key.Digest(), State: idempotency.StateAbandoned,
+		Key: key, Operation: key.OperationID(), State: idempotency.StateAbandoned,
 		Attempt: e.Attempt, Created: e.Created, Fingerprint: e.Fingerprint,
 		Remaining: e.expiresAt.Sub(now), Size: int64(len(key.User) + len(key.Endpoint) + len(key.ID)), Resolved: e.resolved,
 	}
@@ -123,7 +125,7 @@ func (r *referenceStore) distortEntry(shown *idempotency.Entry, e *entry) {
 		}
 	case "refusals seem released":
 		if shown.Status >= 400 {
-			*shown = idempotency.Entry{Key: shown.Key, Digest: shown.Digest, State: idempotency.StateReleased}
+			*shown = idempotency.Entry{Key: shown.Key, Operation: shown.Operation, State: idempotency.StateReleased}
 		}
 	case "lease left is the whole lease":
 		if shown.LeaseLeft > 0 {
@@ -135,8 +137,8 @@ func (r *referenceStore) distortEntry(shown *idempotency.Entry, e *entry) {
 		}
 	case "remaining time is that of the claim":
 		shown.Remaining = long
-	case "entry has no digest":
-		shown.Digest = [32]byte{}
+	case "entry has no operation":
+		shown.Operation = uuid.Nil
 	case "entry has another key":
 		shown.Key.ID += "'"
 	case "running entry has no fingerprint":
@@ -327,7 +329,7 @@ func listEntries(s bugChecker, found []idempotency.Entry, request idempotency.Li
 	}
 	slices.SortFunc(found, orderOf(s, request.Largest))
 	if last := request.After; last != nil && !s.hasBug("pages are ignored") {
-		behind := slices.IndexFunc(found, func(e idempotency.Entry) bool { return e.Digest == last.Digest }) + 1
+		behind := slices.IndexFunc(found, func(e idempotency.Entry) bool { return e.Operation == last.Operation }) + 1
 		if s.hasBug("pages overlap") {
 			behind--
 		}

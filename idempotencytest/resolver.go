@@ -227,14 +227,14 @@ var resolveCases = []testCase{{
 		t.checkRunning(t.claimNextAttempt(old, request))
 	},
 }, {
-	name: "resolve/by digest",
-	rule: "InspectDigest finds an operation by the digest of its key. The entry can be resolved.",
+	name: "resolve/by operation",
+	rule: "InspectOperation finds an operation by its ID. The entry can be resolved.",
 	checkRule: func(t *trial) {
-		_, err := t.asResolver().InspectDigest(t.ctx, t.key.Digest())
-		t.checkError("InspectDigest", err, idempotency.ErrNoRecord)
+		_, err := t.asResolver().InspectOperation(t.ctx, t.key.OperationID())
+		t.checkError("InspectOperation", err, idempotency.ErrNoRecord)
 		own := t.claimUntilLapsed()
-		t.resolveEntry(t.inspectByDigest(idempotency.StateAbandoned, own), asHappened(operatorResponse()))
-		seen := t.inspectByDigest(idempotency.StateCompleted, own)
+		t.resolveEntry(t.inspectByOperation(idempotency.StateAbandoned, own), asHappened(operatorResponse()))
+		seen := t.inspectByOperation(idempotency.StateCompleted, own)
 		if diff := describeDifference(*seen.Response, operatorResponse()); diff != "" {
 			t.failf("the response differs from the response of the operator: %s", diff)
 		}
@@ -392,10 +392,10 @@ func (t *trial) inspectAbandoned(own beginResult) idempotency.Entry {
 	return t.inspectState(idempotency.StateAbandoned, own).Entry
 }
 
-// inspectByDigest calls InspectDigest, which must return the entry of own in the given state.
-func (t *trial) inspectByDigest(state idempotency.State, own beginResult) idempotency.Entry {
-	entry, err := t.asResolver().InspectDigest(t.ctx, t.key.Digest())
-	t.checkSuccess("InspectDigest", err)
+// inspectByOperation calls InspectOperation, which must return the entry of own in the given state.
+func (t *trial) inspectByOperation(state idempotency.State, own beginResult) idempotency.Entry {
+	entry, err := t.asResolver().InspectOperation(t.ctx, t.key.OperationID())
+	t.checkSuccess("InspectOperation", err)
 	t.checkEntry(entry, state, own)
 	return entry
 }

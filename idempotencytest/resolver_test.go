@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/idempotency-go/idempotency"
 )
 
@@ -24,7 +26,7 @@ var resolverBugs = map[string][]string{
 	"resolve/again":                     {"first resolution counts"},
 	"resolve/another operation":         {"resolution outlives the record"},
 	"resolve/late owner":                {"resolving leaves the claim"},
-	"resolve/by digest":                 {"digests are not found"},
+	"resolve/by operation":              {"operations are not found"},
 	"resolve/running":                   {"running is resolved"},
 	"resolve/taken over":                {"attempt is not compared"},
 	"resolve/decided":                   {"released is resolved", "completed is resolved"},
@@ -109,12 +111,12 @@ func (s markRemovingStore) Resolve(ctx context.Context, entry idempotency.Entry,
 
 var _ idempotency.Resolver = (*referenceStore)(nil)
 
-// InspectDigest implements [idempotency.Resolver].
-func (r *referenceStore) InspectDigest(ctx context.Context, digest [32]byte) (idempotency.Entry, error) {
+// InspectOperation implements [idempotency.Inspector].
+func (r *referenceStore) InspectOperation(ctx context.Context, operation uuid.UUID) (idempotency.Entry, error) {
 	r.mu.Lock()
 	var found idempotency.Key
 	for key := range r.entries {
-		if key.Digest() == digest && !r.hasBug("digests are not found") {
+		if key.OperationID() == operation && !r.hasBug("operations are not found") {
 			found = key
 		}
 	}

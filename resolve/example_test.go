@@ -27,7 +27,7 @@ func Example() {
 		panic(err)
 	}
 	for _, listed := range listing.Entries {
-		entry, err := store.InspectDigest(ctx, listed.Digest)
+		entry, err := store.InspectOperation(ctx, listed.Operation)
 		if err != nil {
 			panic(err)
 		}

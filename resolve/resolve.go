@@ -122,7 +122,7 @@ func New(store idempotency.Inspector, opts Options) (*Resolver, error) {
 
 // Happened ends the operation of entry as an operation that has taken effect: retries get resp, and the handler does not
 // run again. If resp is Omitted, retries get not-replayable with the status of resp. Pass an entry from Inspect or
-// InspectDigest of the store.
+// InspectOperation of the store.
 //
 // The error is an error of [idempotency.Resolver], or describes a fault of resp or by. Unless the store has failed, an
 // error means that the record is unchanged.
@@ -136,8 +136,8 @@ func (r *Resolver) Happened(ctx context.Context, entry idempotency.Entry, resp i
 
 // NotHappened ends the operation of entry as an operation without an effect: the next request with the key runs the
 // handler, provided that the request has the same fingerprint. The results of steps are kept. A step of AtMostOnce runs
-// again if entry shows that the step has begun and has no result. Pass an entry from Inspect or InspectDigest of the
-// store. NotHappened returns the same errors as [Resolver.Happened].
+// again if entry shows that the step has begun and has no result. Pass an entry from Inspect or InspectOperation of
+// the store. NotHappened returns the same errors as [Resolver.Happened].
 func (r *Resolver) NotHappened(ctx context.Context, entry idempotency.Entry, by By) error {
 	return r.endOperation(ctx, entry, nil, by, nil)
 }
@@ -164,7 +164,7 @@ func (r *Resolver) endOperation(
 	}
 	resolved := resolution.Resolved(entry)
 	event := idempotency.Event{
-		Outcome: idempotency.OutcomeNotHappened, Key: entry.Key, Operation: entry.OperationID(), Attempt: entry.Attempt,
+		Outcome: idempotency.OutcomeNotHappened, Key: entry.Key, Operation: entry.Operation, Attempt: entry.Attempt,
 		Began: startedAt, Total: time.Since(startedAt), Resolved: &resolved,
 	}
 	if resp != nil {

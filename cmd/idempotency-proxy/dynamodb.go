@@ -10,6 +10,7 @@ import (
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/smithy-go/logging"
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
@@ -54,7 +55,7 @@ func openDynamoDB(ctx context.Context, c *config) (*storeBackend, error) {
 
 // pingDynamoDB reads a missing record, because services have the permission to read, and a read is cheap.
 func pingDynamoDB(ctx context.Context, store *dynamodbstore.Store) error {
-	_, err := store.InspectDigest(ctx, [32]byte{})
+	_, err := store.InspectOperation(ctx, uuid.Nil)
 	if errors.Is(err, idempotency.ErrNoRecord) {
 		return nil
 	}

@@ -30,4 +30,4 @@ func (a *app) askToConfirm(entry idempotency.Entry, warning, verb string) bool {
 }
 
 // confirmationWord is the beginning of the operation ID, so that a user confirms a specific operation.
-func confirmationWord(entry idempotency.Entry) string { return entry.OperationID().String()[:8] }
+func confirmationWord(entry idempotency.Entry) string { return entry.Operation.String()[:8] }

@@ -93,10 +93,11 @@ func newDynamoDB(t testing.TB) backend {
 			awsVariables...),
 		openStore: func(testing.TB) idempotency.Store { return dynamodbstore.New(client, opts) },
 		damageRecord: func(t testing.TB) {
-			digest := keyOfAlice.Digest()
 			_, err := client.UpdateItem(t.Context(), &dynamodb.UpdateItemInput{
 				TableName: aws.String("idempotency_records"), UpdateExpression: aws.String("SET attempt = :none"),
-				Key:                       map[string]types.AttributeValue{"digest": &types.AttributeValueMemberB{Value: digest[:]}},
+				Key: map[string]types.AttributeValue{
+					"operation": &types.AttributeValueMemberS{Value: keyOfAlice.OperationID().String()},
+				},
 				ExpressionAttributeValues: map[string]types.AttributeValue{":none": &types.AttributeValueMemberN{Value: "0"}},
 			})
 			require.NoError(t, err)

@@ -69,7 +69,7 @@ func (a *app) forgetRecord(store *openedStore, entry idempotency.Entry) error {
 	case errors.Is(err, idempotency.ErrEntryChanged):
 		return failWith(exitRefused, "not forgotten: the record has changed since it was shown")
 	case err == nil:
-		a.newLogger().Info("idempotency: forgotten", "operation", entry.OperationID().String(), "attempt", entry.Attempt,
+		a.newLogger().Info("idempotency: forgotten", "operation", entry.Operation.String(), "attempt", entry.Attempt,
 			"state", string(entry.State))
 	}
 	return err

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
-	"encoding/hex"
 	"fmt"
 	"io"
 	"net"
@@ -261,8 +260,6 @@ func forEachBackend(t *testing.T, test func(*testing.T, backend)) {
 }
 
 var keyOfAlice = idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: "order-1"}
-
-func encodeHex(digest [32]byte) string { return hex.EncodeToString(digest[:]) }
 
 // keyFlags returns the flags that name key.
 func keyFlags(key idempotency.Key) []string {

@@ -2,10 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/visible"
@@ -13,30 +14,30 @@ import (
 
 // keyFlags are the flags that identify a key.
 type keyFlags struct {
-	User     string `placeholder:"NAME" help:"The user, as the service names it ('single' for SingleUser)."`
-	Endpoint string `placeholder:"TEXT" help:"The endpoint, such as 'POST /payments'."`
-	Key      string `placeholder:"TEXT" help:"The Idempotency-Key of the client."`
-	Digest   string `placeholder:"HEX" help:"The digest of user, endpoint and key, as in a list. Replaces these three flags."`
+	User      string `placeholder:"NAME" help:"The user, as the service names it ('single' for SingleUser)."`
+	Endpoint  string `placeholder:"TEXT" help:"The endpoint, such as 'POST /payments'."`
+	Key       string `placeholder:"TEXT" help:"The Idempotency-Key of the client."`
+	Operation string `placeholder:"UUID" help:"The ID of the operation, as in a log or a refusal. Replaces these three flags."`
 }
 
-// checkFlags returns an error unless the flags give either a digest or user, endpoint and key.
+// checkFlags returns an error unless the flags give either an operation or user, endpoint and key.
 func (k keyFlags) checkFlags() error {
-	digest, err := hex.DecodeString(k.Digest)
+	_, err := uuid.Parse(k.Operation)
 	switch all := k.User != "" && k.Endpoint != "" && k.Key != ""; {
-	case k.Digest != "" && (k.User != "" || k.Endpoint != "" || k.Key != ""):
-		return errors.New("want --digest, or --user, --endpoint and --key")
-	case k.Digest != "" && (err != nil || len(digest) != 32):
-		return errors.New("--digest: want 64 hexadecimal digits")
-	case k.Digest == "" && !all:
-		return errors.New("which key? want --user, --endpoint and --key, or --digest")
+	case k.Operation != "" && (k.User != "" || k.Endpoint != "" || k.Key != ""):
+		return errors.New("want --operation, or --user, --endpoint and --key")
+	case k.Operation != "" && err != nil:
+		return errors.New("--operation: want a UUID")
+	case k.Operation == "" && !all:
+		return errors.New("which operation? want --user, --endpoint and --key, or --operation")
 	}
 	return nil
 }
 
 // findEntry returns the entry of the key in store.
 func (k keyFlags) findEntry(ctx context.Context, store *openedStore) (idempotency.Entry, error) {
-	if k.Digest != "" {
-		return store.InspectDigest(ctx, k.keyDigest())
+	if k.Operation != "" {
+		return store.InspectOperation(ctx, k.operationID())
 	}
 	return store.Inspect(ctx, k.parseKey())
 }
@@ -50,18 +51,17 @@ func (k keyFlags) parseKey() idempotency.Key {
 	return idempotency.Key{User: k.User, Endpoint: k.Endpoint, ID: id}.Bounded()
 }
 
-func (k keyFlags) keyDigest() [32]byte {
-	if k.Digest != "" {
-		digest, _ := hex.DecodeString(k.Digest) // checkFlags has seen to the error
-		return [32]byte(digest)
+// operationID returns the ID of the operation that the flags identify.
+func (k keyFlags) operationID() uuid.UUID {
+	if k.Operation != "" {
+		id, _ := uuid.Parse(k.Operation) // checkFlags has seen to the error
+		return id
 	}
-	return k.parseKey().Digest()
+	return k.parseKey().OperationID()
 }
 
 // describeMissingKey describes the key when the store has no record.
-func (k keyFlags) describeMissingKey() string {
-	return describeAbsence(idempotency.Entry{Digest: k.keyDigest()}.OperationID().String())
-}
+func (k keyFlags) describeMissingKey() string { return describeAbsence(k.operationID().String()) }
 
 // inspectCommand describes the operation of a key.
 type inspectCommand struct {
@@ -129,8 +129,7 @@ func (a *app) showEntry(e idempotency.Entry) {
 	addRow("user", visible.Text(e.Key.User))
 	addRow("endpoint", visible.Text(e.Key.Endpoint))
 	addRow("key", visible.Text(e.Key.ID))
-	addRow("digest", hex.EncodeToString(e.Digest[:]))
-	addRow("operation", e.OperationID().String())
+	addRow("operation", e.Operation.String())
 	if e.Attempt > 0 {
 		addRow("attempt", fmt.Sprint(e.Attempt))
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/hex"
 	"net/http"
 	"time"
 	"unicode/utf8"
@@ -38,7 +37,6 @@ type jsonEntry struct {
 	User        string            `json:"user,omitempty"`
 	Endpoint    string            `json:"endpoint,omitempty"`
 	Key         string            `json:"key,omitempty"`
-	Digest      string            `json:"digest"`
 	Operation   string            `json:"operation"`
 	Attempt     int               `json:"attempt,omitempty"`
 	Created     *time.Time        `json:"created,omitempty"`
@@ -84,8 +82,7 @@ type jsonResponse struct {
 func newJSONEntry(e idempotency.Entry, damage error, withBody bool) *jsonEntry {
 	document := &jsonEntry{
 		State: e.State, User: e.Key.User, Endpoint: e.Key.Endpoint, Key: e.Key.ID,
-		Digest: hex.EncodeToString(e.Digest[:]), Operation: e.OperationID().String(),
-		Attempt: e.Attempt, Created: utcOrNil(e.Created), Completed: utcOrNil(e.Completed),
+		Operation: e.Operation.String(), Attempt: e.Attempt, Created: utcOrNil(e.Created), Completed: utcOrNil(e.Completed),
 		LeaseLeftMS: e.LeaseLeft.Milliseconds(), RemainingMS: e.Remaining.Milliseconds(), Size: e.Size, Status: e.Status,
 		Note: e.Note,
 	}

@@ -4,11 +4,12 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/visible"
@@ -61,7 +62,7 @@ func (c *listCommand) Run(a *app) error {
 func formatCursor(e idempotency.Entry) string {
 	b := binary.BigEndian.AppendUint64(nil, uint64(e.Created.UnixMicro()))
 	b = binary.BigEndian.AppendUint64(b, uint64(e.Size))
-	return base64.RawURLEncoding.EncodeToString(append(b, e.Digest[:]...))
+	return base64.RawURLEncoding.EncodeToString(append(b, e.Operation[:]...))
 }
 
 // parseCursor returns an entry with the fields in a cursor, which determine the order of a listing. parseCursor returns nil for an
@@ -71,12 +72,12 @@ func parseCursor(text string) (*idempotency.Entry, error) {
 		return nil, nil
 	}
 	b, err := base64.RawURLEncoding.DecodeString(text)
-	if err != nil || len(b) != 48 {
+	if err != nil || len(b) != 32 {
 		return nil, errors.New("--after: want the cursor of the page before")
 	}
 	return &idempotency.Entry{
 		Created: time.UnixMicro(int64(binary.BigEndian.Uint64(b))), Size: int64(binary.BigEndian.Uint64(b[8:])),
-		Digest: [32]byte(b[16:]),
+		Operation: uuid.UUID(b[16:]),
 	}, nil
 }
 
@@ -118,11 +119,11 @@ func (a *app) showListing(listing idempotency.Listing, next string) {
 	}
 }
 
-// showEntries prints a row for each entry, with the key or, if the store keeps no keys, with the digest. Columns without any value
-// are left out.
+// showEntries prints a row for each entry, with the key or, if the store keeps no keys, with the operation. Columns without any
+// value are left out.
 func (a *app) showEntries(entries []idempotency.Entry) {
 	rows := [][]string{{a.style.colourText(plain, "state"), "began", "attempt", "status", "bytes", "lease left", "kept for",
-		"user", "endpoint", "key", "digest"}}
+		"user", "endpoint", "key", "operation"}}
 	used := make([]bool, len(rows[0]))
 	for _, e := range entries {
 		row := []string{a.style.colourState(e.State), formatTime(e.Created), fmt.Sprint(e.Attempt), "", fmt.Sprint(e.Size),
@@ -132,7 +133,7 @@ func (a *app) showEntries(entries []idempotency.Entry) {
 			row[3] = fmt.Sprint(e.Status)
 		}
 		if (e.Key == idempotency.Key{}) {
-			row[10] = hex.EncodeToString(e.Digest[:])
+			row[10] = e.Operation.String()
 		}
 		for i, cell := range row {
 			used[i] = used[i] || cell != ""

@@ -25,7 +25,7 @@
 //     With --openapi: `operations` with `name`, `key`, `exception`, `asked`, `notAsked` and `findings`, and `findings`.
 //   - stats: `store`, `totals`, `partial`, `unreadable`, `abandoned` (entries), `users` with `user`, `records` and `bytes`.
 //
-// An entry has `state` (`running`, `abandoned`, `released` or `completed`), `user`, `endpoint`, `key`, `digest`, `operation`,
+// An entry has `state` (`running`, `abandoned`, `released` or `completed`), `user`, `endpoint`, `key`, `operation`,
 // `attempt`, `created`, `completed`, `leaseLeftMs`, `remainingMs`, `size`, `status`, `note`, `resolved` (with `happened`,
 // `attempt`, `at`, `operator` and `reason`, or `sealed`), and `damage` if the record is unreadable.
 //

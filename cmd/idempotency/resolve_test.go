@@ -226,7 +226,7 @@ func TestListPages(t *testing.T) {
 			completeRecord(t, store, key, idempotency.Response{Status: 200, Body: make([]byte, 100*(i%3))})
 		}
 		type listing struct {
-			Entries []struct{ Digest string }
+			Entries []struct{ Operation string }
 			Next    string
 			Totals  map[string]struct{ Records int }
 		}

@@ -30,8 +30,8 @@ func TestExitStatus(t *testing.T) {
 		completeRecord(t, store, keyIn("omitted"), idempotency.Response{Status: 202, Omitted: true})
 		long := strings.Repeat("long", 100)
 		completeRecord(t, store, keyIn(long).Bounded(), answer)
-		digest := keyIn("completed").Digest()
-		byDigest := []string{"--digest", encodeHex(digest)}
+		operation := keyIn("completed").OperationID().String()
+		byOperation := []string{"--operation", operation}
 		at := func(command, id string, more ...string) []string {
 			return append(append([]string{command}, keyFlags(keyIn(id))...), more...)
 		}
@@ -48,7 +48,8 @@ func TestExitStatus(t *testing.T) {
 			{"abandoned", at("inspect", "abandoned"), 0, "Nobody knows what it has done"},
 			{"released", at("inspect", "released"), 0, "without an answer that counts"},
 			{"omitted", at("inspect", "omitted"), 0, "409 not-replayable"},
-			{"by digest", append([]string{"inspect"}, byDigest...), 0, "gets the stored answer, status 201"},
+			{"by operation", append([]string{"inspect"}, byOperation...), 0, "gets the stored answer, status 201"},
+			{"by the instance of a refusal", []string{"inspect", "--operation", "urn:uuid:" + operation}, 0, "gets the stored answer"},
 			{"by the command show", at("show", "completed"), 0, "gets the stored answer, status 201"},
 			{"no record", at("inspect", "none"), 1, "There is no record of this key"},
 			{"no record, operation ID", at("inspect", "none"), 1, keyIn("none").OperationID().String()},
@@ -65,18 +66,18 @@ func TestExitStatus(t *testing.T) {
 			{"findings", []string{"check"}, 1, "unsafe"},
 			{"findings as JSON", []string{"check", "--json"}, 1, `"severity": "unsafe"`},
 
-			{"no key", []string{"inspect"}, 2, "which key?"},
-			{"half of a key", []string{"inspect", "--user", "alice"}, 2, "which key?"},
-			{"a key and a digest", at("inspect", "completed", byDigest...), 2, "want --digest, or --user"},
-			{"invalid digest", []string{"inspect", "--digest", "12"}, 2, "64 hexadecimal digits"},
+			{"no key", []string{"inspect"}, 2, "which operation?"},
+			{"half of a key", []string{"inspect", "--user", "alice"}, 2, "which operation?"},
+			{"a key and an operation", at("inspect", "completed", byOperation...), 2, "want --operation, or --user"},
+			{"invalid operation", []string{"inspect", "--operation", "12"}, 2, "--operation: want a UUID"},
 			{"forget without a terminal", at("forget", "completed"), 2, "want --yes"},
-			{"two faults", []string{"forget"}, 2, "which key? want --user, --endpoint and --key, or --digest; standard input"},
+			{"two faults", []string{"forget"}, 2, "which operation? want --user, --endpoint and --key, or --operation; standard input"},
 			{"unknown state", []string{"list", "--state", "gone"}, 2, "must be one of"},
 			{"limit of zero", []string{"list", "--limit", "0"}, 2, "--limit must be positive"},
 			{"invalid cursor", []string{"list", "--after", "x"}, 2, "--after: want the cursor of the page before"},
 			{"resolve without a terminal", resolveCommand(keyIn("uncertain"), "--not-happened"), 2, "want --yes"},
 			{"resolve without flags", []string{"resolve"}, 2, "has it happened? want --happened or --not-happened; want --reason; " +
-				"which key? want --user, --endpoint and --key, or --digest; standard input is not a terminal"},
+				"which operation? want --user, --endpoint and --key, or --operation; standard input is not a terminal"},
 			{"happened and not happened", resolveCommand(keyIn("uncertain"), "--yes", "--happened", "--not-happened", "--tombstone",
 				"--header", "a", "--body", "-",
 				"--ttl=-1s"), 2,
@@ -283,7 +284,7 @@ func TestGarbage(t *testing.T) {
 	server := servertest.Redis(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Password: servertest.RedisPassword()})
 	defer client.Close()
-	name := "idempotency:{" + encodeHex(keyOfAlice.Digest()) + "}"
+	name := "idempotency:{" + keyOfAlice.OperationID().String() + "}"
 	require.NoError(t, client.Set(t.Context(), name, "garbage", 0).Err())
 	env := []string{"REDIS_URL=redis://:" + servertest.RedisPassword() + "@" + server.Addr()}
 	got := runProcess(t, env, commandForAlice("inspect")...)

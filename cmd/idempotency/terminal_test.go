@@ -226,16 +226,15 @@ func TestHostileText(t *testing.T) {
 		abandonAttempt(t, b, uncertain)
 		body := filepath.Join(t.TempDir(), "body")
 		require.NoError(t, os.WriteFile(body, []byte(hostileText), 0o600))
-		uncertainDigest := uncertain.Digest()
-		digest := hostile.Digest()
-		flag := []string{"--digest", encodeHex(digest)}
+		byOperation := []string{"--operation", uncertain.OperationID().String()}
+		flag := []string{"--operation", hostile.OperationID().String()}
 		for _, args := range [][]string{
 			append([]string{"inspect", "--body"}, flag...), append([]string{"inspect", "--body", "--json"}, flag...),
 			commandForAlice("inspect", "--body"), commandForAlice("inspect", "--body", "--json"),
 			{"list"}, {"list", "--json"}, {"stats"}, {"stats", "--json"},
-			{"resolve", "--digest", encodeHex(uncertainDigest), "--happened", "--status", "200", "--body", body, "--yes",
-				"--reason", hostileText[:len(hostileText)-14], "--header", "X-Attack: \u009b31m\u202egnihtyna"},
-			{"show", "--digest", encodeHex(uncertainDigest), "--body"}, {"show", "--digest", encodeHex(uncertainDigest), "--json"},
+			append([]string{"resolve", "--happened", "--status", "200", "--body", body, "--yes",
+				"--reason", hostileText[:len(hostileText)-14], "--header", "X-Attack: \u009b31m\u202egnihtyna"}, byOperation...),
+			append([]string{"show", "--body"}, byOperation...), append([]string{"show", "--json"}, byOperation...),
 			append([]string{"forget", "--yes", "--json"}, flag...), commandForAlice("forget", "--yes"),
 		} {
 			got := b.run(t, args...)

@@ -104,10 +104,6 @@ const (
 	Done     = "done"
 )
 
-// KeySize is the number of hexadecimal digits of the key's digest in a head; record.lua gives the reason for this
-// number.
-const KeySize = 32
-
 // These are the sizes of the other words of a head in characters. The sizes of numbers are limits; all other sizes
 // are exact. The claim script has the same limits. With 13 digits, times reach the year 2286, and durations in
 // milliseconds do not overflow a time.Duration.
@@ -125,8 +121,8 @@ const (
 
 // These are the errors of [Parse].
 var (
-	ErrHead = errors.New("the head of the record in Redis is malformed")
-	ErrKey  = errors.New("the record in Redis belongs to another key")
+	ErrHead      = errors.New("the head of the record in Redis is malformed")
+	ErrOperation = errors.New("the record in Redis belongs to another operation")
 )
 
 // Head is the content of the first line of a record in Redis; record.lua shows its form. Times are in milliseconds.
@@ -144,15 +140,15 @@ type Head struct {
 	Response       []byte // the stored form of the response, if State is Done
 }
 
-// Parse parses value, the record of key. The result shares the memory of value.
-func Parse(value []byte, key string) (Head, error) {
+// Parse parses value, the record of operation. The result shares the memory of value.
+func Parse(value []byte, operation string) (Head, error) {
 	line, rest, whole := bytes.Cut(value, []byte("\n"))
 	words := Reader{line, whole && !bytes.ContainsAny(line, upperCase) && !bytes.HasSuffix(line, []byte(" "))}
 	first := words.Next("")
 	h := Head{State: parseState(words.Next("")), Token: words.readSized("token=", tokenSize)}
 	h.Lease, h.TTL = words.readDigits("lease=", timeSize), words.readDigits("ttl=", timeSize)
 	attempt := words.readDigits("attempt=", attemptSize)
-	ownKey := words.Next("key=")
+	ownOperation := words.Next("operation=")
 	fingerprint := words.readSized("fingerprint=", hex.EncodedLen(len(h.Fingerprint)))
 	h.Created = words.readDigits("created=", timeSize)
 	isFree := h.State == Released && bytes.Contains(line, []byte(" attempt=0 "))
@@ -162,8 +158,8 @@ func Parse(value []byte, key string) (Head, error) {
 	if _, err := hex.Decode(h.Fingerprint[:], fingerprint); err != nil {
 		return Head{}, ErrHead
 	}
-	if string(ownKey) != key {
-		return Head{}, ErrKey
+	if string(ownOperation) != operation {
+		return Head{}, ErrOperation
 	}
 	h.Line, h.Attempt = value[:len(line)+1], int(attempt)
 	return h.parseRest(rest)
@@ -215,15 +211,15 @@ func (h Head) LeaseLeft(expiry int64) int64 { return max(0, h.Lease-(h.TTL-expir
 
 // Origin returns the part of the head that is the same in the records of all attempts at an operation.
 func (h Head) Origin() string {
-	return string(bytes.TrimSuffix(h.Line[bytes.Index(h.Line, []byte(" key=")):], []byte("\n")))
+	return string(bytes.TrimSuffix(h.Line[bytes.Index(h.Line, []byte(" operation=")):], []byte("\n")))
 }
 
 // AppendRunning appends the record of the first attempt at a new operation to b.
-func AppendRunning(b []byte, key string, fingerprint [32]byte, lease, ttl, now int64) []byte {
+func AppendRunning(b []byte, operation string, fingerprint [32]byte, lease, ttl, now int64) []byte {
 	b = AppendToken(append(b, runningPrefix...))
 	b = strconv.AppendInt(append(b, " lease="...), lease, 10)
 	b = strconv.AppendInt(append(b, " ttl="...), ttl, 10)
-	b = append(append(b, " attempt=1 key="...), key...)
+	b = append(append(b, " attempt=1 operation="...), operation...)
 	b = hex.AppendEncode(append(b, " fingerprint="...), fingerprint[:])
 	b = strconv.AppendInt(append(b, " created="...), now, 10)
 	return append(b, '\n')

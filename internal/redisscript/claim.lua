@@ -16,11 +16,11 @@ if not record then
   return claim
 end
 
-local state, stored_token, lease, stored_ttl, attempt, origin, stored_key, stored_fingerprint = string.match(record, HEAD)
+local state, stored_token, lease, stored_ttl, attempt, origin, stored_operation, stored_fingerprint = string.match(record, HEAD)
 if state == 'done' then
   return record
 end
-local _, own_token, _, _, _, _, own_key, fingerprint = string.match(claim, HEAD)
+local _, own_token, _, _, _, _, own_operation, fingerprint = string.match(claim, HEAD)
 if not state or string.find(record, '\n', 1, true) < #record then
   return '' -- the client reports the empty reply as an invalid record
 elseif stored_token == own_token then
@@ -37,7 +37,7 @@ if state == 'running' and #lease <= 13 and #stored_ttl <= 13 then
 end
 local has_lapsed = state == 'running' and takeover == '1' and lease_left == 0
 local is_free = state == 'released' and attempt == '0' and #stored_fingerprint == 64
-if stored_key == own_key and (is_free or (state == 'released' or has_lapsed) and stored_fingerprint == fingerprint) then
+if stored_operation == own_operation and (is_free or (state == 'released' or has_lapsed) and stored_fingerprint == fingerprint) then
   -- Records that the client would refuse as damaged are left as they are. The last possible attempt number has no
   -- successor.
   local created = string.match(origin, ' created=(%d+)$')

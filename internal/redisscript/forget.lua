@@ -1,8 +1,8 @@
--- Removes the record KEYS[1] if its key is ARGV[1], its state ARGV[2], its attempt ARGV[3] and its time of creation
+-- Removes the record KEYS[1] if its operation is ARGV[1], its state ARGV[2], its attempt ARGV[3] and its time of creation
 -- ARGV[4]. A running record stays.
 
-local key, steps, own_key, asked_state, attempt, created = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local refused = verdict(key, read(key), own_key, asked_state, attempt, created)
+local key, steps, own_operation, asked_state, attempt, created = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local refused = verdict(key, read(key), own_operation, asked_state, attempt, created)
 if refused then
   return refused
 end

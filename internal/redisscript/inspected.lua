@@ -1,13 +1,13 @@
 -- This part is common to the scripts for operators, between record.lua and the rest of each script.
 
--- verdict returns nil if the operator may change the record with the first line line: its key, state, attempt and
+-- verdict returns nil if the operator may change the record with the first line line: its operation, state, attempt and
 -- time of creation are still those that the operator has seen. Otherwise verdict returns the reason for the refusal.
-local function verdict(key, line, own_key, asked_state, attempt, created)
+local function verdict(key, line, own_operation, asked_state, attempt, created)
   if line == '' then
     return 'missing'
   end
-  local state, _, lease, stored_ttl, stored_attempt, origin, stored_key = string.match(line, HEAD)
-  if not state or stored_key ~= own_key or #lease > 13 or #stored_ttl > 13 or #stored_attempt > 10
+  local state, _, lease, stored_ttl, stored_attempt, origin, stored_operation = string.match(line, HEAD)
+  if not state or stored_operation ~= own_operation or #lease > 13 or #stored_ttl > 13 or #stored_attempt > 10
     or (state ~= 'done' and string.find(line, '\n', 1, true) < #line)
     or (state ~= 'done' and state ~= 'running' and state ~= 'released')
   then

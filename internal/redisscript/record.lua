@@ -3,7 +3,7 @@
 -- A record is one string. Its first line is the head below. In a completed record, the stored form of the response
 -- follows the head. Times are in milliseconds.
 --
---   idempotency/1 running token=5f.. lease=60000 ttl=86400000 attempt=1 key=e1.. fingerprint=9c.. created=17..
+--   idempotency/1 running token=5f.. lease=60000 ttl=86400000 attempt=1 operation=e1.. fingerprint=9c.. created=17..
 --
 -- The state is running (also for an abandoned operation, whose lease is over), released or done. The token belongs to
 -- the last claim, and no script overwrites the record of another token. While a claim lasts, no byte of its record
@@ -14,12 +14,11 @@
 -- replaces the end of the lease: the lease and the TTL in the head began at the same time, so the same part of both
 -- has passed. A renewal moves the expiry.
 --
--- The key in the head binds the record to its name: the key is the first half of the digest in the name. A record
--- that was copied to another name is invalid. Half of the digest, 128 bits, is enough, because a copy is valid only
--- under a name with the same half, and finding such a name takes 2^128 tries. The whole digest would add 32 bytes to
--- each record. The scripts that settle a claim compare only the token, because a copy has the token of another claim.
+-- The operation in the head is the ID in the name of the record, and binds the record to its name: a record that was
+-- copied to another name is invalid. The scripts that settle a claim compare only the token, because a copy has the
+-- token of another claim.
 
-local HEAD = '^idempotency/1 (%l+) token=(%x+) lease=(%d+) ttl=(%d+) attempt=(%d+)( key=(%x+) fingerprint=(%x+) created=%d+)\n'
+local HEAD = '^idempotency/1 (%l+) token=(%x+) lease=(%d+) ttl=(%d+) attempt=(%d+)( operation=([%x-]+) fingerprint=(%x+) created=%d+)\n'
 
 -- read returns the beginning of the record under key, or the empty string for a missing key.
 local function read(key)
@@ -42,7 +41,7 @@ end
 
 -- origin_of returns the part of the running record that is the same for all attempts at the operation.
 local function origin_of(running)
-  return string.sub(running, string.find(running, ' key=', 1, true), -2)
+  return string.sub(running, string.find(running, ' operation=', 1, true), -2)
 end
 
 -- RESOLVED is the field for the resolution of the operation, in the hash beside the record. See checkpoint.lua for

@@ -1,4 +1,4 @@
--- Ends the abandoned operation of the record KEYS[1], if the key of the record is ARGV[1], its attempt ARGV[2] and
+-- Ends the abandoned operation of the record KEYS[1], if the operation of the record is ARGV[1], its attempt ARGV[2] and
 -- its time of creation ARGV[3]. The record gets the token ARGV[4], so that its owner loses the claim, and stays for
 -- ARGV[5] milliseconds.
 --
@@ -6,13 +6,13 @@
 -- operation has not happened, and its checkpoints stay except those named by ARGV[8] and the following arguments.
 -- ARGV[7] is the stored form of the resolution.
 
-local key, steps, own_key, attempt, created = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
+local key, steps, own_operation, attempt, created = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
 local token, ttl, response, resolved = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local line = read(key)
 if string.match(line, '^idempotency/1 %l+ token=(%x+) ') == token then
   return 'OK' -- a repetition of the call that resolved the operation
 end
-local refused = verdict(key, line, own_key, 'abandoned', attempt, created)
+local refused = verdict(key, line, own_operation, 'abandoned', attempt, created)
 if refused then
   return refused
 end

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -216,12 +217,12 @@ func unsealByHand(t *testing.T, name, head, text string) string {
 	var attempt int
 	_, err := fmt.Sscan(word("attempt"), &attempt)
 	require.NoError(t, err)
-	digest, err := hex.DecodeString(regexp.MustCompile(`\{(.*)\}`).FindStringSubmatch(name)[1])
+	operation, err := uuid.Parse(regexp.MustCompile(`\{(.*)\}`).FindStringSubmatch(name)[1])
 	require.NoError(t, err)
 	fingerprint, err := hex.DecodeString(word("fingerprint"))
 	require.NoError(t, err)
 
-	aad := append([]byte("idempotency/seal/1 answer\n"), digest...)
+	aad := append([]byte("idempotency/seal/1 answer\n"), operation[:]...)
 	aad = binary.BigEndian.AppendUint64(aad, uint64(attempt))
 	aad = append(aad, fingerprint...)
 	aad = append(binary.BigEndian.AppendUint64(aad, uint64(resp.Status)), "2026"...)
@@ -335,7 +336,7 @@ func requireRunning(t *testing.T, s *goldenService, got *goldenAnswer) {
 	require.Equal(t, 2, s.lastOperation.Attempt)
 }
 
-// goldenKeys are keys whose digests and names must never change.
+// goldenKeys are keys whose IDs and names must never change.
 var goldenKeys = []idempotency.Key{
 	{},
 	{User: "alice", Endpoint: "POST /payments", ID: "k"},
@@ -373,8 +374,8 @@ var fingerprintFuncs = []struct {
 	{"raw", idempotency.FingerprintRaw}, {"json", fingerprint.JSON}, {"multipart", fingerprint.Multipart},
 }
 
-// formatNames returns everything that identifies an operation: digests of keys, names in Redis, and keys and
-// fingerprints of requests. The store has no version for these, so the library would forget all records if one of
+// formatNames returns everything that identifies an operation: its ID, its name in Redis, and keys and fingerprints
+// of requests. The store has no version for these, so the library would forget all records if one of
 // them changed.
 func formatNames(t *testing.T) string {
 	var b strings.Builder
@@ -382,7 +383,7 @@ func formatNames(t *testing.T) string {
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 	sealed := testservice.MustSeal(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "sealed:"}), testservice.Sealing("2026"))
 	for _, key := range goldenKeys {
-		fmt.Fprintf(&b, "key %q %q %q\n digest %x\n operation %v\n", key.User, key.Endpoint, key.ID, key.Digest(), key.OperationID())
+		fmt.Fprintf(&b, "key %q %q %q\n operation %v\n", key.User, key.Endpoint, key.ID, key.OperationID())
 		bounded := key.Bounded()
 		fmt.Fprintf(&b, " bounded %q %q %q\n", bounded.User, bounded.Endpoint, bounded.ID)
 		testservice.MustClaim(t, store, key, testservice.AttemptFor(time.Hour))

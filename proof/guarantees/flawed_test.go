@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/idempotency-go/idempotency"
 )
 
@@ -241,7 +243,7 @@ func (f *flawedStore) Resolve(_ context.Context, asked idempotency.Entry, resolu
 
 // The histories call no other methods of a resolver.
 
-func (f *flawedStore) InspectDigest(context.Context, [32]byte) (idempotency.Entry, error) {
+func (f *flawedStore) InspectOperation(context.Context, uuid.UUID) (idempotency.Entry, error) {
 	return idempotency.Entry{}, errors.ErrUnsupported
 }
 

@@ -13,21 +13,21 @@ var memoryMutants = []mutant{{
 	name:   "memory-get-then-set",
 	broken: "Begin looks the key up, unlocks, and then claims, so two requests can both find the key free.",
 	file:   "store_memory.go",
-	from:   "	e := &entry{shard: sh, key: key, fingerprint",
+	from:   "	e := &entry{shard: sh, operation: operation, key: key, fingerprint",
 	to: "	sh.mu.Unlock()\n	time.Sleep(time.Millisecond)\n	sh.mu.Lock()\n" +
-		"	e := &entry{shard: sh, key: key, fingerprint",
+		"	e := &entry{shard: sh, operation: operation, key: key, fingerprint",
 	test: "TestMemoryStoreConforms/store/concurrent claims",
 }, {
 	name: "memory-no-fence", broken: "An overtaken owner completes over the record of its successor.",
 	file: "store_memory.go",
-	from: "	if s.findLive(e.shard, hash, e.key, now) != nil {\n		return ErrClaimLost\n	}",
-	to:   "	s.findLive(e.shard, hash, e.key, now)",
+	from: "	if s.findLive(e.shard, e.operation, now) != nil {\n		return ErrClaimLost\n	}",
+	to:   "	s.findLive(e.shard, e.operation, now)",
 	test: "TestMemoryStoreConforms/store/overtaken owner",
 }, {
 	name: "memory-release-without-owner", broken: "Release ends any claim on the key, including the claim of another owner.",
 	file: "store_memory.go",
 	from: "	before := e.endedBy\n",
-	to:   "	if stored := e.shard.findEntry(e.shard.store.hashKey(e.key), e.key); stored != nil {\n		e = stored\n	}\n	before := e.endedBy\n",
+	to:   "	if stored := e.shard.entries[e.operation]; stored != nil {\n		e = stored\n	}\n	before := e.endedBy\n",
 	test: "TestMemoryStoreConforms/store/overtaken owner",
 }, {
 	name: "memory-renew-after-complete", broken: "Extend renews the lease of a completed record.",
@@ -106,8 +106,8 @@ var redisMutants = []mutant{{
 }, {
 	name: "redis-record-of-another-key", broken: "The store accepts a record that was copied from another key.",
 	file: "internal/recordline/recordline.go", needs: redis,
-	from: "	if string(ownKey) != key {",
-	to:   "	if len(ownKey) != len(key) {",
+	from: "	if string(ownOperation) != operation {",
+	to:   "	if len(ownOperation) != len(operation) {",
 	test: "TestRedisRecordOfAnotherKey/server",
 }, {
 	name: "redis-lost-reply-not-retried", broken: "The store gives up a step when the reply to the first try is lost.",
@@ -127,14 +127,14 @@ var redisMutants = []mutant{{
 var postgresMutants = []mutant{{
 	name: "postgres-upsert", broken: "If two sessions find no record, the second session replaces the claim of the first session.",
 	file: "stores/pgxstore/statements.go", needs: postgres,
-	from: `return "ON CONFLICT (digest) DO NOTHING"`,
-	to:   `return "ON CONFLICT (digest) DO UPDATE SET token = EXCLUDED.token"`,
+	from: `return "ON CONFLICT (operation) DO NOTHING"`,
+	to:   `return "ON CONFLICT (operation) DO UPDATE SET token = EXCLUDED.token"`,
 	test: "TestStoreConformance/prepared/store/concurrent claims",
 }, {
 	name: "postgres-no-fence", broken: "Complete and Extend change the record of any owner of the key.",
 	file: "stores/pgxstore/statements.go", needs: postgres,
-	from: "r.digest = $1::bytea{in_reach} AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL",
-	to:   "r.digest = $1::bytea{in_reach} AND $2::uuid IS NOT NULL AND r.status IS NULL AND r.lease_until IS NOT NULL",
+	from: "r.operation = $1::uuid{in_reach} AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL",
+	to:   "r.operation = $1::uuid{in_reach} AND $2::uuid IS NOT NULL AND r.status IS NULL AND r.lease_until IS NOT NULL",
 	test: "TestStoreConformance/prepared/store/overtaken owner",
 }, {
 	name: "postgres-claim-ignores-fingerprint", broken: "A request with another fingerprint takes over an abandoned operation.",
@@ -165,17 +165,17 @@ var recordMutants = []mutant{{
 }}
 
 var keyMutants = []mutant{{
-	name: "user-not-in-the-digest", broken: "Two users with the same key share an operation.",
+	name: "user-not-in-the-id", broken: "Two users with the same key share an operation.",
 	file: "key.go",
 	from: "range [...]string{k.User, k.Endpoint, k.ID} {",
 	to:   "range [...]string{k.Endpoint, k.ID} {",
-	test: "TestDigestsOfDifferentKeysDiffer",
+	test: "TestOperationIDsOfDifferentKeysDiffer",
 }, {
 	name: "delimiter-confusion", broken: "A delimiter joins the parts of a key, and the parts may contain the delimiter.",
 	file: "key.go",
 	from: "		b = appendPart(b, part)\n",
 	to:   "		b = append(append(b, part...), ':')\n",
-	test: "TestDigestsOfDifferentKeysDiffer",
+	test: "TestOperationIDsOfDifferentKeysDiffer",
 }, {
 	name: "body-not-hashed", broken: "The fingerprint leaves out the body.",
 	file: "fingerprint.go",

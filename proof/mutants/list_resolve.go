@@ -71,7 +71,7 @@ var resolutionMutants = []mutant{{
 }, {
 	name: "seal-resolution-of-another", broken: "A sealed resolution can be moved from one operation to another operation.",
 	file: "stores/seal/inspect.go",
-	from: "	b = append(b, of.digest[:]...)\n	b = append(b, of.fingerprint[:]...)\n",
+	from: "	b = append(b, of.operation[:]...)\n	b = append(b, of.fingerprint[:]...)\n",
 	to:   "",
 	test: "TestForgedResolutions",
 }, {

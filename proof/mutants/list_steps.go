@@ -112,7 +112,7 @@ var stepMutants = []mutant{{
 	name: "postgres-step-without-owner", broken: "An overtaken owner stores results of steps.",
 	file: "stores/pgxstore/sql/checkpoint.sql", needs: postgres,
 	from: "WHERE {held} AND",
-	to:   "WHERE r.digest = $1::bytea{in_reach} AND $2::uuid IS NOT NULL AND r.status IS NULL AND",
+	to:   "WHERE r.operation = $1::uuid{in_reach} AND $2::uuid IS NOT NULL AND r.status IS NULL AND",
 	test: "TestStoreConformance/prepared/steps/takeover",
 }, {
 	name: "postgres-loss-of-steps-unsaid", broken: "A lost record that was restored looks like a record that never had steps.",

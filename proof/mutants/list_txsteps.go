@@ -23,7 +23,7 @@ var txStepMutants = []mutant{{
 	name: "postgres-tx-step-without-owner", broken: "An overtaken owner commits its rows.",
 	file: "stores/pgxstore/sql/keep_step.sql", needs: postgres,
 	from: "    WHERE {held}{at $7} AND",
-	to:   "    WHERE r.digest = $1::bytea{in_reach}{at $7} AND $2::uuid IS NOT NULL AND r.status IS NULL AND",
+	to:   "    WHERE r.operation = $1::uuid{in_reach}{at $7} AND $2::uuid IS NOT NULL AND r.status IS NULL AND",
 	test: "TestTxStepsConform/read committed/pgx/transactions/overtaken owner",
 }, {
 	name:   "postgres-tx-step-without-lock",

@@ -2,13 +2,14 @@ package cache
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
 	"reflect"
 	"slices"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -59,13 +60,13 @@ func (s *Store) List(ctx context.Context, request idempotency.ListRequest) (idem
 	return inner.List(ctx, request)
 }
 
-// InspectDigest implements [idempotency.Resolver]. InspectDigest always asks the inner store.
-func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (idempotency.Entry, error) {
-	inner, err := innerAs[idempotency.Resolver](s)
+// InspectOperation implements [idempotency.Inspector]. InspectOperation always asks the inner store.
+func (s *Store) InspectOperation(ctx context.Context, operation uuid.UUID) (idempotency.Entry, error) {
+	inner, err := innerAs[idempotency.Inspector](s)
 	if err != nil {
 		return idempotency.Entry{}, err
 	}
-	return inner.InspectDigest(ctx, digest)
+	return inner.InspectOperation(ctx, operation)
 }
 
 // Resolve implements [idempotency.Resolver]. The cache needs no change, because caches have completed records only, and
@@ -79,13 +80,13 @@ func (s *Store) Resolve(ctx context.Context, entry idempotency.Entry, resolution
 }
 
 // forgetCopy removes the cached copy of a record, and makes addRecord refuse records that the inner store was asked for before
-// now. Most entries have a digest but no key, so forgetCopy computes the digests of all cached keys, without holding the lock.
+// now. Most entries have an ID but no key, so forgetCopy computes the IDs of all cached keys, without holding the lock.
 func (s *Store) forgetCopy(entry idempotency.Entry) {
 	s.mu.Lock()
 	s.forgottenAt = time.Now()
 	keys := slices.Collect(maps.Keys(s.entriesByKey))
 	s.mu.Unlock()
-	i := slices.IndexFunc(keys, func(key idempotency.Key) bool { return key.Digest() == entry.Digest })
+	i := slices.IndexFunc(keys, func(key idempotency.Key) bool { return key.OperationID() == entry.Operation })
 	if i < 0 {
 		return
 	}

@@ -2,11 +2,11 @@ package cache_test
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -33,12 +33,12 @@ func TestCacheForgetsOnDemand(t *testing.T) {
 					return testservice.MustRead(t, elsewhere, key).Remaining > 0
 				})
 			}
-			listed := make(map[[sha256.Size]byte]idempotency.Entry) // in any order, if they are of one millisecond
+			listed := make(map[uuid.UUID]idempotency.Entry) // in any order, if they are of one millisecond
 			for _, entry := range testservice.MustList(t, cached).Entries {
-				listed[entry.Digest] = entry
+				listed[entry.Operation] = entry
 			}
 			for i := range 2 {
-				require.NoError(t, cached.Forget(t.Context(), listed[testservice.NumberedKey(i).Digest()]))
+				require.NoError(t, cached.Forget(t.Context(), listed[testservice.NumberedKey(i).OperationID()]))
 				testservice.MustClaim(t, cached, testservice.NumberedKey(i), testservice.AttemptFor(time.Hour))
 				require.Len(t, testservice.MustRead(t, elsewhere, testservice.NumberedKey(i)).Response.Body, i, "for up to MaxAge")
 			}

@@ -2,9 +2,10 @@ package casstore
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
@@ -14,15 +15,15 @@ var _ idempotency.Resolver = (*Store)(nil)
 
 // Inspect implements [idempotency.Inspector].
 func (s *Store) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
-	return s.InspectDigest(ctx, key.Digest())
+	return s.InspectOperation(ctx, key.OperationID())
 }
 
-// InspectDigest implements [idempotency.Resolver], as Inspect does.
-func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (idempotency.Entry, error) {
+// InspectOperation implements [idempotency.Inspector], as Inspect does.
+func (s *Store) InspectOperation(ctx context.Context, operation uuid.UUID) (idempotency.Entry, error) {
 	if s.optionFaults != nil {
 		return idempotency.Entry{}, s.optionFaults
 	}
-	return sqlstore.Inspect(ctx, &leases{Store: s}, digest)
+	return sqlstore.Inspect(ctx, &leases{Store: s}, operation)
 }
 
 // List returns [errors.ErrUnsupported]: a [Table] cannot list.
@@ -47,18 +48,18 @@ func (s *Store) Resolve(ctx context.Context, entry idempotency.Entry, resolution
 }
 
 // Forget implements [sqlstore.Changes].
-func (s *steps) Forget(digest []byte, _ *sqlstore.Seen) (bool, error) {
+func (s *steps) Forget(operation uuid.UUID, _ *sqlstore.Seen) (bool, error) {
 	return s.callWrite(func(ctx context.Context) error {
-		return s.table.Delete(ctx, tableKey(digest), s.returnedRecord.version)
+		return s.table.Delete(ctx, operation.String(), s.returnedRecord.version)
 	})
 }
 
 // Resolve implements [sqlstore.Changes].
-func (s *steps) Resolve(digest []byte, _, own *sqlstore.Seen, ttl time.Duration) (bool, error) {
+func (s *steps) Resolve(operation uuid.UUID, _, own *sqlstore.Seen, ttl time.Duration) (bool, error) {
 	next := s.returnedRecord.Seen
 	next.Token, next.Response, next.Steps, next.Resolved = own.Token, own.Response, own.Steps, own.Resolved
 	s.endLease(&next, ttl)
-	return s.writeRecord(digest, s.returnedRecord.version, &next)
+	return s.writeRecord(operation, s.returnedRecord.version, &next)
 }
 
 // InDoubt implements [sqlstore.Changes].

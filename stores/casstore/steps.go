@@ -3,11 +3,12 @@ package casstore
 import (
 	"context"
 	"database/sql"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
@@ -93,14 +94,14 @@ func (s *steps) callTable(do func(ctx context.Context) error) error {
 	return do(ctx)
 }
 
-// readRecord returns the record with a digest, as read since the last write of this step.
-func (s *steps) readRecord(digest []byte) (*stored, error) {
+// readRecord returns the record of operation, as read since the last write of this step.
+func (s *steps) readRecord(operation uuid.UUID) (*stored, error) {
 	if s.unreadRecord != nil {
 		return s.unreadRecord, nil
 	}
 	var value Value
 	err := s.callTable(func(ctx context.Context) (err error) {
-		value, err = s.table.Get(ctx, tableKey(digest))
+		value, err = s.table.Get(ctx, operation.String())
 		return err
 	})
 	found := &stored{version: value.Version}
@@ -119,8 +120,8 @@ func (s *steps) readRecord(digest []byte) (*stored, error) {
 
 // writeRecord replaces the value of that version by a record. An empty version means that there is no value. writeRecord returns
 // false if another writer was faster.
-func (s *steps) writeRecord(digest []byte, version string, next *sqlstore.Seen) (bool, error) {
-	key, data := tableKey(digest), encodeRecord(next)
+func (s *steps) writeRecord(operation uuid.UUID, version string, next *sqlstore.Seen) (bool, error) {
+	key, data := operation.String(), encodeRecord(next)
 	ttl := time.Duration(next.Expires-s.now().UnixMicro())*time.Microsecond + s.skew // then the record has expired by every clock
 	var written string
 	changed, err := s.callWrite(func(ctx context.Context) (err error) {
@@ -165,18 +166,18 @@ func hasNoEffect(err error) bool {
 
 // updateOwnRecord changes the record of the claim by set, and writes the record. updateOwnRecord returns false if the claim does not
 // hold the record, or if set returns false. The first try starts from the record that the claim has written last.
-func (s *steps) updateOwnRecord(digest, token []byte, set func(own *sqlstore.Seen) bool) (bool, error) {
+func (s *steps) updateOwnRecord(operation uuid.UUID, token []byte, set func(own *sqlstore.Seen) bool) (bool, error) {
 	if last := s.lastWritten.Load(); last != nil {
 		own := *last
 		own.Now = s.now().UnixMicro()
 		if own.isHeldBy(token) && set(&own.Seen) {
-			if changed, err := s.writeRecord(digest, own.version, &own.Seen); changed || err != nil {
+			if changed, err := s.writeRecord(operation, own.version, &own.Seen); changed || err != nil {
 				return changed, err
 			}
 		}
 	}
 	for {
-		own, err := s.readRecord(digest)
+		own, err := s.readRecord(operation)
 		if err != nil {
 			return false, err
 		}
@@ -184,21 +185,21 @@ func (s *steps) updateOwnRecord(digest, token []byte, set func(own *sqlstore.See
 		if !own.isHeldBy(token) || !set(&next) {
 			return false, nil
 		}
-		if changed, err := s.writeRecord(digest, own.version, &next); changed || err != nil {
+		if changed, err := s.writeRecord(operation, own.version, &next); changed || err != nil {
 			return changed, err
 		}
 	}
 }
 
 // Read implements [sqlstore.Steps].
-func (s *steps) Read(digest []byte) (*sqlstore.Row, error) {
+func (s *steps) Read(operation uuid.UUID) (*sqlstore.Row, error) {
 	if s.isOpening {
 		s.isOpening = false
 		s.returnedRecord = &stored{}
 		s.returnedRecord.Now = s.now().UnixMicro()
 		return &s.returnedRecord.Row, nil
 	}
-	seen, err := s.See(digest)
+	seen, err := s.See(operation)
 	if err != nil {
 		return nil, err
 	}
@@ -206,8 +207,8 @@ func (s *steps) Read(digest []byte) (*sqlstore.Row, error) {
 }
 
 // See implements [sqlstore.Changes].
-func (s *steps) See(digest []byte) (*sqlstore.Seen, error) {
-	seen, err := s.readRecord(digest)
+func (s *steps) See(operation uuid.UUID) (*sqlstore.Seen, error) {
+	seen, err := s.readRecord(operation)
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +217,7 @@ func (s *steps) See(digest []byte) (*sqlstore.Seen, error) {
 }
 
 // Put implements [sqlstore.Steps].
-func (s *steps) Put(digest []byte, _, own *sqlstore.Row, entries []byte, lease, ttl time.Duration) (bool, error) {
+func (s *steps) Put(operation uuid.UUID, _, own *sqlstore.Row, entries []byte, lease, ttl time.Duration) (bool, error) {
 	began := s.now()
 	next := sqlstore.Seen{Row: *own, Steps: entries}
 	if s.returnedRecord.Counts() {
@@ -229,16 +230,16 @@ func (s *steps) Put(digest []byte, _, own *sqlstore.Row, entries []byte, lease, 
 	if lease > 0 {
 		next.Lease = sql.NullInt64{Int64: s.endOf(lease), Valid: true}
 	}
-	put, err := s.writeRecord(digest, s.returnedRecord.version, &next)
+	put, err := s.writeRecord(operation, s.returnedRecord.version, &next)
 	if put && lease > 0 && s.now().Sub(began) > lease/10 { // the call was slow, and the lease has begun before the call
-		return s.Extend(digest, own.Token, lease)
+		return s.Extend(operation, own.Token, lease)
 	}
 	return put, err
 }
 
 // Extend implements [sqlstore.Steps].
-func (s *steps) Extend(digest, token []byte, lease time.Duration) (bool, error) {
-	return s.updateOwnRecord(digest, token, func(own *sqlstore.Seen) bool {
+func (s *steps) Extend(operation uuid.UUID, token []byte, lease time.Duration) (bool, error) {
+	return s.updateOwnRecord(operation, token, func(own *sqlstore.Seen) bool {
 		own.Lease.Int64 = s.endOf(lease)
 		own.Expires = max(own.Expires, own.Lease.Int64)
 		return true
@@ -252,29 +253,29 @@ func (s *steps) endLease(own *sqlstore.Seen, ttl time.Duration) bool {
 }
 
 // Complete implements [sqlstore.Steps].
-func (s *steps) Complete(digest, token, response []byte, ttl time.Duration, _ int) (bool, error) {
-	return s.updateOwnRecord(digest, token, func(own *sqlstore.Seen) bool {
+func (s *steps) Complete(operation uuid.UUID, token, response []byte, ttl time.Duration, _ int) (bool, error) {
+	return s.updateOwnRecord(operation, token, func(own *sqlstore.Seen) bool {
 		own.Response, own.Steps = sql.Null[[]byte]{V: response, Valid: true}, nil
 		return s.endLease(own, ttl)
 	})
 }
 
 // Release implements [sqlstore.Steps].
-func (s *steps) Release(digest, token []byte, ttl time.Duration) (bool, error) {
-	return s.updateOwnRecord(digest, token, func(own *sqlstore.Seen) bool { return s.endLease(own, ttl) })
+func (s *steps) Release(operation uuid.UUID, token []byte, ttl time.Duration) (bool, error) {
+	return s.updateOwnRecord(operation, token, func(own *sqlstore.Seen) bool { return s.endLease(own, ttl) })
 }
 
 // Free implements [sqlstore.Steps].
-func (s *steps) Free(digest, token []byte, ttl time.Duration) (bool, error) {
-	return s.updateOwnRecord(digest, token, func(own *sqlstore.Seen) bool {
+func (s *steps) Free(operation uuid.UUID, token []byte, ttl time.Duration) (bool, error) {
+	return s.updateOwnRecord(operation, token, func(own *sqlstore.Seen) bool {
 		own.Attempt, own.Steps = 0, nil
 		return s.endLease(own, ttl)
 	})
 }
 
 // Checkpoint implements [sqlstore.Steps].
-func (s *steps) Checkpoint(digest, token, entries []byte, before int) (bool, error) {
-	return s.updateOwnRecord(digest, token, func(own *sqlstore.Seen) bool {
+func (s *steps) Checkpoint(operation uuid.UUID, token, entries []byte, before int) (bool, error) {
+	return s.updateOwnRecord(operation, token, func(own *sqlstore.Seen) bool {
 		isLast := len(own.Steps) == before
 		own.Steps = entries
 		return isLast
@@ -282,8 +283,8 @@ func (s *steps) Checkpoint(digest, token, entries []byte, before int) (bool, err
 }
 
 // Checkpoints implements [sqlstore.Steps].
-func (s *steps) Checkpoints(digest, token []byte) (entries []byte, held bool, err error) {
-	own, err := s.readRecord(digest)
+func (s *steps) Checkpoints(operation uuid.UUID, token []byte) (entries []byte, held bool, err error) {
+	own, err := s.readRecord(operation)
 	if err != nil || !own.isHeldBy(token) {
 		return nil, false, err
 	}
@@ -295,6 +296,3 @@ func (*steps) IsFull() bool { return false }
 
 // HasRoom implements [sqlstore.Steps].
 func (*steps) HasRoom(int) bool { return true }
-
-// tableKey returns the key of a record in the table: the digest in hexadecimal digits.
-func tableKey(digest []byte) string { return hex.EncodeToString(digest) }

@@ -11,9 +11,10 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
-// Table keeps values of up to some megabytes. A key has 64 characters of 0-9 and a-f. The package documentation states what the
-// database must guarantee. A Table is safe for concurrent use, and its methods return when ctx ends. The methods do not modify data,
-// and the store does not modify returned data.
+// Table keeps values of up to some megabytes. A key is the ID of an operation, see [idempotency.Key.OperationID], as text: 36
+// characters of 0-9, a-f and "-". The package documentation states what the database must guarantee. A Table is safe for
+// concurrent use, and its methods return when ctx ends. The methods do not modify data, and the store does not modify returned
+// data.
 //
 // Besides [ErrNotFound] and [ErrConflict], a write may return an error that wraps one of these, if the write has had no effect:
 //

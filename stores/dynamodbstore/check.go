@@ -2,12 +2,12 @@ package dynamodbstore
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -100,16 +100,15 @@ func (c *tableCheck) checkTimeToLive(ctx context.Context, client describer) erro
 	return nil
 }
 
-// checkCalls makes the calls of a claim with a random digest. Without a record, the calls change nothing.
+// checkCalls makes the calls of a claim with a random operation. Without a record, the calls change nothing.
 func (c *tableCheck) checkCalls(ctx context.Context) error {
 	if c.isUnready {
 		return nil
 	}
-	digest := make([]byte, 32)
-	rand.Read(digest) // never fails
-	_, readErr := c.readItem(ctx, digest)
+	operation := uuid.New()
+	_, readErr := c.readItem(ctx, operation)
 	c.clock.noteReply(time.Now())
-	u := newUpdate(digest).requireAttribute(attrDigest).set(attrAttempt, numberValue(1))
+	u := newUpdate(operation).requireAttribute(attrOperation).set(attrAttempt, numberValue(1))
 	_, updateErr := c.client.UpdateItem(ctx, u.buildInput(c.opts.tableName()), c.callOptions)
 	if _, refused := asFailedCondition(updateErr); refused {
 		updateErr = nil

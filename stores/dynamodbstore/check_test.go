@@ -48,27 +48,27 @@ func ttlReply(name, status string) object {
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	replicas := []object{{"RegionName": "eu-west-1", "ReplicaStatus": "ACTIVE"}}
-	sound := tableReply("digest", "B", "ACTIVE", nil)
+	sound := tableReply("operation", "S", "ACTIVE", nil)
 	for name, tt := range map[string]struct {
 		table, ttl any
 		want       map[string]string
 		other      string
 	}{
 		"sound":          {table: sound},
-		"being updated":  {table: tableReply("digest", "B", "UPDATING", nil)},
-		"being made":     {table: tableReply("digest", "B", "CREATING", nil), other: "the table is CREATING"},
-		"being deleted":  {table: tableReply("digest", "B", "DELETING", nil), other: "the table is DELETING"},
-		"another key":    {table: tableReply("id", "B", "ACTIVE", nil), other: "the partition key digest, without a sort key"},
-		"key in text":    {table: tableReply("digest", "S", "ACTIVE", nil), other: "is of type S, not B"},
-		"sort key, too":  {table: withSortKey(), other: "the partition key digest, without a sort key"},
+		"being updated":  {table: tableReply("operation", "S", "UPDATING", nil)},
+		"being made":     {table: tableReply("operation", "S", "CREATING", nil), other: "the table is CREATING"},
+		"being deleted":  {table: tableReply("operation", "S", "DELETING", nil), other: "the table is DELETING"},
+		"another key":    {table: tableReply("id", "S", "ACTIVE", nil), other: "the partition key operation, without a sort key"},
+		"binary key":     {table: tableReply("operation", "B", "ACTIVE", nil), other: "is of type B, not S"},
+		"sort key, too":  {table: withSortKey(), other: "the partition key operation, without a sort key"},
 		"TTL is off":     {table: sound, ttl: ttlReply("", "DISABLED"), want: map[string]string{"TimeToLive": "DISABLED"}},
 		"TTL goes off":   {table: sound, ttl: ttlReply("remove_at", "DISABLING"), want: map[string]string{"TimeToLive": "DISABLED"}},
 		"TTL is another": {table: sound, ttl: ttlReply("expires", "ENABLED"), want: map[string]string{"TimeToLive": "expires"}},
 		"TTL comes":      {table: sound, ttl: ttlReply("remove_at", "ENABLING")},
-		"global table": {table: tableReply("digest", "B", "ACTIVE", object{"Replicas": replicas}),
+		"global table": {table: tableReply("operation", "S", "ACTIVE", object{"Replicas": replicas}),
 			want: map[string]string{"MultiRegionConsistency": "EVENTUAL"}},
 		"global table, strongly consistent": {
-			table: tableReply("digest", "B", "ACTIVE", object{"Replicas": replicas, "MultiRegionConsistency": "STRONG"}),
+			table: tableReply("operation", "S", "ACTIVE", object{"Replicas": replicas, "MultiRegionConsistency": "STRONG"}),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -95,7 +95,7 @@ func TestCheck(t *testing.T) {
 }
 
 func withSortKey() object {
-	table := tableReply("digest", "B", "ACTIVE", nil)["Table"].(object)
+	table := tableReply("operation", "S", "ACTIVE", nil)["Table"].(object)
 	table["KeySchema"] = append(table["KeySchema"].([]object), object{"AttributeName": "at", "KeyType": "RANGE"})
 	return object{"Table": table}
 }
@@ -145,5 +145,5 @@ func TestMissingTable(t *testing.T) {
 	}
 	require.NoError(t, store.Check(t.Context()))
 	s.setReply("DescribeTable", tableReply("id", "S", "ACTIVE", nil))
-	require.ErrorContains(t, dynamodbstore.CreateTable(t.Context(), s.client, opts), "the partition key digest, without a sort key")
+	require.ErrorContains(t, dynamodbstore.CreateTable(t.Context(), s.client, opts), "the partition key operation, without a sort key")
 }

@@ -14,8 +14,8 @@ import (
 func TestFilesToDeploy(t *testing.T) {
 	t.Parallel()
 	for file, parts := range map[string][]string{
-		"table.yaml": {"TableName: idempotency_records", "{AttributeName: digest, AttributeType: B}", "{AttributeName: remove_at, Enabled: true}"},
-		"table.tf":   {`"idempotency_records"`, `= "digest"`, `type = "B"`, `attribute_name = "remove_at"`},
+		"table.yaml": {"TableName: idempotency_records", "{AttributeName: operation, AttributeType: S}", "{AttributeName: remove_at, Enabled: true}"},
+		"table.tf":   {`"idempotency_records"`, `= "operation"`, `type = "S"`, `attribute_name = "remove_at"`},
 	} {
 		text, err := os.ReadFile("deploy/" + file)
 		require.NoError(t, err)

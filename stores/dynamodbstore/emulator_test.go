@@ -27,8 +27,8 @@ func newTable(t testing.TB) *table {
 	service := &table{Client: emulator.NewClient(), returnsOldItem: true}
 	_, err := service.CreateTable(context.Background(), &dynamodb.CreateTableInput{
 		TableName: aws.String(tableName), BillingMode: types.BillingModePayPerRequest,
-		AttributeDefinitions: []types.AttributeDefinition{{AttributeName: aws.String("digest"), AttributeType: "B"}},
-		KeySchema:            []types.KeySchemaElement{{AttributeName: aws.String("digest"), KeyType: types.KeyTypeHash}},
+		AttributeDefinitions: []types.AttributeDefinition{{AttributeName: aws.String("operation"), AttributeType: "S"}},
+		KeySchema:            []types.KeySchemaElement{{AttributeName: aws.String("operation"), KeyType: types.KeyTypeHash}},
 	})
 	require.NoError(t, err)
 	return service

@@ -202,8 +202,7 @@ func (s *service) putItem(item attributes) {
 
 // itemRequest returns a request with the key of an item.
 func itemRequest(id string) []byte {
-	digest := keyOf(id).Digest()
-	body, _ := json.Marshal(map[string]any{"Key": map[string]any{"digest": map[string]any{"B": digest[:]}}})
+	body, _ := json.Marshal(map[string]any{"Key": map[string]any{"operation": map[string]any{"S": keyOf(id).OperationID()}}})
 	return body
 }
 

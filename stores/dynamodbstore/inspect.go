@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/firsts"
@@ -24,15 +24,15 @@ var _ idempotency.Resolver = (*Store)(nil)
 
 // Inspect implements [idempotency.Inspector]. The only permission needed is dynamodb:GetItem.
 func (s *Store) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
-	return s.InspectDigest(ctx, key.Digest())
+	return s.InspectOperation(ctx, key.OperationID())
 }
 
-// InspectDigest implements [idempotency.Resolver], as Inspect does.
-func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (idempotency.Entry, error) {
+// InspectOperation implements [idempotency.Inspector], as Inspect does.
+func (s *Store) InspectOperation(ctx context.Context, operation uuid.UUID) (idempotency.Entry, error) {
 	if s.optionFaults != nil {
 		return idempotency.Entry{}, s.optionFaults
 	}
-	return sqlstore.Inspect(ctx, leases{s}, digest)
+	return sqlstore.Inspect(ctx, leases{s}, operation)
 }
 
 // Forget implements [idempotency.Inspector]. Forget needs the permissions dynamodb:GetItem and dynamodb:DeleteItem.
@@ -53,7 +53,7 @@ func (s *Store) Resolve(ctx context.Context, entry idempotency.Entry, resolution
 
 // listedAttrs are the attributes that List reads.
 var listedAttrs = strings.Join([]string{
-	attrDigest, attrUser, attrEndpoint, attrKey, attrAttempt, attrFingerprint, attrToken, attrCreated, attrLease,
+	attrOperation, attrUser, attrEndpoint, attrKey, attrAttempt, attrFingerprint, attrToken, attrCreated, attrLease,
 	attrExpires, attrAnswerSize, attrAnswerStatus, attrAnswerNote, attrStepsSize, attrResolvedSize,
 }, ", ")
 
@@ -140,30 +140,31 @@ func (l *listing) addItem(item map[string]value) {
 	}
 }
 
-// compareEntries orders entries by size if the request asks for the largest, then by time of creation and digest.
+// compareEntries orders entries by size if the request asks for the largest, then by time of creation and operation.
 func (l *listing) compareEntries(a, b idempotency.Entry) int {
 	larger := 0
 	if l.request.Largest {
 		larger = cmp.Compare(b.Size, a.Size)
 	}
-	return cmp.Or(larger, a.Created.Compare(b.Created), bytes.Compare(a.Digest[:], b.Digest[:]))
+	return cmp.Or(larger, a.Created.Compare(b.Created), bytes.Compare(a.Operation[:], b.Operation[:]))
 }
 
 // decodeListedItem returns the entry of an item that was read without response and checkpoints. counts reports whether the
 // record counts.
 func decodeListedItem(item map[string]value, now int64) (entry idempotency.Entry, counts bool, err error) {
 	d := decoder{item: item}
-	digest, size, status := d.readBytes(attrDigest), d.readOptional(attrAnswerSize), d.readOptional(attrAnswerStatus)
+	name, size, status := d.readText(attrOperation), d.readOptional(attrAnswerSize), d.readOptional(attrAnswerStatus)
 	steps, resolved, note := d.readOptional(attrStepsSize), d.readOptional(attrResolvedSize), d.readText(attrAnswerNote)
 	seen, err := decodeRecord(item, now)
-	if err := errors.Join(d.err, err); err != nil || len(digest) != sha256.Size {
-		return idempotency.Entry{}, false, sqlstore.Invalid("digest of %d bytes: %v", len(digest), err)
+	operation, nameErr := uuid.Parse(name)
+	if err := errors.Join(d.err, err, nameErr); err != nil || operation.String() != name { // uuid.Parse accepts other forms
+		return idempotency.Entry{}, false, sqlstore.Invalid("operation %q: %v", name, err)
 	}
 	seen.Response = sql.Null[[]byte]{Valid: size.Valid}
 	if !seen.Counts() {
 		return idempotency.Entry{}, false, nil
 	}
-	e, err := seen.Listed([sha256.Size]byte(digest))
+	e, err := seen.Listed(operation)
 	e.Size = seen.NamesSize() + size.Int64 + steps.Int64 + resolved.Int64
 	if size.Valid {
 		e.Status, e.Note = int(status.Int64), note

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency/internal/recordline"
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
@@ -18,7 +19,7 @@ import (
 // microseconds since 1970, by the clock of the writing process. The store leaves out attributes that a record does not need,
 // and empty names.
 const (
-	attrDigest       = "digest" // partition key; digests spread evenly
+	attrOperation    = "operation" // partition key: the ID as text; IDs spread evenly
 	attrUser         = "user_id"
 	attrEndpoint     = "endpoint"
 	attrKey          = "idempotency_key"
@@ -46,8 +47,8 @@ func numberValue(n int64) value { return &types.AttributeValueMemberN{Value: str
 
 func binaryValue(b []byte) value { return &types.AttributeValueMemberB{Value: b} }
 
-func itemKey(digest []byte) map[string]value {
-	return map[string]value{attrDigest: binaryValue(digest)}
+func itemKey(operation uuid.UUID) map[string]value {
+	return map[string]value{attrOperation: &types.AttributeValueMemberS{Value: operation.String()}}
 }
 
 // decodeRecord returns the record of an item, read at the time now. The error wraps idempotency.ErrRecordInvalid.

@@ -23,12 +23,12 @@ func CreateTable(ctx context.Context, client *dynamodb.Client, opts Options) err
 	if err := opts.findFaults(); err != nil {
 		return err
 	}
-	key := aws.String(attrDigest)
+	key := aws.String(attrOperation)
 	_, err := client.CreateTable(ctx, &dynamodb.CreateTableInput{
 		TableName:            aws.String(opts.tableName()),
 		BillingMode:          types.BillingModePayPerRequest,
 		KeySchema:            []types.KeySchemaElement{{AttributeName: key, KeyType: types.KeyTypeHash}},
-		AttributeDefinitions: []types.AttributeDefinition{{AttributeName: key, AttributeType: types.ScalarAttributeTypeB}},
+		AttributeDefinitions: []types.AttributeDefinition{{AttributeName: key, AttributeType: types.ScalarAttributeTypeS}},
 	})
 	if err != nil && !hasCode(err, "ResourceInUseException") {
 		return wrapError("create table", err)
@@ -70,16 +70,16 @@ func describeTable(ctx context.Context, client describer, opts Options) (*types.
 	return out.Table, nil
 }
 
-// checkKeySchema returns an error unless the digest is the only key of the table, in binary form.
+// checkKeySchema returns an error unless the operation is the only key of the table, as text.
 func checkKeySchema(table *types.TableDescription) error {
 	keys := table.KeySchema
-	if len(keys) != 1 || keys[0].KeyType != types.KeyTypeHash || aws.ToString(keys[0].AttributeName) != attrDigest {
+	if len(keys) != 1 || keys[0].KeyType != types.KeyTypeHash || aws.ToString(keys[0].AttributeName) != attrOperation {
 		return fmt.Errorf("the key of table %s must be the partition key %s, without a sort key",
-			aws.ToString(table.TableName), attrDigest)
+			aws.ToString(table.TableName), attrOperation)
 	}
 	for _, a := range table.AttributeDefinitions {
-		if aws.ToString(a.AttributeName) == attrDigest && a.AttributeType != types.ScalarAttributeTypeB {
-			return fmt.Errorf("the partition key of table %s is of type %s, not B", aws.ToString(table.TableName), a.AttributeType)
+		if aws.ToString(a.AttributeName) == attrOperation && a.AttributeType != types.ScalarAttributeTypeS {
+			return fmt.Errorf("the partition key of table %s is of type %s, not S", aws.ToString(table.TableName), a.AttributeType)
 		}
 	}
 	return nil

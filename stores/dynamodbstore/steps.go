@@ -9,6 +9,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/recordline"
@@ -62,11 +63,11 @@ type steps struct {
 }
 
 // Read implements [sqlstore.Steps].
-func (s *steps) Read(digest []byte) (*sqlstore.Row, error) {
+func (s *steps) Read(operation uuid.UUID) (*sqlstore.Row, error) {
 	if s.isOpening {
 		return &sqlstore.Row{Now: s.nowMicros()}, nil
 	}
-	seen, err := s.See(digest)
+	seen, err := s.See(operation)
 	if err != nil {
 		return nil, err
 	}
@@ -74,8 +75,8 @@ func (s *steps) Read(digest []byte) (*sqlstore.Row, error) {
 }
 
 // See implements [sqlstore.Changes].
-func (s *steps) See(digest []byte) (*sqlstore.Seen, error) {
-	if err := s.ensureRead(digest); err != nil {
+func (s *steps) See(operation uuid.UUID) (*sqlstore.Seen, error) {
+	if err := s.ensureRead(operation); err != nil {
 		return nil, err
 	}
 	seen, err := s.unreadRecord, s.invalidReason
@@ -84,11 +85,11 @@ func (s *steps) See(digest []byte) (*sqlstore.Seen, error) {
 }
 
 // ensureRead reads the record unless unreadRecord is set.
-func (s *steps) ensureRead(digest []byte) error {
+func (s *steps) ensureRead(operation uuid.UUID) error {
 	if s.unreadRecord != nil {
 		return nil
 	}
-	item, err := s.readItem(s.ctx, digest)
+	item, err := s.readItem(s.ctx, operation)
 	if err == nil {
 		s.noteItem(item)
 	}
@@ -126,8 +127,8 @@ func (s *steps) noteOutcome(err error) (bool, error) {
 }
 
 // Put implements [sqlstore.Steps].
-func (s *steps) Put(digest []byte, seen, own *sqlstore.Row, entries []byte, lease, ttl time.Duration) (bool, error) {
-	u := newUpdate(digest)
+func (s *steps) Put(operation uuid.UUID, seen, own *sqlstore.Row, entries []byte, lease, ttl time.Duration) (bool, error) {
+	u := newUpdate(operation)
 	s.requireReplaceable(u, seen, own)
 	began := time.Now()
 	u.setText(attrUser, own.Names[0]).setText(attrEndpoint, own.Names[1]).setText(attrKey, own.Names[2])
@@ -155,7 +156,7 @@ func (s *steps) Put(digest []byte, seen, own *sqlstore.Row, entries []byte, leas
 	if put && lease > 0 && time.Since(began) > lease/10 {
 		// The request was slow, and the lease has begun before the request. Extend returns false if another attempt has
 		// claimed the key meanwhile.
-		return s.Extend(digest, own.Token, lease)
+		return s.Extend(operation, own.Token, lease)
 	}
 	return put, err
 }
@@ -166,11 +167,11 @@ func (s *steps) requireReplaceable(u *update, seen, own *sqlstore.Row) {
 	switch {
 	case s.isOpening:
 		u.values[":now"] = numberValue(own.Created)
-		u.require("(attribute_not_exists(" + attrDigest + ") OR " + attrExpires + " <= :now)")
+		u.require("(attribute_not_exists(" + attrOperation + ") OR " + attrExpires + " <= :now)")
 	case seen.Found:
 		u.requireUnchanged(seen)
 	default:
-		u.requireMissing(attrDigest)
+		u.requireMissing(attrOperation)
 	}
 	s.isOpening = false
 }
@@ -194,16 +195,16 @@ func (s *steps) setResponse(u *update, response sql.Null[[]byte]) error {
 
 // Extend implements [sqlstore.Steps]. Extend never shortens a lease, so an older request that arrives late changes nothing.
 // If the record would expire before the lease, a second request extends both.
-func (s *steps) Extend(digest, token []byte, lease time.Duration) (bool, error) {
+func (s *steps) Extend(operation uuid.UUID, token []byte, lease time.Duration) (bool, error) {
 	end := s.endOf(lease)
 	own := func() *update {
-		return newUpdate(digest).requireOwner(token, s.nowMicros()).set(attrLease, numberValue(end))
+		return newUpdate(operation).requireOwner(token, s.nowMicros()).set(attrLease, numberValue(end))
 	}
 	u := own().require(attrLease + " <= :" + attrLease).require(attrExpires + " >= :" + attrLease)
 	if extended, err := s.sendUpdate(u); extended || err != nil {
 		return extended, err
 	}
-	if err := s.ensureRead(digest); err != nil {
+	if err := s.ensureRead(operation); err != nil {
 		return false, err
 	}
 	seen := s.unreadRecord
@@ -217,8 +218,8 @@ func (s *steps) Extend(digest, token []byte, lease time.Duration) (bool, error) 
 }
 
 // Complete implements [sqlstore.Steps].
-func (s *steps) Complete(digest, token, response []byte, ttl time.Duration, _ int) (bool, error) {
-	u := newUpdate(digest).requireOwner(token, s.nowMicros()).setExpiry(s.endOf(ttl)).remove(attrLease).removeSteps()
+func (s *steps) Complete(operation uuid.UUID, token, response []byte, ttl time.Duration, _ int) (bool, error) {
+	u := newUpdate(operation).requireOwner(token, s.nowMicros()).setExpiry(s.endOf(ttl)).remove(attrLease).removeSteps()
 	if err := s.setResponse(u, sql.Null[[]byte]{V: response, Valid: true}); err != nil {
 		return false, err
 	}
@@ -226,27 +227,27 @@ func (s *steps) Complete(digest, token, response []byte, ttl time.Duration, _ in
 }
 
 // Release implements [sqlstore.Steps].
-func (s *steps) Release(digest, token []byte, ttl time.Duration) (bool, error) {
-	return s.sendUpdate(newUpdate(digest).requireOwner(token, s.nowMicros()).setExpiry(s.endOf(ttl)).remove(attrLease))
+func (s *steps) Release(operation uuid.UUID, token []byte, ttl time.Duration) (bool, error) {
+	return s.sendUpdate(newUpdate(operation).requireOwner(token, s.nowMicros()).setExpiry(s.endOf(ttl)).remove(attrLease))
 }
 
 // Free implements [sqlstore.Steps].
-func (s *steps) Free(digest, token []byte, ttl time.Duration) (bool, error) {
-	u := newUpdate(digest).requireOwner(token, s.nowMicros()).setExpiry(s.endOf(ttl)).remove(attrLease).removeSteps()
+func (s *steps) Free(operation uuid.UUID, token []byte, ttl time.Duration) (bool, error) {
+	u := newUpdate(operation).requireOwner(token, s.nowMicros()).setExpiry(s.endOf(ttl)).remove(attrLease).removeSteps()
 	return s.sendUpdate(u.set(attrAttempt, numberValue(0)))
 }
 
 // Checkpoint implements [sqlstore.Steps].
-func (s *steps) Checkpoint(digest, token, entries []byte, before int) (bool, error) {
+func (s *steps) Checkpoint(operation uuid.UUID, token, entries []byte, before int) (bool, error) {
 	if len(entries) > s.maxContentSize {
 		return false, idempotency.ErrStoreFull
 	}
-	return s.sendUpdate(newUpdate(digest).requireOwner(token, s.nowMicros()).requireStepsSize(before).setSteps(entries))
+	return s.sendUpdate(newUpdate(operation).requireOwner(token, s.nowMicros()).requireStepsSize(before).setSteps(entries))
 }
 
 // Checkpoints implements [sqlstore.Steps].
-func (s *steps) Checkpoints(digest, token []byte) (entries []byte, held bool, err error) {
-	if err := s.ensureRead(digest); err != nil {
+func (s *steps) Checkpoints(operation uuid.UUID, token []byte) (entries []byte, held bool, err error) {
+	if err := s.ensureRead(operation); err != nil {
 		return nil, false, err
 	}
 	if s.invalidReason != nil || !s.unreadRecord.IsHeldBy(token) {
@@ -265,22 +266,22 @@ func (s *steps) HasRoom(n int) bool { return n <= maxUncompressed }
 func (s *steps) InDoubt() bool { return s.mayHaveChanged }
 
 // Forget implements [sqlstore.Changes].
-func (s *steps) Forget(digest []byte, seen *sqlstore.Seen) (bool, error) {
-	u := newUpdate(digest).requireUnchanged(&seen.Row)
+func (s *steps) Forget(operation uuid.UUID, seen *sqlstore.Seen) (bool, error) {
+	u := newUpdate(operation).requireUnchanged(&seen.Row)
 	s.unreadRecord, s.invalidReason = nil, nil
 	_, err := s.client.DeleteItem(s.ctx, &dynamodb.DeleteItemInput{
-		TableName: aws.String(s.opts.tableName()), Key: itemKey(digest),
+		TableName: aws.String(s.opts.tableName()), Key: itemKey(operation),
 		ConditionExpression: aws.String(u.joinConditions()), ExpressionAttributeValues: u.values,
 	}, s.callOptions)
 	return s.noteOutcome(err)
 }
 
 // Resolve implements [sqlstore.Changes].
-func (s *steps) Resolve(digest []byte, seen, own *sqlstore.Seen, ttl time.Duration) (bool, error) {
+func (s *steps) Resolve(operation uuid.UUID, seen, own *sqlstore.Seen, ttl time.Duration) (bool, error) {
 	if len(own.Steps) > s.maxContentSize {
 		return false, idempotency.ErrStoreFull
 	}
-	u := newUpdate(digest).requireUnchanged(&seen.Row).requireStepsSize(len(seen.Steps))
+	u := newUpdate(operation).requireUnchanged(&seen.Row).requireStepsSize(len(seen.Steps))
 	u.set(attrToken, binaryValue(own.Token)).setExpiry(s.endOf(ttl)).remove(attrLease).setSteps(own.Steps)
 	u.set(attrResolved, binaryValue(own.Resolved)).set(attrResolvedSize, numberValue(int64(len(own.Resolved))))
 	if err := s.setResponse(u, own.Response); err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
@@ -78,9 +79,9 @@ func (s *Store) endOf(d time.Duration) int64 {
 }
 
 // readItem reads the item of a record with strong consistency. Without an item, the result is nil.
-func (s *Store) readItem(ctx context.Context, digest []byte) (map[string]value, error) {
+func (s *Store) readItem(ctx context.Context, operation uuid.UUID) (map[string]value, error) {
 	out, err := s.client.GetItem(ctx, &dynamodb.GetItemInput{
-		TableName: aws.String(s.opts.tableName()), Key: itemKey(digest), ConsistentRead: aws.Bool(true),
+		TableName: aws.String(s.opts.tableName()), Key: itemKey(operation), ConsistentRead: aws.Bool(true),
 	}, s.callOptions)
 	if err != nil || len(out.Item) == 0 {
 		return nil, err
@@ -92,7 +93,7 @@ func (s *Store) readItem(ctx context.Context, digest []byte) (map[string]value, 
 // compareClocks sends a request first.
 func (s *Store) compareClocks(ctx context.Context) error {
 	if !s.clock.isRecentlyChecked(time.Now()) {
-		if _, err := s.readItem(ctx, make([]byte, 32)); err != nil {
+		if _, err := s.readItem(ctx, uuid.Nil); err != nil {
 			// A wrong clock may be the cause of err, because the service refuses signatures with a wrong time.
 			return errors.Join(s.clock.checkDifference(), err)
 		}

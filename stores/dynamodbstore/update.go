@@ -6,21 +6,22 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
 // update builds a conditional update of one item.
 type update struct {
-	keyDigest    []byte
+	operation    uuid.UUID
 	setClauses   []string
 	removedAttrs []string
 	conditions   []string
 	values       map[string]value
 }
 
-func newUpdate(digest []byte) *update {
-	return &update{keyDigest: digest, values: make(map[string]value)}
+func newUpdate(operation uuid.UUID) *update {
+	return &update{operation: operation, values: make(map[string]value)}
 }
 
 // set sets an attribute to v.
@@ -112,7 +113,7 @@ func (u *update) buildInput(tableName string) *dynamodb.UpdateItemInput {
 		expression += " REMOVE " + strings.Join(u.removedAttrs, ", ")
 	}
 	return &dynamodb.UpdateItemInput{
-		TableName: aws.String(tableName), Key: itemKey(u.keyDigest), UpdateExpression: aws.String(expression),
+		TableName: aws.String(tableName), Key: itemKey(u.operation), UpdateExpression: aws.String(expression),
 		ConditionExpression:                 aws.String(u.joinConditions()),
 		ExpressionAttributeValues:           u.values,
 		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,

@@ -62,12 +62,12 @@ func BenchmarkReplay(b *testing.B) {
 			})
 		})
 		b.Run("bare/workers="+strconv.Itoa(workers), func(b *testing.B) {
-			query, err := db.Prepare("SELECT response FROM " + table + " WHERE digest = ?")
+			query, err := db.Prepare("SELECT response FROM " + table + " WHERE operation = ?")
 			require.NoError(b, err)
 			rowtest.Measure(b, workers, func(i int) {
-				digest := keyOf(keys[i%records]).Digest()
+				operation := keyOf(keys[i%records]).OperationID()
 				var response []byte
-				if err := query.QueryRowContext(b.Context(), digest[:]).Scan(&response); err != nil {
+				if err := query.QueryRowContext(b.Context(), operation[:]).Scan(&response); err != nil {
 					b.Error(err)
 				}
 			})

@@ -239,18 +239,18 @@ func (c *check) askTable(ctx context.Context) error {
 	return table.difference
 }
 
-// askIndex reports a missing index on expires, or a primary key other than the digest, as in a partitioned table.
+// askIndex reports a missing index on expires, or a primary key other than the operation, as in a partitioned table.
 func (c *check) askIndex(ctx context.Context) error {
-	var primary, digest, expires sql.NullInt64
-	query := forAnySession(`SELECT SUM(INDEX_NAME = 'PRIMARY'), SUM(INDEX_NAME = 'PRIMARY' AND COLUMN_NAME = 'digest'),
+	var primary, operation, expires sql.NullInt64
+	query := forAnySession(`SELECT SUM(INDEX_NAME = 'PRIMARY'), SUM(INDEX_NAME = 'PRIMARY' AND COLUMN_NAME = 'operation'),
     SUM(COLUMN_NAME = 'expires' AND SEQ_IN_INDEX = 1)
 FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ? LIMIT 1`)
-	err := c.conn.QueryRowContext(ctx, query, c.opts.table()).Scan(&primary, &digest, &expires)
+	err := c.conn.QueryRowContext(ctx, query, c.opts.table()).Scan(&primary, &operation, &expires)
 	if err != nil || c.isUnready {
 		return err
 	}
-	if primary.Int64 != 1 || digest.Int64 != 1 {
-		c.addFinding("PRIMARY KEY of table "+c.opts.name(), "not (digest)", "a key may have several records")
+	if primary.Int64 != 1 || operation.Int64 != 1 {
+		c.addFinding("PRIMARY KEY of table "+c.opts.name(), "not (operation)", "a key may have several records")
 	}
 	if expires.Int64 == 0 {
 		c.addFinding("index of table "+c.opts.name(), "missing on expires", "Maintain reads the whole table each time")

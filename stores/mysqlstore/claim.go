@@ -6,6 +6,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
@@ -47,12 +49,12 @@ type steps struct {
 }
 
 // Read implements [sqlstore.Steps].
-func (s *steps) Read(digest []byte) (*sqlstore.Row, error) {
+func (s *steps) Read(operation uuid.UUID) (*sqlstore.Row, error) {
 	stmt, err := s.statements.prepare(s.ctx, "read")
 	if err != nil {
 		return nil, err
 	}
-	rows, err := stmt.QueryContext(s.ctx, hexDigits(digest))
+	rows, err := stmt.QueryContext(s.ctx, hexDigits(operation[:]))
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +66,7 @@ func (s *steps) Read(digest []byte) (*sqlstore.Row, error) {
 }
 
 // Put implements [sqlstore.Steps].
-func (s *steps) Put(digest []byte, seen, own *sqlstore.Row, entries []byte, lease, ttl time.Duration) (bool, error) {
+func (s *steps) Put(operation uuid.UUID, seen, own *sqlstore.Row, entries []byte, lease, ttl time.Duration) (bool, error) {
 	names := own.Names
 	args := []any{hexDigits([]byte(names[0])), hexDigits([]byte(names[1])), hexDigits([]byte(names[2])), own.Attempt,
 		hexDigits(own.Fingerprint), hexDigits(own.Token), own.Created, leaseMicros(lease), sqlstore.Micros(ttl), hexDigits(own.Response.V),
@@ -72,58 +74,58 @@ func (s *steps) Put(digest []byte, seen, own *sqlstore.Row, entries []byte, leas
 	if seen.Found {
 		keepsSteps := seen.Counts() && !own.Response.Valid
 		return s.changeRecord("replace", append(args, keepsSteps, hexDigits(entries), seen.Counts(),
-			hexDigits(digest), hexDigits(seen.Token), seen.Lease, seen.Expires, !seen.Response.Valid)...)
+			hexDigits(operation[:]), hexDigits(seen.Token), seen.Lease, seen.Expires, !seen.Response.Valid)...)
 	}
 	began := time.Now()
-	put, err := s.changeRecord("insert", append(append([]any{hexDigits(digest)}, args...), hexDigits(entries))...)
+	put, err := s.changeRecord("insert", append(append([]any{hexDigits(operation[:])}, args...), hexDigits(entries))...)
 	if isDuplicate(err) {
 		return false, nil
 	}
 	if put && lease > 0 && time.Since(began) > lease/10 {
 		// The statement has waited, so the lease has begun too early: renew the lease. If another attempt has taken the key over
 		// meanwhile, Extend returns false, as for a record that was not inserted.
-		return s.Extend(digest, own.Token, lease)
+		return s.Extend(operation, own.Token, lease)
 	}
 	return put, err
 }
 
 // Extend implements [sqlstore.Steps].
-func (s *steps) Extend(digest, token []byte, lease time.Duration) (bool, error) {
+func (s *steps) Extend(operation uuid.UUID, token []byte, lease time.Duration) (bool, error) {
 	micros := sqlstore.Micros(lease)
-	return s.changeRecord("extend", micros, micros, hexDigits(digest), hexDigits(token))
+	return s.changeRecord("extend", micros, micros, hexDigits(operation[:]), hexDigits(token))
 }
 
 // Complete implements [sqlstore.Steps].
-func (s *steps) Complete(digest, token, response []byte, ttl time.Duration, size int) (bool, error) {
-	return s.changeRecord("complete", sqlstore.Micros(ttl), hexDigits(response), len(response), hexDigits(digest), hexDigits(token), size)
+func (s *steps) Complete(operation uuid.UUID, token, response []byte, ttl time.Duration, size int) (bool, error) {
+	return s.changeRecord("complete", sqlstore.Micros(ttl), hexDigits(response), len(response), hexDigits(operation[:]), hexDigits(token), size)
 }
 
 // Release implements [sqlstore.Steps].
-func (s *steps) Release(digest, token []byte, ttl time.Duration) (bool, error) {
-	return s.changeRecord("release", sqlstore.Micros(ttl), hexDigits(digest), hexDigits(token))
+func (s *steps) Release(operation uuid.UUID, token []byte, ttl time.Duration) (bool, error) {
+	return s.changeRecord("release", sqlstore.Micros(ttl), hexDigits(operation[:]), hexDigits(token))
 }
 
 // Free implements [sqlstore.Steps].
-func (s *steps) Free(digest, token []byte, ttl time.Duration) (bool, error) {
-	return s.changeRecord("free", sqlstore.Micros(ttl), hexDigits(digest), hexDigits(token))
+func (s *steps) Free(operation uuid.UUID, token []byte, ttl time.Duration) (bool, error) {
+	return s.changeRecord("free", sqlstore.Micros(ttl), hexDigits(operation[:]), hexDigits(token))
 }
 
 // Checkpoint implements [sqlstore.Steps]. Checkpoint refuses entries above the packet size, because the
 // server would store null instead.
-func (s *steps) Checkpoint(digest, token, entries []byte, before int) (bool, error) {
+func (s *steps) Checkpoint(operation uuid.UUID, token, entries []byte, before int) (bool, error) {
 	if !s.HasRoom(len(entries)) {
 		return false, idempotency.ErrStoreFull
 	}
-	return s.changeRecord("checkpoint", hexDigits(entries[before:]), hexDigits(digest), hexDigits(token), before)
+	return s.changeRecord("checkpoint", hexDigits(entries[before:]), hexDigits(operation[:]), hexDigits(token), before)
 }
 
 // Checkpoints implements [sqlstore.Steps].
-func (s *steps) Checkpoints(digest, token []byte) (entries []byte, held bool, err error) {
+func (s *steps) Checkpoints(operation uuid.UUID, token []byte) (entries []byte, held bool, err error) {
 	stmt, err := s.statements.prepare(s.ctx, "checkpoints")
 	if err != nil {
 		return nil, false, err
 	}
-	err = stmt.QueryRowContext(s.ctx, hexDigits(digest), hexDigits(token)).Scan(&entries)
+	err = stmt.QueryRowContext(s.ctx, hexDigits(operation[:]), hexDigits(token)).Scan(&entries)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, false, nil
 	}
@@ -131,8 +133,8 @@ func (s *steps) Checkpoints(digest, token []byte) (entries []byte, held bool, er
 }
 
 // See implements [sqlstore.Changes].
-func (s *steps) See(digest []byte) (*sqlstore.Seen, error) {
-	v := values{"{digest}", hexLiteral(digest)}
+func (s *steps) See(operation uuid.UUID) (*sqlstore.Seen, error) {
+	v := values{"{operation}", hexLiteral(operation[:])}
 	rows, err := s.db.QueryContext(s.ctx, v.fillIn(s.opts.statement("see")))
 	if err != nil {
 		return nil, err
@@ -147,18 +149,18 @@ func (s *steps) See(digest []byte) (*sqlstore.Seen, error) {
 }
 
 // Forget implements [sqlstore.Changes].
-func (s *steps) Forget(digest []byte, seen *sqlstore.Seen) (bool, error) {
-	return s.changeUnlockedRecord(digest, "forget", hexDigits(digest), hexDigits(seen.Token), seen.Lease, seen.Expires, !seen.Response.Valid)
+func (s *steps) Forget(operation uuid.UUID, seen *sqlstore.Seen) (bool, error) {
+	return s.changeUnlockedRecord(operation, "forget", hexDigits(operation[:]), hexDigits(seen.Token), seen.Lease, seen.Expires, !seen.Response.Valid)
 }
 
 // Resolve implements [sqlstore.Changes].
-func (s *steps) Resolve(digest []byte, seen, own *sqlstore.Seen, ttl time.Duration) (bool, error) {
+func (s *steps) Resolve(operation uuid.UUID, seen, own *sqlstore.Seen, ttl time.Duration) (bool, error) {
 	if !s.HasRoom(len(own.Response.V) + len(own.Steps) + len(own.Resolved)) {
 		return false, idempotency.ErrStoreFull
 	}
-	return s.changeUnlockedRecord(digest, "resolve", hexDigits(own.Token), sqlstore.Micros(ttl), hexDigits(own.Response.V),
+	return s.changeUnlockedRecord(operation, "resolve", hexDigits(own.Token), sqlstore.Micros(ttl), hexDigits(own.Response.V),
 		responseSize(own.Response), hexDigits(own.Steps), hexDigits(own.Resolved),
-		hexDigits(digest), hexDigits(seen.Token), seen.Lease, seen.Expires, len(seen.Steps))
+		hexDigits(operation[:]), hexDigits(seen.Token), seen.Lease, seen.Expires, len(seen.Steps))
 }
 
 // InDoubt implements [sqlstore.Changes].
@@ -207,9 +209,9 @@ func (s *steps) changeRecord(file string, args ...any) (bool, error) {
 
 // changeUnlockedRecord is changeRecord for operators. If the transaction of a step has the record locked, changeUnlockedRecord
 // returns a conflict at once instead of waiting for that transaction.
-func (s *steps) changeUnlockedRecord(digest []byte, file string, args ...any) (changed bool, err error) {
+func (s *steps) changeUnlockedRecord(operation uuid.UUID, file string, args ...any) (changed bool, err error) {
 	inDoubt, err := s.inTransaction(s.ctx, []string{"START TRANSACTION"}, func(tx transaction) (commit bool, err error) {
-		rows, err := tx.queryFile(s.ctx, "lock", hexDigits(digest))
+		rows, err := tx.queryFile(s.ctx, "lock", hexDigits(operation[:]))
 		if err != nil {
 			return false, err
 		}

@@ -65,13 +65,13 @@ func TestLeasesCountFromAfterAWait(t *testing.T) {
 	}{
 		"claim of a free key": {"INSERT INTO %s SELECT ?, '', '', '', 1, '', '', 0, 0, 0, NULL, NULL, NULL, NULL",
 			func(*testing.T, idempotency.Store) idempotency.Claim { return nil }, newClaimFunc(short)},
-		"claim of a released key": {"SELECT 1 FROM %s WHERE digest = ? FOR UPDATE",
+		"claim of a released key": {"SELECT 1 FROM %s WHERE operation = ? FOR UPDATE",
 			func(t *testing.T, store idempotency.Store) idempotency.Claim {
 				_, claim := claimKey(t, store, "key")
 				require.NoError(t, claim.Release(t.Context(), time.Hour))
 				return nil
 			}, newClaimFunc(short)},
-		"renewal": {"SELECT 1 FROM %s WHERE digest = ? FOR UPDATE",
+		"renewal": {"SELECT 1 FROM %s WHERE operation = ? FOR UPDATE",
 			func(t *testing.T, store idempotency.Store) idempotency.Claim {
 				_, claim := claimKey(t, store, "key")
 				return claim
@@ -85,10 +85,10 @@ func TestLeasesCountFromAfterAWait(t *testing.T) {
 			db := openPool(t, sharedServer(t).DSN())
 			store, table := newStore(t, db)
 			claim := tt.prepareKey(t, store)
-			digest := keyOf("key").Digest()
+			operation := keyOf("key").OperationID()
 			other, err := db.Begin()
 			require.NoError(t, err)
-			_, err = other.Exec(fmt.Sprintf(tt.lockStatement, table), digest[:])
+			_, err = other.Exec(fmt.Sprintf(tt.lockStatement, table), operation[:])
 			require.NoError(t, err)
 
 			done := make(chan error, 1)
@@ -99,8 +99,8 @@ func TestLeasesCountFromAfterAWait(t *testing.T) {
 			require.NoError(t, other.Rollback())
 			released := time.Since(began)
 			require.NoError(t, <-done)
-			const lapses = "SELECT lease - UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 FROM %s WHERE digest = ?"
-			left := queryValue[float64](t, db, fmt.Sprintf(lapses, table), digest[:])
+			const lapses = "SELECT lease - UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 FROM %s WHERE operation = ?"
+			left := queryValue[float64](t, db, fmt.Sprintf(lapses, table), operation[:])
 			require.Positive(t, left, "waited %s", released)
 			require.LessOrEqual(t, left, float64(short.Lease.Microseconds()))
 		})

@@ -22,7 +22,7 @@ import (
 // caller gets the result.
 func TestConnectionBreaks(t *testing.T) {
 	t.Parallel()
-	digest := keyOf("key").Digest()
+	operation := keyOf("key").OperationID()
 	for _, fault := range []servertest.Fault{
 		servertest.LoseRequest, servertest.LoseReply, servertest.CutRequest, servertest.CutReply,
 	} {
@@ -35,7 +35,7 @@ func TestConnectionBreaks(t *testing.T) {
 				store, table := newStore(t, db)
 				completeKey(t, store, "warm")
 
-				proxy.Inject(servertest.Rule{Fault: fault, Pattern: hex.EncodeToString(digest[:]), Skip: skip})
+				proxy.Inject(servertest.Rule{Fault: fault, Pattern: hex.EncodeToString(operation[:]), Skip: skip})
 				record, claim := claimKey(t, store, "key")
 				require.Equal(t, 1, record.Attempt)
 				require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
@@ -51,7 +51,7 @@ func TestConnectionBreaks(t *testing.T) {
 // release it.
 func TestClaimInDoubt(t *testing.T) {
 	t.Parallel()
-	digest := keyOf("key").Digest()
+	operation := keyOf("key").OperationID()
 	for _, tt := range []struct {
 		fault           servertest.Fault
 		skippedMessages int
@@ -68,7 +68,7 @@ func TestClaimInDoubt(t *testing.T) {
 			proxy := servertest.NewProxy(t, m.Addr())
 			store, _ := newStore(t, openPool(t, m.DSNAt(proxy.Addr())))
 			completeKey(t, store, "warm")
-			proxy.Inject(servertest.Rule{Fault: tt.fault, Pattern: hex.EncodeToString(digest[:]), Skip: tt.skippedMessages})
+			proxy.Inject(servertest.Rule{Fault: tt.fault, Pattern: hex.EncodeToString(operation[:]), Skip: tt.skippedMessages})
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			asked := request
@@ -136,10 +136,10 @@ func TestLockIsWaitedFor(t *testing.T) {
 	db := openPool(t, sharedServer(t).DSN(), "innodb_lock_wait_timeout=0") // each wait ends at once, with error 1205
 	store, table := newStore(t, db)
 	_, owner := claimKey(t, store, "key")
-	digest := keyOf("key").Digest()
+	operation := keyOf("key").OperationID()
 	other, err := db.Begin()
 	require.NoError(t, err)
-	_, err = other.Exec("SELECT 1 FROM "+table+" WHERE digest = ? FOR UPDATE", digest[:])
+	_, err = other.Exec("SELECT 1 FROM "+table+" WHERE operation = ? FOR UPDATE", operation[:])
 	require.NoError(t, err)
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -166,7 +166,7 @@ func TestDeadlock(t *testing.T) {
 	db := openPool(t, sharedServer(t).DSN())
 	store, table := newStore(t, db)
 	_, owner := claimKey(t, store, "key")
-	digest := keyOf("key").Digest()
+	operation := keyOf("key").OperationID()
 	// Each change of the record also writes a row of another table, because two transactions that wait for each
 	// other need two rows.
 	execStatement(t, db, "CREATE TABLE "+table+"_side (n INT PRIMARY KEY, v INT) ENGINE = InnoDB")
@@ -186,7 +186,7 @@ func TestDeadlock(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- owner.Extend(t.Context(), time.Minute) }()
 		requireWaiting(t, db, table)
-		_, err = other.Exec("UPDATE "+table+" FORCE INDEX (PRIMARY) SET expires = expires WHERE digest = ?", digest[:])
+		_, err = other.Exec("UPDATE "+table+" FORCE INDEX (PRIMARY) SET expires = expires WHERE operation = ?", operation[:])
 		require.NoError(t, err)
 		require.NoError(t, other.Rollback())
 		require.NoError(t, <-done)

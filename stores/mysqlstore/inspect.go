@@ -2,8 +2,9 @@ package mysqlstore
 
 import (
 	"context"
-	"crypto/sha256"
 	"database/sql"
+
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
@@ -13,15 +14,15 @@ var _ idempotency.Resolver = (*Table)(nil)
 
 // Inspect implements [idempotency.Inspector]. The database user needs only SELECT on the table.
 func (t *Table) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
-	return t.InspectDigest(ctx, key.Digest())
+	return t.InspectOperation(ctx, key.OperationID())
 }
 
-// InspectDigest implements [idempotency.Resolver], as Inspect does.
-func (t *Table) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (idempotency.Entry, error) {
+// InspectOperation implements [idempotency.Inspector], as Inspect does.
+func (t *Table) InspectOperation(ctx context.Context, operation uuid.UUID) (idempotency.Entry, error) {
 	if t.optionFaults != nil {
 		return idempotency.Entry{}, t.optionFaults
 	}
-	return sqlstore.Inspect(ctx, leases{t}, digest)
+	return sqlstore.Inspect(ctx, leases{t}, operation)
 }
 
 // Forget implements [idempotency.Inspector]. The database user needs SELECT and DELETE on the table. While the

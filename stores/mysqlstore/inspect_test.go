@@ -99,8 +99,8 @@ func TestOperatorsConnectionBreaks(t *testing.T) {
 		for name, change := range map[string]func(w *tableStore, entry idempotency.Entry) error{
 			"forget": forgetEntry, "resolve": resolveEntry,
 		} {
-			digest := keyOf("key").Digest()
-			key := hex.EncodeToString(digest[:])
+			operation := keyOf("key").OperationID()
+			key := hex.EncodeToString(operation[:])
 			for step, at := range map[string]servertest.Rule{
 				"look": {Pattern: key}, "lock": {Pattern: key, Skip: 1}, "change": {Pattern: key, Skip: 2},
 				"commit": {Pattern: "COMMIT"},
@@ -199,7 +199,7 @@ func TestUnreadableRecords(t *testing.T) {
 		"fingerprint = 'short'", "attempt = 0", "attempt = 2147483647", "lease = 0", "lease = 9223372036854775807, response = NULL",
 	})
 	unreadable := queryValue[int](t, w.db, "SELECT COUNT(*) FROM "+w.table) - 1
-	execStatement(t, w.db, "INSERT INTO "+w.table+" SELECT UNHEX(SHA2('unreadable', 256)), '', '', '', -1, '', '', 0, NULL, "+
+	execStatement(t, w.db, "INSERT INTO "+w.table+" SELECT UNHEX(MD5('unreadable')), '', '', '', -1, '', '', 0, NULL, "+
 		"9223372036854775807, NULL, NULL, NULL, NULL")
 	rowtest.RequireUnreadable(t, w.store, unreadable+1)
 }
@@ -306,7 +306,7 @@ func TestInspectNoTable(t *testing.T) {
 	} {
 		_, err := table.Inspect(t.Context(), keyOf("key"))
 		require.ErrorContains(t, err, want)
-		_, err = table.InspectDigest(t.Context(), keyOf("key").Digest())
+		_, err = table.InspectOperation(t.Context(), keyOf("key").OperationID())
 		require.ErrorContains(t, err, want)
 		_, err = table.List(t.Context(), idempotency.ListRequest{})
 		require.ErrorContains(t, err, want)

@@ -16,7 +16,7 @@ const deleteBatch = 200
 
 // expired is an expired record.
 type expired struct {
-	digest    []byte
+	operation []byte
 	expiredAt int64
 }
 
@@ -32,7 +32,7 @@ func (t *Table) Maintain(ctx context.Context) error {
 	if err := t.admitServer(ctx); err != nil {
 		return wrapFailure("maintain", err)
 	}
-	for last := (expired{digest: []byte{}, expiredAt: math.MinInt64}); ; {
+	for last := (expired{operation: []byte{}, expiredAt: math.MinInt64}); ; {
 		found, err := t.findExpired(ctx, last)
 		if err == nil && len(found) > 0 {
 			err = t.retryStep(ctx, func() error { return t.deleteExpired(ctx, found) })
@@ -52,7 +52,7 @@ func (t *Table) findExpired(ctx context.Context, last expired) (found []expired,
 		if err != nil {
 			return err
 		}
-		found, err = scanExpired(stmt.QueryContext(ctx, last.expiredAt, last.expiredAt, hexDigits(last.digest), deleteBatch))
+		found, err = scanExpired(stmt.QueryContext(ctx, last.expiredAt, last.expiredAt, hexDigits(last.operation), deleteBatch))
 		return err
 	})
 	return found, err
@@ -63,23 +63,23 @@ func (t *Table) findExpired(ctx context.Context, last expired) (found []expired,
 func (t *Table) deleteExpired(ctx context.Context, found []expired) error {
 	begin := []string{"SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION"}
 	_, err := t.inTransaction(ctx, begin, func(tx transaction) (commit bool, err error) {
-		locked, err := scanExpired(tx.queryFile(ctx, lockExpired(*t.serverVersion.Load()), digestArgs(found)...))
+		locked, err := scanExpired(tx.queryFile(ctx, lockExpired(*t.serverVersion.Load()), operationArgs(found)...))
 		if err != nil || len(locked) == 0 {
 			return false, err
 		}
-		_, err = tx.execFile(ctx, "delete_expired", digestArgs(locked)...)
+		_, err = tx.execFile(ctx, "delete_expired", operationArgs(locked)...)
 		return true, err
 	})
 	return err
 }
 
-// digestArgs returns the digests of records in ascending order, as the parameters of a statement for deleteBatch digests. The last
-// digest fills the remaining parameters.
-func digestArgs(records []expired) []any {
-	records = slices.SortedFunc(slices.Values(records), func(a, b expired) int { return bytes.Compare(a.digest, b.digest) })
+// operationArgs returns the operations of records in ascending order, as the parameters of a statement for deleteBatch operations. The last
+// operation fills the remaining parameters.
+func operationArgs(records []expired) []any {
+	records = slices.SortedFunc(slices.Values(records), func(a, b expired) int { return bytes.Compare(a.operation, b.operation) })
 	args := make([]any, deleteBatch)
 	for i := range args {
-		args[i] = hexDigits(records[min(i, len(records)-1)].digest)
+		args[i] = hexDigits(records[min(i, len(records)-1)].operation)
 	}
 	return args
 }
@@ -92,7 +92,7 @@ func scanExpired(rows *sql.Rows, err error) (records []expired, _ error) {
 	defer rows.Close() // Err tells what matters
 	for rows.Next() {
 		var r expired
-		if err := rows.Scan(&r.digest, &r.expiredAt); err != nil {
+		if err := rows.Scan(&r.operation, &r.expiredAt); err != nil {
 			return nil, err
 		}
 		records = append(records, r)

@@ -25,9 +25,9 @@ func (o Options) statement(file string) string {
 	if waits {
 		skip = ""
 	}
-	digests := strings.Repeat(bytesOfDigits+", ", deleteBatch-1) + bytesOfDigits
+	operations := strings.Repeat(bytesOfDigits+", ", deleteBatch-1) + bytesOfDigits
 	text := strings.NewReplacer("{records}", o.name(), "{now}", sqlstore.Statement(files, "now"),
-		"{bytes}", bytesOfDigits, "{bytes_or_null}", bytesOrNull, "{digests}", digests, "{batch}", strconv.Itoa(deleteBatch),
+		"{bytes}", bytesOfDigits, "{bytes_or_null}", bytesOrNull, "{operations}", operations, "{batch}", strconv.Itoa(deleteBatch),
 		"{skip_locked}", skip,
 	).Replace(sqlstore.Statement(files, file))
 	if readsMany[file] {

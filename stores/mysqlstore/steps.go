@@ -7,6 +7,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/step"
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
@@ -48,11 +50,11 @@ type stepStatements struct {
 }
 
 // Enter implements [sqlstore.StepStatements].
-func (s stepStatements) Enter(ctx context.Context, digest, token []byte, lease time.Duration) (lapses int64, err error) {
+func (s stepStatements) Enter(ctx context.Context, operation uuid.UUID, token []byte, lease time.Duration) (lapses int64, err error) {
 	if err := s.table.checkStepFeatures(); err != nil {
 		return 0, err
 	}
-	v := values{"{digest}", hexLiteral(digest), "{token}", hexLiteral(token), "{lease}", intLiteral(sqlstore.Micros(lease))}
+	v := values{"{operation}", hexLiteral(operation[:]), "{token}", hexLiteral(token), "{lease}", intLiteral(sqlstore.Micros(lease))}
 	result, err := s.send(ctx, v.fillIn(s.table.opts.statement("step_enter")))
 	if held, err := sqlstore.HasChanged(result, err); !held {
 		return 0, err
@@ -75,19 +77,19 @@ func (s stepStatements) Leave(ctx context.Context, cause error) error {
 
 // Keep implements [sqlstore.StepStatements].
 func (s stepStatements) Keep(
-	ctx context.Context, digest, token, entries []byte, before int, lease time.Duration,
+	ctx context.Context, operation uuid.UUID, token, entries []byte, before int, lease time.Duration,
 ) (kept bool, err error) {
 	if !s.HasRoom(len(entries)) { // above the packet size, the server would store null
 		return false, idempotency.ErrStoreFull
 	}
-	v := values{"{digest}", hexLiteral(digest), "{token}", hexLiteral(token), "{lease}", intLiteral(sqlstore.Micros(lease)),
+	v := values{"{operation}", hexLiteral(operation[:]), "{token}", hexLiteral(token), "{lease}", intLiteral(sqlstore.Micros(lease)),
 		"{checkpoint}", hexLiteral(entries[before:]), "{before}", intLiteral(int64(before))}
 	return sqlstore.HasChanged(s.send(ctx, v.fillIn(s.table.opts.statement("step_keep"))))
 }
 
 // Checkpoints implements [sqlstore.StepStatements].
-func (s stepStatements) Checkpoints(ctx context.Context, digest []byte) (entries []byte, err error) {
-	return s.read(ctx, values{"{digest}", hexLiteral(digest)}.fillIn(s.table.opts.statement("step_checkpoints")))
+func (s stepStatements) Checkpoints(ctx context.Context, operation uuid.UUID) (entries []byte, err error) {
+	return s.read(ctx, values{"{operation}", hexLiteral(operation[:])}.fillIn(s.table.opts.statement("step_checkpoints")))
 }
 
 // HasRoom implements [sqlstore.StepStatements].
@@ -129,8 +131,8 @@ func (l leases) JoinStep(tx sqlstore.Querier) sqlstore.StepStatements {
 func (leases) KeepsRows() {}
 
 // ReadSettled implements [sqlstore.TxLeases].
-func (l leases) ReadSettled(ctx context.Context, digest []byte) (settled sqlstore.Settled, err error) {
-	query := values{"{digest}", hexLiteral(digest)}.fillIn(l.opts.statement("step_settled"))
+func (l leases) ReadSettled(ctx context.Context, operation uuid.UUID) (settled sqlstore.Settled, err error) {
+	query := values{"{operation}", hexLiteral(operation[:])}.fillIn(l.opts.statement("step_settled"))
 	err = l.retryStep(ctx, func() error {
 		err := l.db.QueryRowContext(ctx, query).Scan(&settled.Token, &settled.Lease, &settled.Entries)
 		if errors.Is(err, sql.ErrNoRows) {

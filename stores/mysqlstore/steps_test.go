@@ -171,8 +171,8 @@ func TestConnectionBreaksAtAStep(t *testing.T) {
 
 // newStepFault returns a rule for the statement that stores a step, after the two statements of the claim.
 func newStepFault(fault servertest.Fault) servertest.Rule {
-	digest := keyOf("key").Digest()
-	return servertest.Rule{Fault: fault, Pattern: hex.EncodeToString(digest[:]), Skip: 2}
+	operation := keyOf("key").OperationID()
+	return servertest.Rule{Fault: fault, Pattern: hex.EncodeToString(operation[:]), Skip: 2}
 }
 
 // If the context ends while the result of a checkpoint is unknown, the step is stored at most once: the first

@@ -54,14 +54,14 @@ func (w *tableStore) newRowSubject() rowtest.Subject {
 	return rowtest.Subject{
 		Store: w.store,
 		Set: func(t testing.TB, key, set string) {
-			digest := keyOf(key).Digest()
-			execStatement(t, w.db, "UPDATE "+w.table+" SET "+set+" WHERE digest = ?", digest[:])
+			operation := keyOf(key).OperationID()
+			execStatement(t, w.db, "UPDATE "+w.table+" SET "+set+" WHERE operation = ?", operation[:])
 		},
 		Dump: func(t testing.TB, key string) string {
-			digest := keyOf(key).Digest()
+			operation := keyOf(key).OperationID()
 			return queryValue[string](t, w.db, "SELECT "+
 				"COALESCE(MAX(CONCAT_WS(' ', HEX(token), attempt, created, lease, expires, response)), '') "+
-				"FROM "+w.table+" WHERE digest = ?", digest[:])
+				"FROM "+w.table+" WHERE operation = ?", operation[:])
 		},
 		Lapse: "lease = lease - 3600000000",
 	}

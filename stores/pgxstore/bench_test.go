@@ -128,33 +128,33 @@ func newUnprotectedHandler(pool *pgxpool.Pool) http.Handler {
 
 // newHandwrittenHandler returns a handler that inserts a record with only a key and a body.
 func newHandwrittenHandler(b *testing.B, pool *pgxpool.Pool) http.Handler {
-	execStatement(b, pool, "CREATE TABLE IF NOT EXISTS by_hand (digest bytea PRIMARY KEY, body bytea NOT NULL)")
-	return newLockingHandler(pool, "by_hand", func(_ idempotency.Key, digest []byte) (string, []any) {
-		return "INSERT INTO by_hand (digest, body) VALUES ($1, $2)", []any{digest, answer.Body}
+	execStatement(b, pool, "CREATE TABLE IF NOT EXISTS by_hand (operation uuid PRIMARY KEY, body bytea NOT NULL)")
+	return newLockingHandler(pool, "by_hand", func(_ idempotency.Key, operation uuid.UUID) (string, []any) {
+		return "INSERT INTO by_hand (operation, body) VALUES ($1, $2)", []any{operation, answer.Body}
 	})
 }
 
 // newSameRowHandler returns a handler that inserts the same record as the store.
 func newSameRowHandler(b *testing.B, pool *pgxpool.Pool) http.Handler {
 	table := tableName(newTable(b, pool, pgxstore.Options{}))
-	insert := "INSERT INTO " + table + ` (digest, user_id, endpoint, key, token, attempt, created_at, fingerprint,
+	insert := "INSERT INTO " + table + ` (operation, user_id, endpoint, key, token, attempt, created_at, fingerprint,
 			status, header, trailer, body, completed_at, expires_at, expires_minute)
 		VALUES ($1, $2, $3, $4, $5, 1, now(), $6, $7, $8, '', $9, now(), now() + interval '1 hour',
 			date_trunc('minute', now()) + interval '1 hour')`
-	return newLockingHandler(pool, table, func(key idempotency.Key, digest []byte) (string, []any) {
-		return insert, []any{digest, key.User, key.Endpoint, key.ID, [16]byte(uuid.New()), attempt.Fingerprint[:],
+	return newLockingHandler(pool, table, func(key idempotency.Key, operation uuid.UUID) (string, []any) {
+		return insert, []any{operation, key.User, key.Endpoint, key.ID, [16]byte(uuid.New()), attempt.Fingerprint[:],
 			answer.Status, string(answer.Header), answer.Body}
 	})
 }
 
 // newLockingHandler returns a handler that takes a lock, reads a record, and inserts a record. This takes three
 // round trips, as the unprotected handler does.
-func newLockingHandler(pool *pgxpool.Pool, table string, record func(idempotency.Key, []byte) (string, []any)) http.Handler {
-	look := "SELECT body FROM " + table + " WHERE digest = $1"
+func newLockingHandler(pool *pgxpool.Pool, table string, record func(idempotency.Key, uuid.UUID) (string, []any)) http.Handler {
+	look := "SELECT body FROM " + table + " WHERE operation = $1"
 	return newCreatedHandler(func(r *http.Request) error {
 		ctx := r.Context()
 		key := keyOf(r.Header.Get("Idempotency-Key"))
-		digest := key.Digest()
+		operation := key.OperationID()
 		conn, err := pool.Acquire(ctx)
 		if err != nil {
 			return err
@@ -162,15 +162,15 @@ func newLockingHandler(pool *pgxpool.Pool, table string, record func(idempotency
 		defer conn.Release()
 		var begin, end pgx.Batch
 		begin.Queue("begin")
-		begin.Queue("SELECT pg_try_advisory_xact_lock($1)", int64(binary.BigEndian.Uint64(digest[:])))
-		begin.Queue(look, digest[:])
+		begin.Queue("SELECT pg_try_advisory_xact_lock($1)", int64(binary.BigEndian.Uint64(operation[:])))
+		begin.Queue(look, operation)
 		if err := conn.SendBatch(ctx, &begin).Close(); err != nil {
 			return err
 		}
 		if _, err := conn.Exec(ctx, insertAmount, 7); err != nil {
 			return err
 		}
-		insert, args := record(key, digest[:])
+		insert, args := record(key, operation)
 		end.Queue(insert, args...)
 		end.Queue("commit")
 		return conn.SendBatch(ctx, &end).Close()
@@ -351,18 +351,18 @@ func BenchmarkFirst(b *testing.B) {
 	}
 	sameRow := func(b *testing.B, pool *pgxpool.Pool) {
 		table := tableName(newTable(b, pool, pgxstore.Options{}))
-		insert := "INSERT INTO " + table + ` (digest, user_id, endpoint, key, attempt, fingerprint, token,
+		insert := "INSERT INTO " + table + ` (operation, user_id, endpoint, key, attempt, fingerprint, token,
 				created_at, lease_until, expires_at, expires_minute)
 			VALUES ($1, $2, $3, $4, 1, $5, $6, now(), now() + interval '1 minute', now() + interval '1 hour',
 				date_trunc('minute', now()) + interval '1 hour') ON CONFLICT DO NOTHING`
 		update := "UPDATE " + table + ` SET status = $3, header = $4, trailer = '', body = $5, completed_at = now(),
 				lease_until = NULL, expires_at = now() + interval '1 hour',
-				expires_minute = date_trunc('minute', now()) + interval '1 hour' WHERE digest = $1 AND token = $2`
+				expires_minute = date_trunc('minute', now()) + interval '1 hour' WHERE operation = $1 AND token = $2`
 		compareThroughput(b, func(int) {
 			key := keyOf(uuid.NewString())
-			digest, token := key.Digest(), [16]byte(uuid.New())
-			insertOneRow(pool, insert, digest[:], key.User, key.Endpoint, key.ID, attempt.Fingerprint[:], token)
-			insertOneRow(pool, update, digest[:], token, answer.Status, string(answer.Header), answer.Body)
+			operation, token := key.OperationID(), [16]byte(uuid.New())
+			insertOneRow(pool, insert, operation, key.User, key.Endpoint, key.ID, attempt.Fingerprint[:], token)
+			insertOneRow(pool, update, operation, token, answer.Status, string(answer.Header), answer.Body)
 		}, ours(b, pool))
 	}
 	b.Run("bare", func(b *testing.B) { runOnDisks(b, bare) })

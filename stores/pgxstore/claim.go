@@ -22,7 +22,7 @@ type claim struct {
 	store      *Store
 	statements statements
 	keyNames   sqlstore.Names
-	keyDigest  [32]byte
+	operation  pgtype.UUID
 	request    idempotency.ClaimRequest
 	ownerToken pgtype.UUID
 	grant
@@ -53,7 +53,7 @@ func (c *claim) claimKey(ctx context.Context, mayHoldClaim *bool) (storedRow *ro
 	if c.request.TakeOver {
 		takeoverLevel = 2 // also claim abandoned records, whose lease has lapsed
 	}
-	args := []any{c.keyDigest[:], c.request.Fingerprint[:], takeoverLevel, c.keyNames[0], c.keyNames[1], c.keyNames[2],
+	args := []any{c.operation, c.request.Fingerprint[:], takeoverLevel, c.keyNames[0], c.keyNames[1], c.keyNames[2],
 		&c.ownerToken, c.request.Lease.Microseconds(), c.request.TTL.Microseconds()}
 	err = c.sendInsert(ctx, mayHoldClaim, fromPool, c.statements["claim"], args, func(r pgx.Row) (err error) {
 		storedRow, err = c.scanClaim(r)
@@ -83,7 +83,7 @@ func (c *claim) sendInsertInTurn(
 ) error {
 	var batch pgx.Batch
 	batch.Queue(beginReadCommitted)
-	batch.Queue("select pg_advisory_xact_lock($1::bigint)", c.store.lockNumber(c.keyDigest))
+	batch.Queue("select pg_advisory_xact_lock($1::bigint)", c.store.lockNumber(c.operation))
 	batch.Queue(sql, args...).QueryRow(scan)
 	batch.Queue("commit")
 	return conn.SendBatch(ctx, &batch).Close()
@@ -161,7 +161,7 @@ func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl tim
 	if errors.Is(err, errCompleted) {
 		// An earlier try, whose reply was lost, has completed the record. Complete succeeds only if the record survives a
 		// failover, which confirmRecord makes sure of.
-		err = c.store.confirmRecord(ctx, c.statements, c.keyDigest, c.ownerToken, true)
+		err = c.store.confirmRecord(ctx, c.statements, c.operation, c.ownerToken, true)
 	}
 	return c.noteSettled(err)
 }
@@ -230,10 +230,10 @@ func (r *reliedRows) requiredSteps() (steps any, mayHaveRows bool) {
 //   - [idempotency.ErrClaimLost]: another attempt has claimed the key.
 //   - nil: this claim has completed the record before.
 func (c *claim) markRowsLost(ctx context.Context) error {
-	mark := []any{c.keyDigest[:], c.ownerToken, idempotency.RecordLost, []byte{}}
+	mark := []any{c.operation, c.ownerToken, idempotency.RecordLost, []byte{}}
 	isLost, err := c.changeRecord(ctx, fromPool, "checkpoint", mark)
 	if err == nil && !isLost {
-		err = c.store.confirmRecord(ctx, c.statements, c.keyDigest, c.ownerToken, true)
+		err = c.store.confirmRecord(ctx, c.statements, c.operation, c.ownerToken, true)
 	}
 	if errors.Is(err, errUnconfirmed) {
 		_, _, err = c.loadSteps(ctx) // without an error, no other attempt has the key: the record is gone, or was marked before
@@ -273,7 +273,7 @@ var errCompleted = fmt.Errorf("%w: completed", idempotency.ErrClaimLost)
 
 // restoreArgs returns the arguments of restore.sql that precede the lease.
 func (c *claim) restoreArgs() []any {
-	return []any{c.keyDigest[:], c.request.Fingerprint[:], c.keyNames[0], c.keyNames[1], c.keyNames[2], c.ownerToken,
+	return []any{c.operation, c.request.Fingerprint[:], c.keyNames[0], c.keyNames[1], c.keyNames[2], c.ownerToken,
 		c.attemptNumber, c.createdAt}
 }
 
@@ -319,7 +319,7 @@ func (c *claim) changeRecordFor(
 	if err := c.store.checkTTL(duration); err != nil {
 		return false, err
 	}
-	args := append(make([]any, 0, 9), c.keyDigest[:], c.ownerToken, duration.Microseconds())
+	args := append(make([]any, 0, 9), c.operation, c.ownerToken, duration.Microseconds())
 	return c.changeRecord(ctx, from, name, append(args, more...))
 }
 

@@ -287,11 +287,11 @@ var wordlessParts = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|"[
 const plainSQL = `again all and any array array_agg array_append as asc attempt autovacuum_analyze_threshold
 	autovacuum_vacuum_threshold awaited begin between bigint body boolean by bytea c cardinality case chr claimed
 	classid coalesce collate comment commit committed completed_at convert_to count counted create created_at
-	current_database current_schemas d database datname declare default delete desc digest distinct do drop else encode
+	current_database current_schemas d database datname declare default delete desc distinct do drop else encode
 	end endpoint exists expires_at expires_minute false fillfactor fingerprint from function get granted greatest group
 	header held i if in indexrelid indrelid insert integer interval into is isfinite isolation join kept key l language
 	lease_until left level limit locktype made n name not note nspname null objid objsubid octet_length offset oid on
-	or order ordinality pg_class pg_database pg_index pg_namespace place primary question r raise read record regclass
+	operation or order ordinality pg_class pg_database pg_index pg_namespace place primary question r raise read record regclass
 	relkind relname relnamespace replace replays resolved result return returns rollback row_count s savepoint
 	seen_attempt seen_completed_at seen_endpoint seen_expires_at seen_fingerprint seen_key seen_lease_until seen_status
 	seen_token seen_user_id select set sha256 size sqrt state status step step_names step_results string_to_array sum

@@ -20,15 +20,15 @@ import (
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
-// insertRecords inserts completed records that expire at a time given as SQL. Their digests are in order, because
+// insertRecords inserts completed records that expire at a time given as SQL. Their operations are in order, because
 // this makes the insertion much faster.
 func insertRecords(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options, records int, expires string) {
 	t.Helper()
-	execStatement(t, pool, fmt.Sprintf(`INSERT INTO %s (digest, user_id, endpoint, key, attempt, fingerprint, token,
+	execStatement(t, pool, fmt.Sprintf(`INSERT INTO %s (operation, user_id, endpoint, key, attempt, fingerprint, token,
 			created_at, expires_at, expires_minute, completed_at, status, body)
-		SELECT sha256($2::text::bytea) || int8send(i), 'user', 'POST /', i::text, 1,
+		SELECT (left($2::text, 16) || lpad(to_hex(i), 16, '0'))::uuid, 'user', 'POST /', i::text, 1,
 			'\x00', gen_random_uuid(), %[2]s, %[2]s, date_bin('1 minute', %[2]s, 'epoch'), %[2]s, 201, repeat('x', 400)::bytea
-		FROM generate_series(1, $1::bigint) i`, tableName(opts), expires), records, uuid.NewString())
+		FROM generate_series(1, $1::bigint) i`, tableName(opts), expires), records, strings.ReplaceAll(uuid.NewString(), "-", ""))
 }
 
 // startClaiming completes operations until stop is called. stop returns their number and the duration of the longest

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -31,25 +32,25 @@ func (t *Table) statementsForInspection(ctx context.Context) (statements, error)
 //
 // Inspect shows a record before the standbys have it. A replay waits for the standbys, see the package documentation.
 func (t *Table) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
-	return t.inspectRecord(ctx, key.Digest(), &key)
+	return t.inspectRecord(ctx, asUUID(key.OperationID()), &key)
 }
 
-// InspectDigest implements [idempotency.Resolver].
-func (t *Table) InspectDigest(ctx context.Context, digest [32]byte) (idempotency.Entry, error) {
-	return t.inspectRecord(ctx, digest, nil)
+// InspectOperation implements [idempotency.Inspector].
+func (t *Table) InspectOperation(ctx context.Context, operation uuid.UUID) (idempotency.Entry, error) {
+	return t.inspectRecord(ctx, asUUID(operation), nil)
 }
 
-// inspectRecord returns the entry of the record with the given digest. If key is not nil, inspectRecord compares the
+// inspectRecord returns the entry of the record of operation. If key is not nil, inspectRecord compares the
 // names of the record with key.
 func (t *Table) inspectRecord(
-	ctx context.Context, digest [32]byte, key *idempotency.Key,
+	ctx context.Context, operation pgtype.UUID, key *idempotency.Key,
 ) (entry idempotency.Entry, err error) {
-	found := t.newInspectedRecord(digest, key)
+	found := t.newInspectedRecord(operation, key)
 	sql, err := t.statementsForInspection(ctx)
 	if err == nil {
 		err = t.retryOnConn(ctx, new(bool), fromPool, func(conn *pgx.Conn) error {
-			*found = *t.newInspectedRecord(digest, key)
-			return found.scanRow(conn.QueryRow(ctx, sql["inspect"], digest[:]))
+			*found = *t.newInspectedRecord(operation, key)
+			return found.scanRow(conn.QueryRow(ctx, sql["inspect"], operation))
 		})
 	}
 	if err == nil {
@@ -78,7 +79,7 @@ func (t *Table) List(ctx context.Context, request idempotency.ListRequest) (idem
 	}
 	after := []any{nil, nil, nil}
 	if last := request.After; last != nil {
-		after = []any{last.Created, last.Digest[:], last.Size}
+		after = []any{last.Created, asUUID(last.Operation), last.Size}
 	}
 	var listing idempotency.Listing
 	err = t.retryOnConn(ctx, new(bool), fromPool, func(conn *pgx.Conn) error {
@@ -97,8 +98,8 @@ func (t *Table) List(ctx context.Context, request idempotency.ListRequest) (idem
 
 // inspectedRecord is a record with all columns that inspect.sql returns.
 type inspectedRecord struct {
-	keyDigest  [32]byte
-	key        *idempotency.Key // nil if only the digest is known
+	operation  pgtype.UUID
+	key        *idempotency.Key // nil if only the operation is known
 	askedNames sqlstore.Names   // of the key
 
 	storedRow         row
@@ -111,8 +112,8 @@ type inspectedRecord struct {
 	encodedResolution []byte
 }
 
-func (t *Table) newInspectedRecord(digest [32]byte, key *idempotency.Key) *inspectedRecord {
-	s := &inspectedRecord{keyDigest: digest, key: key}
+func (t *Table) newInspectedRecord(operation pgtype.UUID, key *idempotency.Key) *inspectedRecord {
+	s := &inspectedRecord{operation: operation, key: key}
 	if key != nil {
 		s.askedNames = t.opts.keyNames(*key)
 	}
@@ -137,7 +138,7 @@ func (s *inspectedRecord) scanRow(from pgx.Row) error {
 		s.storedNames[i] = stored[i].String
 		_ = s.storedRow.keyNames[i].ScanBytes([]byte(stored[i].String)) // ScanBytes always succeeds
 	}
-	// Without a key, the names are accepted if they belong to the digest, or are digests themselves.
+	// Without a key, the names are accepted if they belong to the operation, or are digests themselves.
 	if _, isShown := s.storedKey(); s.key == nil && (isShown || areDigests(s.storedNames)) {
 		for i := range s.storedRow.keyNames {
 			s.storedRow.keyNames[i].form = sameName
@@ -175,7 +176,7 @@ func (s *inspectedRecord) buildEntry() (idempotency.Entry, error) {
 func (s *inspectedRecord) buildBareEntry() idempotency.Entry {
 	r := &s.storedRow
 	return idempotency.Entry{
-		Digest: s.keyDigest, State: idempotency.State(s.state),
+		Operation: s.operation.Bytes, State: idempotency.State(s.state),
 		Attempt: int(r.attempt.Int32), Created: r.createdAt.Time, Completed: s.completedAt.Time, LeaseLeft: r.leaseLeft(),
 		Remaining: r.remainingTime(), Size: s.byteSize, Status: int(r.status.Int32),
 	}
@@ -194,11 +195,11 @@ func (s *inspectedRecord) explainUnchanged() error {
 	}
 }
 
-// storedKey returns the key of the record. isShown is false if the names are digests, or do not belong to the digest of
-// the key.
+// storedKey returns the key of the record. isShown is false if the names are digests, or do not belong to the
+// operation.
 func (s *inspectedRecord) storedKey() (key idempotency.Key, isShown bool) {
 	key = s.storedNames.Key()
-	if key.Digest() != s.keyDigest || sqlstore.NamesOf(key) != s.storedNames {
+	if key.OperationID() != s.operation.Bytes || sqlstore.NamesOf(key) != s.storedNames {
 		return idempotency.Key{}, false
 	}
 	return key, true
@@ -216,15 +217,10 @@ func areDigests(stored sqlstore.Names) bool {
 func scanEntries(listing *idempotency.Listing) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		var s inspectedRecord
-		var digest []byte
 		r := &s.storedRow
-		columns := []any{&digest, &s.storedNames[0], &s.storedNames[1], &s.storedNames[2], &r.attempt, &r.createdAt,
+		columns := []any{&s.operation, &s.storedNames[0], &s.storedNames[1], &s.storedNames[2], &r.attempt, &r.createdAt,
 			&r.leaseUntil, &r.expiresAt, &r.serverTime, &s.completedAt, &r.status, &s.byteSize, &s.state, &r.note}
 		_, err := pgx.ForEachRow(rows, columns, func() error {
-			if len(digest) != len(s.keyDigest) {
-				return fmt.Errorf("the digest of a record has %d bytes", len(digest))
-			}
-			s.keyDigest = [32]byte(digest)
 			e := s.buildBareEntry()
 			e.Key, _ = s.storedKey()
 			e.Note = r.note.String
@@ -336,7 +332,7 @@ func (t *Table) resolveEntry(ctx context.Context, entry idempotency.Entry, resol
 		return err
 	}
 	if found.storedRow.token == token { // an earlier try has resolved the record
-		return t.confirmRecord(ctx, sql, entry.Digest, token, resolution.Response != nil)
+		return t.confirmRecord(ctx, sql, asUUID(entry.Operation), token, resolution.Response != nil)
 	}
 	if _, damage := found.buildEntry(); errors.Is(damage, idempotency.ErrRecordInvalid) {
 		return damage
@@ -359,10 +355,10 @@ type changeResult struct {
 func (t *Table) changeEntry(
 	ctx context.Context, sql statements, name string, entry idempotency.Entry, more ...any,
 ) (changeResult, error) {
-	f := changeResult{inspectedRecord: t.newInspectedRecord(entry.Digest, nil)}
-	args := append([]any{entry.Digest[:], entry.Created, int32(entry.Attempt)}, more...)
+	f := changeResult{inspectedRecord: t.newInspectedRecord(asUUID(entry.Operation), nil)}
+	args := append([]any{asUUID(entry.Operation), entry.Created, int32(entry.Attempt)}, more...)
 	err := t.retryOnConn(ctx, &f.isReplyLost, fromPool, func(conn *pgx.Conn) error {
-		*f.inspectedRecord = *t.newInspectedRecord(entry.Digest, nil)
+		*f.inspectedRecord = *t.newInspectedRecord(asUUID(entry.Operation), nil)
 		var batch pgx.Batch
 		batch.Queue(beginReadCommitted)
 		batch.Queue("set local lock_timeout = '1s'")
@@ -370,7 +366,7 @@ func (t *Table) changeEntry(
 			f.isChanged = tag.RowsAffected() == 1
 			return nil
 		})
-		batch.Queue(sql["inspect"], entry.Digest[:]).QueryRow(f.scanRow)
+		batch.Queue(sql["inspect"], asUUID(entry.Operation)).QueryRow(f.scanRow)
 		batch.Queue("commit")
 		return conn.SendBatch(ctx, &batch).Close()
 	})

@@ -75,13 +75,13 @@ func TestListByUser(t *testing.T) {
 		require.Equal(t, 2, listing.Totals[idempotency.StateCompleted].Records)
 		for _, entry := range listing.Entries {
 			hidden := entry.Key == idempotency.Key{}
-			require.Equal(t, own[hidden].Digest(), entry.Digest)
+			require.Equal(t, own[hidden].OperationID(), entry.Operation)
 			if !hidden {
 				require.Equal(t, own[false], entry.Key)
 			}
 			for _, inspect := range []func() (idempotency.Entry, error){
 				func() (idempotency.Entry, error) { return table.Inspect(ctx, own[hidden]) },
-				func() (idempotency.Entry, error) { return table.InspectDigest(ctx, entry.Digest) },
+				func() (idempotency.Entry, error) { return table.InspectOperation(ctx, entry.Operation) },
 			} {
 				inspected, err := inspect()
 				require.NoError(t, err)
@@ -94,7 +94,7 @@ func TestListByUser(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, listing.Entries, 2, "a name that PostgreSQL cannot hold as it is")
 		for _, entry := range listing.Entries {
-			inspected, err := table.InspectDigest(ctx, entry.Digest)
+			inspected, err := table.InspectOperation(ctx, entry.Operation)
 			require.NoError(t, err)
 			require.Equal(t, entry.Key, inspected.Key)
 			require.Contains(t, []string{"", "a\x00b"}, entry.Key.User)
@@ -126,7 +126,7 @@ func TestUnreadableRecords(t *testing.T) {
 		forgeRecord(t, pool, opts, key, "user_id = 'mallory'")
 		_, err = store.Inspect(ctx, key)
 		require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
-		_, err = store.InspectDigest(ctx, key.Digest())
+		_, err = store.InspectOperation(ctx, key.OperationID())
 		require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
 		listing, err := store.List(ctx, idempotency.ListRequest{User: "mallory"})
 		require.NoError(t, err)
@@ -184,7 +184,7 @@ func TestListPages(t *testing.T) {
 			completeKey(t, store, keyOf(strings.Repeat("x", 1+i%3)+fmt.Sprint(10+i)), time.Hour)
 		}
 		execStatement(t, pool, "UPDATE "+tableName(opts)+" SET created_at = now() - interval '1 minute' "+
-			"WHERE get_byte(digest, 0) > 127")
+			"WHERE operation >= '80000000-0000-0000-0000-000000000000'")
 		for _, largest := range []bool{false, true} {
 			all, err := store.List(ctx, idempotency.ListRequest{Largest: largest})
 			require.NoError(t, err)
@@ -194,7 +194,7 @@ func TestListPages(t *testing.T) {
 				page, err := store.List(ctx, request)
 				require.NoError(t, err)
 				require.Len(t, page.Entries, 1)
-				require.Equal(t, want.Digest, page.Entries[0].Digest)
+				require.Equal(t, want.Operation, page.Entries[0].Operation)
 				require.Equal(t, all.Totals, page.Totals)
 				request.After = &page.Entries[0]
 			}

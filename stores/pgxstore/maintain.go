@@ -121,7 +121,7 @@ const (
 // of a search by the primary key. On an engine without ctid, they use the primary key.
 func (t *Table) deleteExpired(ctx context.Context, e *engine) error {
 	if e != nil && len(e.Missing(features, byExpiry)) > 0 {
-		return deleteBy[[]byte](ctx, t, byKey)
+		return deleteBy[pgtype.UUID](ctx, t, byKey)
 	}
 	return deleteBy[pgtype.TID](ctx, t, byPlace)
 }
@@ -129,7 +129,7 @@ func (t *Table) deleteExpired(ctx context.Context, e *engine) error {
 // The columns by which the statements find expired records again.
 var (
 	byPlace = strings.NewReplacer("{place}", "ctid", "{places}", "tid[]")
-	byKey   = strings.NewReplacer("{place}", "digest", "{places}", "bytea[]")
+	byKey   = strings.NewReplacer("{place}", "operation", "{places}", "uuid[]")
 )
 
 // deleteBy finds and deletes expired records in batches, until a search finds less than a full batch. Locked records are

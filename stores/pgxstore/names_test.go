@@ -47,9 +47,9 @@ func TestDigestsInsteadOfNames(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, answer, *record.Response)
 
-			digest := key.Digest()
+			operation := key.OperationID()
 			require.Equal(t, digestParts(key), queryValue[[]string](t, pool,
-				"SELECT array[user_id, endpoint, key] FROM "+tableName(opts)+" WHERE digest = $1", digest[:]))
+				"SELECT array[user_id, endpoint, key] FROM "+tableName(opts)+" WHERE operation = $1", operation))
 			row := dumpRecord(t, pool, opts, key)
 			for _, part := range []string{key.User, key.Endpoint, key.ID} {
 				require.NotContains(t, row, part)
@@ -79,9 +79,9 @@ func TestChangeToDigestsAndBack(t *testing.T) {
 					if digested {
 						want = digestParts(key)
 					}
-					digest := key.Digest()
+					operation := key.OperationID()
 					require.Equal(t, want, queryValue[[]string](t, pool,
-						"SELECT array[user_id, endpoint, key] FROM "+tableName(opts)+" WHERE digest = $1", digest[:]))
+						"SELECT array[user_id, endpoint, key] FROM "+tableName(opts)+" WHERE operation = $1", operation))
 				}
 
 				key := completeNewKey(t, reopened(former))
@@ -143,8 +143,8 @@ func TestDigestsOfUnusualNames(t *testing.T) {
 	key := completeNewKey(t, pgxstore.New(pool, opts))
 	called := key
 	called.User = digestParts(key)[0]
-	digest, former := called.Digest(), key.Digest()
-	execStatement(t, pool, "UPDATE "+tableName(opts)+" SET digest = $1 WHERE digest = $2", digest[:], former[:])
+	operation, former := called.OperationID(), key.OperationID()
+	execStatement(t, pool, "UPDATE "+tableName(opts)+" SET operation = $1 WHERE operation = $2", operation, former)
 	store := pgxstore.New(pool, opts)
 	_, _, err := store.Begin(ctx, called, attempt)
 	require.ErrorIs(t, err, idempotency.ErrRecordInvalid)

@@ -28,10 +28,9 @@ SELECT user_id, endpoint, key, attempt, lease_until
 FROM idempotency_records
 WHERE status IS NULL AND lease_until < clock_timestamp() AND expires_at > clock_timestamp();
 
--- The ID of each operation, as logs have it, and its answer. The table does not store the ID, which follows from the digest.
-SELECT encode(set_byte(set_byte(h, 6, get_byte(h, 6) & 15 | 128), 8, get_byte(h, 8) & 63 | 128), 'hex')::uuid AS operation,
-       status, header, substring(header FROM '(?n)^Location: (.*)$') AS location, convert_from(body, 'UTF8')
-FROM idempotency_records, substr(sha256('idempotency/operation/1' || digest), 1, 16) AS h;
+-- The operation with the ID in a log line, and its answer.
+SELECT user_id, endpoint, key, status, header, substring(header FROM '(?n)^Location: (.*)$') AS location, convert_from(body, 'UTF8')
+FROM idempotency_records WHERE operation = '7d4c8a1e-3b52-8f60-9a41-5e2d7c9b0f13';
 
 -- A job of pg_cron that deletes expired records without the service, from a table without partitions.
 SELECT cron.schedule('idempotency', '* * * * *', $$

@@ -22,10 +22,10 @@ func readGenericPlan(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) st
 	conn, err := pool.Acquire(ctx)
 	require.NoError(t, err)
 	defer conn.Release()
-	_, err = conn.Exec(ctx, "SET plan_cache_mode = force_generic_plan; PREPARE look(bytea) AS "+opts.Statement("inspect"),
+	_, err = conn.Exec(ctx, "SET plan_cache_mode = force_generic_plan; PREPARE look(uuid) AS "+opts.Statement("inspect"),
 		pgx.QueryExecModeSimpleProtocol)
 	require.NoError(t, err)
-	rows, err := conn.Query(ctx, "EXPLAIN EXECUTE look('')", pgx.QueryExecModeSimpleProtocol)
+	rows, err := conn.Query(ctx, "EXPLAIN EXECUTE look('00000000-0000-0000-0000-000000000000')", pgx.QueryExecModeSimpleProtocol)
 	require.NoError(t, err)
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)

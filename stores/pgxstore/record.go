@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/idempotency-go/idempotency"
@@ -68,7 +69,7 @@ func (r *row) remainingTime() time.Duration {
 func (r *row) checkRow(fingerprint idempotency.Fingerprint) error {
 	switch {
 	case !r.keyNames.matchKey():
-		return sqlstore.Invalid("the record belongs to another key")
+		return sqlstore.Invalid("the record belongs to another operation")
 	case r.status.Valid != r.isCompleted.Bool:
 		return sqlstore.Invalid("the record has a status but no time of completion, or the reverse")
 	case r.leaseUntil.InfinityModifier != pgtype.Finite:
@@ -144,13 +145,16 @@ func responseArgs(resp idempotency.Response, args ...any) []any {
 // countReplay counts the replay of storedRow to request, if CountReplays is set and the request gets the stored answer.
 // countReplay ignores errors, because the replay is correct without the count.
 func (t *Table) countReplay(
-	ctx context.Context, sql statements, digest [32]byte, storedRow *row, request idempotency.ClaimRequest,
+	ctx context.Context, sql statements, operation pgtype.UUID, storedRow *row, request idempotency.ClaimRequest,
 ) {
 	isReplayed := storedRow.status.Valid && storedRow.body != nil && bytes.Equal(storedRow.fingerprint, request.Fingerprint[:])
 	if isReplayed && t.opts.CountReplays {
-		_, _ = t.pool.Exec(ctx, sql["count"], digest[:], storedRow.token)
+		_, _ = t.pool.Exec(ctx, sql["count"], operation, storedRow.token)
 	}
 }
+
+// asUUID returns id as a parameter of a statement.
+func asUUID(id uuid.UUID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
 
 // newUUID returns a random UUID of version 4.
 func newUUID() pgtype.UUID {

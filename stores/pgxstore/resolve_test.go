@@ -77,10 +77,10 @@ func TestOperatorsWaitForAClaim(t *testing.T) {
 			tx, err := pool.Begin(ctx)
 			require.NoError(t, err)
 			defer func() { _ = tx.Rollback(context.Background()) }()
-			digest := key.Digest()
+			operation := key.OperationID()
 			_, err = tx.Exec(ctx, "UPDATE "+tableName(opts)+" SET attempt = 2, lease_until = now() + interval '1 minute' "+
-				"WHERE digest = $1",
-				digest[:])
+				"WHERE operation = $1",
+				operation)
 			require.NoError(t, err)
 			changed := make(chan error, 1)
 			go func() { changed <- change(ctx, pgxstore.New(pool, opts), entry) }()

@@ -17,12 +17,12 @@ import (
 
 // readRetention returns how long the record of a key is kept, by the table's clock, which stands still.
 func readRetention(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options, now string, key idempotency.Key) time.Duration {
-	digest := key.Digest()
-	require.Equal(t, 1, queryValue[int](t, pool, "SELECT count(*) FROM "+tableName(opts)+" WHERE digest = $1", digest[:]))
+	operation := key.OperationID()
+	require.Equal(t, 1, queryValue[int](t, pool, "SELECT count(*) FROM "+tableName(opts)+" WHERE operation = $1", operation))
 	require.True(t, queryValue[bool](t, pool, "SELECT expires_minute = date_bin('1 minute', expires_at, 'epoch') FROM "+
-		tableName(opts)+" WHERE digest = $1", digest[:]))
+		tableName(opts)+" WHERE operation = $1", operation))
 	return time.Duration(queryValue[int64](t, pool, "SELECT extract(epoch FROM expires_at - $2::text::timestamptz)::bigint FROM "+
-		tableName(opts)+" WHERE digest = $1", digest[:], now)) * time.Second
+		tableName(opts)+" WHERE operation = $1", operation, now)) * time.Second
 }
 
 // A refused request is kept for two leases. A record of an operation that may have taken effect is kept for the rest
@@ -114,9 +114,9 @@ func TestRemaining(t *testing.T) {
 			require.Zero(t, record.Remaining, "of what has expired")
 
 			if days == 0 {
-				digest := key.Digest()
+				operation := key.OperationID()
 				execStatement(t, pool, "UPDATE "+tableName(opts)+
-					" SET lease_until = NULL, expires_at = 'infinity' WHERE digest = $1", digest[:])
+					" SET lease_until = NULL, expires_at = 'infinity' WHERE operation = $1", operation)
 				record, _ = begin()
 				require.Zero(t, record.Remaining, "it is not known")
 			}

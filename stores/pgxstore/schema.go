@@ -331,7 +331,7 @@ func (t *Table) partitionName(day time.Time) string {
 // createPartition creates the partition for day, without attaching it.
 func (t *Table) createPartition(ctx context.Context, tx pgx.Tx, day time.Time) error {
 	_, err := tx.Exec(ctx, fmt.Sprintf(`
-CREATE TABLE %[1]s (LIKE %[2]s INCLUDING DEFAULTS, PRIMARY KEY (digest)) WITH (%[4]s);
+CREATE TABLE %[1]s (LIKE %[2]s INCLUDING DEFAULTS, PRIMARY KEY (operation)) WITH (%[4]s);
 COMMENT ON TABLE %[1]s IS '%[3]s'`, t.partitionName(day), t.opts.quotedName(""), partitionComment, t.opts.storageSettings()))
 	return err
 }

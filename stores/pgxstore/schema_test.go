@@ -352,7 +352,7 @@ func TestMigrateOfAnotherTable(t *testing.T) {
 	pool := newPool(t, serverURL(t))
 	opts := pgxstore.Options{Table: "somebody's"}
 	execStatement(t, pool, "DROP TABLE IF EXISTS "+tableName(opts))
-	execStatement(t, pool, "CREATE TABLE "+tableName(opts)+" (digest bytea PRIMARY KEY, expires_minute timestamptz)")
+	execStatement(t, pool, "CREATE TABLE "+tableName(opts)+" (operation uuid PRIMARY KEY, expires_minute timestamptz)")
 	require.ErrorContains(t, pgxstore.Migrate(ctx, pool, opts), "lacks the columns fingerprint, ")
 	require.ErrorContains(t, pgxstore.NewTable(pool, opts).Check(ctx), "has no comment", "nothing was changed")
 }

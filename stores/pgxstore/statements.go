@@ -136,19 +136,19 @@ func (o Options) expandPartitioned(sql string) string {
 var partitionedOnly = strings.NewReplacer(
 	"{in_reach}", " AND expires_at >= date_bin('24 hours', {now} - interval '1 hour', 'epoch')\n        AND "+expiresBeforeSQL,
 	"{newest}", "\nORDER BY r.expires_at DESC LIMIT 1",
-	"{is_newest}", "\n        AND r.expires_at = (SELECT max(expires_at) FROM {records} WHERE digest = $1::bytea{in_reach})",
+	"{is_newest}", "\n        AND r.expires_at = (SELECT max(expires_at) FROM {records} WHERE operation = $1::uuid{in_reach})",
 )
 
 const expiresBeforeSQL = "expires_at < date_bin('24 hours', {now} + interval '1 hour', 'epoch') + interval '{reach} hours'"
 
 // onConflict returns the clause for a record that a concurrent session has inserted first. On a partitioned table, claims
-// take turns, so there is no such record. The clause names the column digest, so that a violation of any other unique
+// take turns, so there is no such record. The clause names the column operation, so that a violation of any other unique
 // index is an error: a repetition would not explain it.
 func (o Options) onConflict() string {
 	if o.isPartitioned() {
 		return ""
 	}
-	return "ON CONFLICT (digest) DO NOTHING"
+	return "ON CONFLICT (operation) DO NOTHING"
 }
 
 // isFreeSQL is row.isFree in SQL.
@@ -163,7 +163,7 @@ const claimableSQL = `(r.expires_at <= {now} OR r.token <> $7::uuid AND (` + isF
         AND r.attempt BETWEEN 1 AND 2147483646 AND ` + madeForKeySQL + `))`
 
 // readableSQL is row.checkRow in SQL, without the comparison of names, because a list has no asked names.
-const readableSQL = `(octet_length(r.digest) = 32 AND octet_length(r.fingerprint) = 32 AND r.attempt BETWEEN 1 AND 2147483646
+const readableSQL = `(octet_length(r.fingerprint) = 32 AND r.attempt BETWEEN 1 AND 2147483646
         AND (r.status IS NULL) = (r.completed_at IS NULL)
         AND (r.status IS NULL OR r.status IN (0, 101) OR r.status BETWEEN 200 AND 999)
         AND (r.lease_until IS NULL OR isfinite(r.lease_until)))`
@@ -181,7 +181,7 @@ const idleTimeoutSQL = `CASE WHEN current_setting('idle_in_transaction_session_t
     THEN set_config('idle_in_transaction_session_timeout', ($1::bigint)::text, true) END`
 
 // restoredColumns are the columns that a claim can restore from its own values.
-const restoredColumns = `digest, fingerprint, user_id, endpoint, key, token, attempt, created_at,
+const restoredColumns = `operation, fingerprint, user_id, endpoint, key, token, attempt, created_at,
         lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays`
 
 // allColumns returns all columns of the table.
@@ -204,9 +204,9 @@ var commonSQL = strings.NewReplacer(
         AND NOT pg_is_in_recovery() AS awaited`,
 	"{claimable}", claimableSQL,
 	"{seen_claimable}", strings.ReplaceAll(claimableSQL, "r.", "seen_"),
-	"{claim_columns}", `digest, user_id, endpoint, key, attempt, fingerprint, token,
+	"{claim_columns}", `operation, user_id, endpoint, key, attempt, fingerprint, token,
         created_at, lease_until, expires_at, expires_minute`,
-	"{claim}", `$1::bytea, $4::text, $5::text, $6::text, 1, $2::bytea,
+	"{claim}", `$1::uuid, $4::text, $5::text, $6::text, 1, $2::bytea,
         $7::uuid, {now}, {after $8}, {after $9}, date_bin('1 minute', {after $9}, 'epoch')`,
 	"{claim_again}", `
             user_id = $4::text, endpoint = $5::text, key = $6::text,
@@ -235,6 +235,6 @@ var commonSQL = strings.NewReplacer(
 	"{readable}", readableSQL,
 	"{steps}", "unnest(r.step_names, r.step_results) AS step (name, result)",
 	"{record_lost}", quoteLiteral(idempotency.RecordLost),
-	"{held}", `r.digest = $1::bytea{in_reach} AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL
+	"{held}", `r.operation = $1::uuid{in_reach} AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL
     AND r.expires_at > {now}`,
 )

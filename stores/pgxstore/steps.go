@@ -29,7 +29,7 @@ func (c *claim) Checkpoint(ctx context.Context, name string, data []byte) (store
 	}
 	var restored error
 	for range maxConflicts {
-		isStored, err := c.changeRecord(ctx, fromPoolOrSpare, "checkpoint", []any{c.keyDigest[:], c.ownerToken, name, data})
+		isStored, err := c.changeRecord(ctx, fromPoolOrSpare, "checkpoint", []any{c.operation, c.ownerToken, name, data})
 		if isStored || err != nil {
 			return data, cmp.Or(err, restored)
 		}
@@ -39,7 +39,7 @@ func (c *claim) Checkpoint(ctx context.Context, name string, data []byte) (store
 		case err != nil:
 			return nil, wrapError("checkpoint", err)
 		case ok:
-			return stored, cmp.Or(c.store.confirmRecord(ctx, c.statements, c.keyDigest, c.ownerToken, false), restored)
+			return stored, cmp.Or(c.store.confirmRecord(ctx, c.statements, c.operation, c.ownerToken, false), restored)
 		case hasRecord: // the record was restored since the first statement
 			continue
 		}
@@ -72,7 +72,7 @@ func (c *claim) loadSteps(ctx context.Context) (steps map[string][]byte, hasReco
 	var results [][]byte
 	var isOwn bool
 	err = c.store.retryOnConn(ctx, new(bool), fromPoolOrSpare, func(conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, c.statements["checkpoints"], c.keyDigest[:], c.ownerToken).
+		return conn.QueryRow(ctx, c.statements["checkpoints"], c.operation, c.ownerToken).
 			Scan(&names, &results, &hasRecord, &isOwn)
 	})
 	if areForgedSteps(err, names, results) {
@@ -193,10 +193,10 @@ func sqlState(err error) string {
 	return ""
 }
 
-// enterArgs returns the arguments of enter_step.sql. The token is a string, because drivers other than pgx do not support
+// enterArgs returns the arguments of enter_step.sql. The UUIDs are strings, because drivers other than pgx do not support
 // [pgtype.UUID].
 func (c *claim) enterArgs() []any {
-	return []any{c.keyDigest[:], c.ownerToken.String(), c.store.idleTimeoutMillis()}
+	return []any{c.operation.String(), c.ownerToken.String(), c.store.idleTimeoutMillis()}
 }
 
 // keepArgs returns the arguments of keep_step.sql.
@@ -204,7 +204,7 @@ func (c *claim) keepArgs(name string, data []byte, xid string) []any {
 	if data == nil {
 		data = []byte{} // an empty value, because the column must not be null
 	}
-	return []any{c.keyDigest[:], c.ownerToken.String(), name, data, c.request.Lease.Microseconds(), xid}
+	return []any{c.operation.String(), c.ownerToken.String(), name, data, c.request.Lease.Microseconds(), xid}
 }
 
 // loadStoredResult returns the result of a step after keep_step.sql has stored nothing. If the step has a result,
@@ -215,7 +215,7 @@ func (c *claim) loadStoredResult(ctx context.Context, name string) ([]byte, erro
 	stored, ok := steps[name]
 	switch {
 	case err == nil && ok:
-		err = c.store.confirmRecord(ctx, c.statements, c.keyDigest, c.ownerToken, false)
+		err = c.store.confirmRecord(ctx, c.statements, c.operation, c.ownerToken, false)
 	case err == nil && hasRecord:
 		err = sqlstore.ErrStepChanged
 	case err == nil:

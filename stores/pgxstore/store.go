@@ -52,13 +52,13 @@ func (s *Store) Begin(
 		return idempotency.Record{}, nil, wrapError("claim", err)
 	}
 	c := &claim{
-		store: s, statements: sql, keyNames: s.opts.keyNames(key), keyDigest: key.Digest(), request: request,
+		store: s, statements: sql, keyNames: s.opts.keyNames(key), operation: asUUID(key.OperationID()), request: request,
 		ownerToken: newUUID(),
 	}
 	mayHoldClaim := false
 	storedRow, err := c.claimKey(ctx, &mayHoldClaim)
 	if err == nil && mayHoldClaim && storedRow.token == c.ownerToken { // perhaps by an earlier try whose reply was lost
-		err = s.confirmRecord(ctx, sql, c.keyDigest, c.ownerToken, false)
+		err = s.confirmRecord(ctx, sql, c.operation, c.ownerToken, false)
 	}
 	if err != nil {
 		if s.isMissingPartition(err) {
@@ -76,7 +76,7 @@ func (s *Store) Begin(
 		record.Remaining = c.replacedRemaining
 		return record, c, nil
 	}
-	record, err := s.readHeldRecord(ctx, sql, c.keyDigest, storedRow, request)
+	record, err := s.readHeldRecord(ctx, sql, c.operation, storedRow, request)
 	return record, nil, err
 }
 
@@ -118,10 +118,11 @@ func (t *Table) Validate(opts idempotency.RunnerOptions) error {
 	return err
 }
 
-// lockNumber returns the number of the advisory lock for a key. Two keys with the same number wait for each other, which
-// is harmless. A collision is very unlikely, except for the same key in tables of the same name in two schemas.
-func (t *Table) lockNumber(digest [32]byte) int64 {
-	return int64(binary.BigEndian.Uint64(digest[:8]) ^ t.lockSpace)
+// lockNumber returns the number of the advisory lock for an operation. Two operations with the same number wait for each
+// other, which is harmless. A collision is very unlikely, except for the same key in tables of the same name in two
+// schemas: 60 of the first 64 bits of the ID come from a hash.
+func (t *Table) lockNumber(operation pgtype.UUID) int64 {
+	return int64(binary.BigEndian.Uint64(operation.Bytes[:8]) ^ t.lockSpace)
 }
 
 // loadStatements returns the statements, and caches them as soon as the schema of the table is known. The statements
@@ -180,19 +181,19 @@ var errUnconfirmed = errors.New("pgxstore: the record is gone, or has changed")
 // confirmRecord tries until ctx ends. If the record is gone or has changed, confirmRecord returns errUnconfirmed, and the
 // caller must decide anew.
 func (t *Table) confirmRecord(
-	ctx context.Context, sql statements, digest [32]byte, token pgtype.UUID, isCompleted bool,
+	ctx context.Context, sql statements, operation, token pgtype.UUID, isCompleted bool,
 ) error {
 	mayHoldClaim := true
 	return wrapError("confirm", t.retryOnConn(ctx, &mayHoldClaim, fromPool, func(conn *pgx.Conn) error {
-		return sql.confirmRecordOn(ctx, conn, digest, token, isCompleted)
+		return sql.confirmRecordOn(ctx, conn, operation, token, isCompleted)
 	}))
 }
 
 // confirmRecordOn is a single try of confirmRecord on conn.
 func (sql statements) confirmRecordOn(
-	ctx context.Context, conn *pgx.Conn, digest [32]byte, token pgtype.UUID, isCompleted bool,
+	ctx context.Context, conn *pgx.Conn, operation, token pgtype.UUID, isCompleted bool,
 ) error {
-	tag, err := conn.Exec(ctx, sql["confirm"], digest[:], token, isCompleted)
+	tag, err := conn.Exec(ctx, sql["confirm"], operation, token, isCompleted)
 	if err == nil && tag.RowsAffected() == 0 {
 		return errUnconfirmed
 	}
@@ -207,14 +208,14 @@ const unconfirmedLease = time.Second
 // hides the response, and the operation looks as if it were still running: without the cancellation of the wait for the
 // standbys, it would be.
 func (t *Table) readHeldRecord(
-	ctx context.Context, sql statements, digest [32]byte, storedRow *row, request idempotency.ClaimRequest,
+	ctx context.Context, sql statements, operation pgtype.UUID, storedRow *row, request idempotency.ClaimRequest,
 ) (idempotency.Record, error) {
 	record, err := storedRow.decodeRecord(request.Fingerprint)
 	if err != nil || record.Response == nil || record.Fingerprint != request.Fingerprint {
 		return record, err
 	}
 	if storedRow.needsConfirmation {
-		err := t.confirmRecordOnce(ctx, sql, digest, storedRow.token)
+		err := t.confirmRecordOnce(ctx, sql, operation, storedRow.token)
 		switch {
 		case errors.Is(err, idempotency.ErrStoreBusy) || isRefused(err):
 			return idempotency.Record{}, wrapError("claim", err)
@@ -223,18 +224,18 @@ func (t *Table) readHeldRecord(
 			return record, nil
 		}
 	}
-	t.countReplay(ctx, sql, digest, storedRow, request)
+	t.countReplay(ctx, sql, operation, storedRow, request)
 	return record, nil
 }
 
 // confirmRecordOnce is confirmRecord with a single try, for a response that the client can ask for again.
-func (t *Table) confirmRecordOnce(ctx context.Context, sql statements, digest [32]byte, token pgtype.UUID) error {
+func (t *Table) confirmRecordOnce(ctx context.Context, sql statements, operation, token pgtype.UUID) error {
 	conn, err := t.acquireConn(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
 	return runWithDeadline(ctx, conn.Conn(), func() error {
-		return sql.confirmRecordOn(ctx, conn.Conn(), digest, token, true)
+		return sql.confirmRecordOn(ctx, conn.Conn(), operation, token, true)
 	})
 }

@@ -137,7 +137,7 @@ func (w *stepTx) findRecordPlace(ctx context.Context) error {
 	if w.store.opts.Isolation != pgx.Serializable {
 		return nil
 	}
-	err := w.conn.QueryRow(ctx, w.statements["place_step"], w.keyDigest[:], w.ownerToken).Scan(&w.recordPlace)
+	err := w.conn.QueryRow(ctx, w.statements["place_step"], w.operation, w.ownerToken).Scan(&w.recordPlace)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return idempotency.ErrClaimLost
 	}
@@ -228,7 +228,7 @@ func (s settledStep) isFinal() bool { return !s.isOwn || s.isKept || s.hasEnded 
 func (w *stepTx) querySettledStep(ctx context.Context) (found settledStep, err error) {
 	mayHoldClaim := true // only the end of ctx stops the tries
 	err = w.store.retryOnConn(ctx, &mayHoldClaim, fromPoolOrSpare, func(conn *pgx.Conn) error {
-		err := conn.QueryRow(ctx, w.statements["settle_step"], w.keyDigest[:], w.ownerToken, w.step.Name, w.txID).
+		err := conn.QueryRow(ctx, w.statements["settle_step"], w.operation, w.ownerToken, w.step.Name, w.txID).
 			Scan(&found.isOwn, &found.isKept, &found.hasEnded)
 		if errors.Is(err, pgx.ErrNoRows) { // the record is gone
 			found, err = settledStep{}, nil

@@ -2,12 +2,13 @@ package seal
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -32,27 +33,27 @@ func (s *Store) Inspect(ctx context.Context, key idempotency.Key) (idempotency.E
 		return idempotency.Entry{}, err
 	}
 	entry, err := store.Inspect(ctx, key)
-	return s.openEntry(ctx, key.Digest(), entry, err)
+	return s.openEntry(ctx, key.OperationID(), entry, err)
 }
 
-// InspectDigest implements [idempotency.Resolver], as Inspect does.
-func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (idempotency.Entry, error) {
-	store, err := innerAs[idempotency.Resolver](s)
+// InspectOperation implements [idempotency.Inspector], as Inspect does.
+func (s *Store) InspectOperation(ctx context.Context, operation uuid.UUID) (idempotency.Entry, error) {
+	store, err := innerAs[idempotency.Inspector](s)
 	if err != nil {
 		return idempotency.Entry{}, err
 	}
-	entry, err := store.InspectDigest(ctx, digest)
-	return s.openEntry(ctx, digest, entry, err)
+	entry, err := store.InspectOperation(ctx, operation)
+	return s.openEntry(ctx, operation, entry, err)
 }
 
 // openEntry decrypts the answer and the resolution of an entry of the inner store.
 func (s *Store) openEntry(
-	ctx context.Context, digest [sha256.Size]byte, entry idempotency.Entry, err error,
+	ctx context.Context, operation uuid.UUID, entry idempotency.Entry, err error,
 ) (idempotency.Entry, error) {
-	entry.Resolved = s.openResolved(ctx, entry.Resolved, &binding{digest: digest, fingerprint: entry.Fingerprint})
+	entry.Resolved = s.openResolved(ctx, entry.Resolved, &binding{operation: operation, fingerprint: entry.Fingerprint})
 	if err == nil && entry.Response != nil {
 		record := idempotency.Record{Attempt: entry.Attempt, Fingerprint: entry.Fingerprint, Response: entry.Response}
-		if record, err = s.openRecord(ctx, digest, entry.Fingerprint, record); err == nil {
+		if record, err = s.openRecord(ctx, operation, entry.Fingerprint, record); err == nil {
 			entry.Fingerprint, entry.Response = record.Fingerprint, record.Response
 			entry.Status, entry.Note = entry.Response.Status, entry.Response.Note
 		}
@@ -74,11 +75,11 @@ func (s *Store) Resolve(ctx context.Context, entry idempotency.Entry, resolution
 	if err != nil {
 		return err
 	}
-	held, err := store.InspectDigest(ctx, entry.Digest)
+	held, err := store.InspectOperation(ctx, entry.Operation)
 	if err != nil {
 		return err
 	}
-	key, to := s.keys[0], binding{digest: entry.Digest, attempt: entry.Attempt, fingerprint: held.Fingerprint}
+	key, to := s.keys[0], binding{operation: entry.Operation, attempt: entry.Attempt, fingerprint: held.Fingerprint}
 	if err := key.sealResolved(ctx, resolution.Resolved(entry), &to, &resolution); err != nil {
 		return err
 	}
@@ -140,7 +141,7 @@ func (k *sealer) operatorMark() string { return markPrefix + k.keyID }
 func (k *sealer) bindResolved(of *binding) []byte {
 	b := make([]byte, 0, 160)
 	b = append(b, "idempotency/seal/1 resolved\n"...)
-	b = append(b, of.digest[:]...)
+	b = append(b, of.operation[:]...)
 	b = append(b, of.fingerprint[:]...)
 	return append(b, k.keyID...)
 }

@@ -40,7 +40,7 @@ func TestInspect(t *testing.T) {
 	require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
 	require.Nil(t, other.Response)
 	require.Equal(t, idempotency.StateCompleted, other.State)
-	require.Equal(t, entry.OperationID(), other.OperationID())
+	require.Equal(t, entry.Operation, other.Operation)
 	require.Equal(t, entry.Created, other.Created)
 	require.NoError(t, testservice.MustSeal(t, inner, testservice.Sealing("unknown")).Forget(t.Context(), other))
 	_, err = store.Inspect(t.Context(), testservice.NumberedKey(0))

@@ -15,6 +15,8 @@ import (
 	"regexp"
 	"sync"
 
+	"github.com/google/uuid"
+
 	"github.com/idempotency-go/idempotency"
 )
 
@@ -96,7 +98,7 @@ type sealer struct {
 // mac is an HMAC with space for its input and its output, so that a digest needs no allocation.
 type mac struct {
 	hash.Hash
-	space [2 * sha256.Size]byte
+	space [len(uuid.UUID{}) + sha256.Size]byte
 }
 
 // markPrefix begins the only line in the header of a sealed answer, followed by the ID of the key. The header of a plain answer
@@ -155,14 +157,14 @@ func (k *sealer) mayWait() bool {
 }
 
 // digestFingerprint returns the keyed digest that the inner store has instead of fp. A nil key returns fp.
-func (k *sealer) digestFingerprint(digest [sha256.Size]byte, fp idempotency.Fingerprint) idempotency.Fingerprint {
+func (k *sealer) digestFingerprint(operation uuid.UUID, fp idempotency.Fingerprint) idempotency.Fingerprint {
 	if k == nil {
 		return fp
 	}
 	m := k.macPool.Get().(*mac)
 	defer k.macPool.Put(m)
-	copy(m.space[:], digest[:])
-	copy(m.space[len(digest):], fp[:])
+	copy(m.space[:], operation[:])
+	copy(m.space[len(operation):], fp[:])
 	m.Reset()
 	m.Write(m.space[:]) // never fails
 	return idempotency.Fingerprint(m.Sum(m.space[:0]))
@@ -170,7 +172,7 @@ func (k *sealer) digestFingerprint(digest [sha256.Size]byte, fp idempotency.Fing
 
 // binding is what a sealed answer belongs to. An answer cannot be decrypted with another binding.
 type binding struct {
-	digest      [sha256.Size]byte // of the key of the operation
+	operation   uuid.UUID
 	attempt     int
 	fingerprint idempotency.Fingerprint // as the inner store has it
 	status      int
@@ -181,7 +183,7 @@ type binding struct {
 func (k *sealer) bindAnswer(to *binding) []byte {
 	b := make([]byte, 0, 160)
 	b = append(b, "idempotency/seal/1 answer\n"...)
-	b = append(b, to.digest[:]...)
+	b = append(b, to.operation[:]...)
 	b = binary.BigEndian.AppendUint64(b, uint64(to.attempt))
 	b = append(b, to.fingerprint[:]...)
 	b = binary.BigEndian.AppendUint64(b, uint64(to.status))

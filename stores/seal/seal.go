@@ -5,8 +5,8 @@
 // Encrypted are header, trailer and body of an answer, the result of a step, and operator and reason of a resolution. The
 // fingerprint of a request is stored as a keyed digest (HMAC-SHA256), so a reader of the inner store cannot confirm a guessed
 // body, or see that two requests have equal bodies. Plain are status, attempt, times, whether an operation was resolved as
-// happened, the name of a step, the sizes of answers and results, the ID of the sealing key, and the digest of the
-// [idempotency.Key]. The inner store gets the idempotency.Key itself, and may keep the key, as PostgreSQL does.
+// happened, the name of a step, the sizes of answers and results, the ID of the sealing key, and the ID of the
+// operation. The inner store gets the [idempotency.Key] itself, and may keep the key, as PostgreSQL does.
 //
 // Each answer is bound to its key, attempt, status and fingerprint, each result of a step to key, fingerprint and name, and
 // each resolution to key and fingerprint. So an attacker who can write to the inner store cannot forge, alter or move an answer,
@@ -25,11 +25,12 @@ package seal
 
 import (
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -113,14 +114,14 @@ func (s *Store) Immediate() bool {
 func (s *Store) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	digest, fp := key.Digest(), request.Fingerprint
-	request.Fingerprint = s.keys[0].digestFingerprint(digest, fp)
+	operation, fp := key.OperationID(), request.Fingerprint
+	request.Fingerprint = s.keys[0].digestFingerprint(operation, fp)
 	record, claim, err := s.inner.Begin(ctx, key, request)
 	// An operation that was begun under an older key has the fingerprint of that key in the inner store, so Begin asks again with
 	// the stored fingerprint. If the record expires in between, the inner store begins a new operation with the fingerprint of
 	// the older key. This is harmless, because the fingerprint belongs to the same request, and the first key encrypts the answer.
 	for err == nil && claim == nil && record.Fingerprint != request.Fingerprint && isIdle(&record) &&
-		s.isFingerprintOf(digest, fp, record.Fingerprint) {
+		s.isFingerprintOf(operation, fp, record.Fingerprint) {
 		request.Fingerprint = record.Fingerprint
 		record, claim, err = s.inner.Begin(ctx, key, request)
 	}
@@ -128,12 +129,12 @@ func (s *Store) Begin(
 	case err != nil:
 		return record, nil, err
 	case claim == nil:
-		record, err = s.openRecord(ctx, digest, fp, record)
+		record, err = s.openRecord(ctx, operation, fp, record)
 		return record, nil, err
 	}
 	own := &sealedSteps{sealedClaim{
 		Claim: claim, store: s, sealKey: s.keys[0], requestFingerprint: fp,
-		boundTo: binding{digest: digest, attempt: record.Attempt, fingerprint: request.Fingerprint},
+		boundTo: binding{operation: operation, attempt: record.Attempt, fingerprint: request.Fingerprint},
 	}}
 	record.Fingerprint = fp
 	if _, ok := claim.(idempotency.Checkpointer); !ok {
@@ -148,20 +149,20 @@ func isIdle(record *idempotency.Record) bool {
 }
 
 // isFingerprintOf reports whether stored is the keyed digest of the request fingerprint fp, under any key.
-func (s *Store) isFingerprintOf(digest [sha256.Size]byte, fp, stored idempotency.Fingerprint) bool {
-	return slices.ContainsFunc(s.keys, func(k *sealer) bool { return k.digestFingerprint(digest, fp) == stored })
+func (s *Store) isFingerprintOf(operation uuid.UUID, fp, stored idempotency.Fingerprint) bool {
+	return slices.ContainsFunc(s.keys, func(k *sealer) bool { return k.digestFingerprint(operation, fp) == stored })
 }
 
 // openRecord returns a record of the inner store with its answer decrypted, and with fingerprint fp if the record belongs to a
 // request with fingerprint fp.
 func (s *Store) openRecord(
-	ctx context.Context, digest [sha256.Size]byte, fp idempotency.Fingerprint, record idempotency.Record,
+	ctx context.Context, operation uuid.UUID, fp idempotency.Fingerprint, record idempotency.Record,
 ) (idempotency.Record, error) {
 	resp := record.Response
 	switch {
 	case resp == nil:
 	case isSealed(resp):
-		if err := s.openAnswer(ctx, digest, &record); err != nil {
+		if err := s.openAnswer(ctx, operation, &record); err != nil {
 			return record, err
 		}
 	case s.acceptsPlain:
@@ -170,7 +171,7 @@ func (s *Store) openRecord(
 	default:
 		return record, fmt.Errorf("%w: the answer is not sealed", idempotency.ErrRecordInvalid)
 	}
-	if s.isFingerprintOf(digest, fp, record.Fingerprint) {
+	if s.isFingerprintOf(operation, fp, record.Fingerprint) {
 		record.Fingerprint = fp
 	}
 	return record, nil
@@ -183,14 +184,14 @@ func isSealed(resp *idempotency.Response) bool {
 
 // openAnswer decrypts the response of a record, and replaces the fingerprint of the record by the fingerprint of the answered
 // request. An answer of an operator has no request fingerprint, so the record keeps its own.
-func (s *Store) openAnswer(ctx context.Context, digest [sha256.Size]byte, record *idempotency.Record) error {
+func (s *Store) openAnswer(ctx context.Context, operation uuid.UUID, record *idempotency.Record) error {
 	sealed := record.Response
 	i := slices.IndexFunc(s.keys, func(k *sealer) bool { return k != nil && k.headerMark == sealed.Header })
 	if i < 0 || sealed.Trailer != "" || sealed.Note != "" {
 		return fmt.Errorf("%w: sealed answer, key unknown, or a part in plain text", idempotency.ErrRecordInvalid)
 	}
 	plain, err := s.keys[i].decrypt(ctx, sealed.Body, s.keys[i].bindAnswer(&binding{
-		digest: digest, attempt: record.Attempt, fingerprint: record.Fingerprint, status: sealed.Status,
+		operation: operation, attempt: record.Attempt, fingerprint: record.Fingerprint, status: sealed.Status,
 	}), "answer")
 	if err != nil {
 		return err

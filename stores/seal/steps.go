@@ -119,7 +119,7 @@ func (s *Store) openStep(ctx context.Context, stored []byte, of *binding, name s
 func (k *sealer) bindStep(of *binding, name string) []byte {
 	b := make([]byte, 0, 256)
 	b = append(b, "idempotency/seal/1 step\n"...)
-	b = append(b, of.digest[:]...)
+	b = append(b, of.operation[:]...)
 	b = append(b, of.fingerprint[:]...)
 	b = append(b, name...)
 	b = append(b, '\n')

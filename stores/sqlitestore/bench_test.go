@@ -202,8 +202,7 @@ func compareReplays(b *testing.B, workers int, path string, store idempotency.St
 		}
 	}
 	theirs := func(i int) {
-		digest := keys[i].Digest()
-		if err := bare(ctx, digest[:]); err != nil {
+		if err := bare(ctx, keys[i].OperationID()); err != nil {
 			b.Error(err)
 		}
 	}
@@ -221,18 +220,18 @@ func compareReplays(b *testing.B, workers int, path string, store idempotency.St
 }
 
 // prepareSelect returns a function that reads an answer with a prepared SELECT.
-func prepareSelect(b *testing.B, path string) func(ctx context.Context, digest []byte) error {
+func prepareSelect(b *testing.B, path string) func(ctx context.Context, operation uuid.UUID) error {
 	b.Helper()
 	db, err := sql.Open("sqlite", "file:"+path)
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = db.Close() })
 	db.SetMaxOpenConns(4)
 	db.SetMaxIdleConns(4)
-	query, err := db.Prepare("SELECT response FROM idempotency_records WHERE digest = ?")
+	query, err := db.Prepare("SELECT response FROM idempotency_records WHERE operation = ?")
 	require.NoError(b, err)
-	return func(ctx context.Context, digest []byte) error {
+	return func(ctx context.Context, operation uuid.UUID) error {
 		var response []byte
-		return query.QueryRowContext(ctx, digest).Scan(&response)
+		return query.QueryRowContext(ctx, operation[:]).Scan(&response)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
@@ -53,8 +55,8 @@ func (tx *transaction) makeRoom(adding int) error {
 func (tx *transaction) nowMicros() int64 { return tx.now().UnixMicro() }
 
 // Read implements [sqlstore.Steps].
-func (tx *transaction) Read(digest []byte) (*sqlstore.Row, error) {
-	rows, err := tx.statements.read.QueryContext(statementContext, digest)
+func (tx *transaction) Read(operation uuid.UUID) (*sqlstore.Row, error) {
+	rows, err := tx.statements.read.QueryContext(statementContext, operation[:])
 	if err != nil {
 		return nil, err
 	}
@@ -66,11 +68,11 @@ func (tx *transaction) Read(digest []byte) (*sqlstore.Row, error) {
 }
 
 // Put implements [sqlstore.Steps]. The stored record is still seen, because the transaction is the only writer.
-func (tx *transaction) Put(digest []byte, seen, own *sqlstore.Row, entries []byte, lease, ttl time.Duration) (bool, error) {
+func (tx *transaction) Put(operation uuid.UUID, seen, own *sqlstore.Row, entries []byte, lease, ttl time.Duration) (bool, error) {
 	tx.usedBytes += int64(len(own.Names[0])+len(own.Names[1])+len(own.Names[2])+len(own.Response.V)) + recordOverhead
 	now := tx.nowMicros()
 	lapses := sql.NullInt64{Int64: now + sqlstore.Micros(lease), Valid: lease > 0}
-	put, err := execChange(tx.statements.put, digest, own.Names[0], own.Names[1], own.Names[2], own.Attempt,
+	put, err := execChange(tx.statements.put, operation[:], own.Names[0], own.Names[1], own.Names[2], own.Attempt,
 		own.Fingerprint, own.Token, own.Created, lapses, now+sqlstore.Micros(ttl), own.Response,
 		seen.Counts() && !own.Response.Valid, entries, seen.Counts())
 	if err == nil && !put {
@@ -82,37 +84,37 @@ func (tx *transaction) Put(digest []byte, seen, own *sqlstore.Row, entries []byt
 var errNotPut = errors.New("a trigger has prevented the record from being stored")
 
 // Extend implements [sqlstore.Steps].
-func (tx *transaction) Extend(digest, token []byte, lease time.Duration) (bool, error) {
+func (tx *transaction) Extend(operation uuid.UUID, token []byte, lease time.Duration) (bool, error) {
 	now := tx.nowMicros()
-	return execChange(tx.statements.extend, digest, token, now, now+sqlstore.Micros(lease))
+	return execChange(tx.statements.extend, operation[:], token, now, now+sqlstore.Micros(lease))
 }
 
 // Complete implements [sqlstore.Steps].
-func (tx *transaction) Complete(digest, token, response []byte, ttl time.Duration, size int) (bool, error) {
+func (tx *transaction) Complete(operation uuid.UUID, token, response []byte, ttl time.Duration, size int) (bool, error) {
 	now := tx.nowMicros()
-	return execChange(tx.statements.complete, digest, token, now, now+sqlstore.Micros(ttl), response, size)
+	return execChange(tx.statements.complete, operation[:], token, now, now+sqlstore.Micros(ttl), response, size)
 }
 
 // Release implements [sqlstore.Steps].
-func (tx *transaction) Release(digest, token []byte, ttl time.Duration) (bool, error) {
+func (tx *transaction) Release(operation uuid.UUID, token []byte, ttl time.Duration) (bool, error) {
 	now := tx.nowMicros()
-	return execChange(tx.statements.release, digest, token, now, now+sqlstore.Micros(ttl))
+	return execChange(tx.statements.release, operation[:], token, now, now+sqlstore.Micros(ttl))
 }
 
 // Free implements [sqlstore.Steps].
-func (tx *transaction) Free(digest, token []byte, ttl time.Duration) (bool, error) {
+func (tx *transaction) Free(operation uuid.UUID, token []byte, ttl time.Duration) (bool, error) {
 	now := tx.nowMicros()
-	return execChange(tx.statements.free, digest, token, now, now+sqlstore.Micros(ttl))
+	return execChange(tx.statements.free, operation[:], token, now, now+sqlstore.Micros(ttl))
 }
 
 // Checkpoint implements [sqlstore.Steps].
-func (tx *transaction) Checkpoint(digest, token, entries []byte, before int) (bool, error) {
-	return execChange(tx.statements.checkpoint, digest, token, tx.nowMicros(), entries, before)
+func (tx *transaction) Checkpoint(operation uuid.UUID, token, entries []byte, before int) (bool, error) {
+	return execChange(tx.statements.checkpoint, operation[:], token, tx.nowMicros(), entries, before)
 }
 
 // Checkpoints implements [sqlstore.Steps].
-func (tx *transaction) Checkpoints(digest, token []byte) (entries []byte, held bool, err error) {
-	err = tx.statements.checkpoints.QueryRowContext(statementContext, digest, token, tx.nowMicros()).Scan(&entries)
+func (tx *transaction) Checkpoints(operation uuid.UUID, token []byte) (entries []byte, held bool, err error) {
+	err = tx.statements.checkpoints.QueryRowContext(statementContext, operation[:], token, tx.nowMicros()).Scan(&entries)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, false, nil
 	}
@@ -120,8 +122,8 @@ func (tx *transaction) Checkpoints(digest, token []byte) (entries []byte, held b
 }
 
 // See implements [sqlstore.Changes].
-func (tx *transaction) See(digest []byte) (*sqlstore.Seen, error) {
-	seen, err := querySeen(tx.statements.see, digest)
+func (tx *transaction) See(operation uuid.UUID) (*sqlstore.Seen, error) {
+	seen, err := querySeen(tx.statements.see, operation)
 	if err == nil {
 		seen.Now = tx.nowMicros()
 	}
@@ -129,13 +131,13 @@ func (tx *transaction) See(digest []byte) (*sqlstore.Seen, error) {
 }
 
 // Forget implements [sqlstore.Changes]. The transaction is the only writer.
-func (tx *transaction) Forget(digest []byte, _ *sqlstore.Seen) (bool, error) {
-	return execChange(tx.statements.forget, digest)
+func (tx *transaction) Forget(operation uuid.UUID, _ *sqlstore.Seen) (bool, error) {
+	return execChange(tx.statements.forget, operation[:])
 }
 
 // Resolve implements [sqlstore.Changes]. The transaction is the only writer.
-func (tx *transaction) Resolve(digest []byte, _, own *sqlstore.Seen, ttl time.Duration) (bool, error) {
-	return execChange(tx.statements.resolve, digest, own.Token, tx.nowMicros()+sqlstore.Micros(ttl), own.Response, own.Steps,
+func (tx *transaction) Resolve(operation uuid.UUID, _, own *sqlstore.Seen, ttl time.Duration) (bool, error) {
+	return execChange(tx.statements.resolve, operation[:], own.Token, tx.nowMicros()+sqlstore.Micros(ttl), own.Response, own.Steps,
 		own.Resolved)
 }
 

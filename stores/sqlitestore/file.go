@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
@@ -148,9 +149,9 @@ func (s *Store) newWriter() (*writer, error) {
 	return w, err
 }
 
-// readCurrentRow returns the record with the digest, with the current time, without waiting for writers.
-func (s *Store) readCurrentRow(ctx context.Context, digest []byte) (*sqlstore.Row, error) {
-	seen, err := s.readers.readRow(ctx, digest)
+// readCurrentRow returns the record of operation, with the current time, without waiting for writers.
+func (s *Store) readCurrentRow(ctx context.Context, operation uuid.UUID) (*sqlstore.Row, error) {
+	seen, err := s.readers.readRow(ctx, operation)
 	if err == nil {
 		seen.Now = s.writer.nowMicros()
 	}

@@ -109,13 +109,13 @@ func newRowSubject(store rowtest.Store, other *sql.Conn) rowtest.Subject {
 	return rowtest.Subject{
 		Store: store,
 		Set: func(t testing.TB, key, set string) {
-			digest := keyOf(key).Digest()
-			execStatement(t, other, "UPDATE idempotency_records SET "+set+" WHERE digest = ?", digest[:])
+			operation := keyOf(key).OperationID()
+			execStatement(t, other, "UPDATE idempotency_records SET "+set+" WHERE operation = ?", operation[:])
 		},
 		Dump: func(t testing.TB, key string) (row string) {
-			digest := keyOf(key).Digest()
+			operation := keyOf(key).OperationID()
 			require.NoError(t, other.QueryRowContext(t.Context(), "SELECT coalesce(max(quote(token) || attempt || created || "+
-				"quote(lease) || expires || quote(response)), '') FROM idempotency_records WHERE digest = ?", digest[:]).Scan(&row))
+				"quote(lease) || expires || quote(response)), '') FROM idempotency_records WHERE operation = ?", operation[:]).Scan(&row))
 			return row
 		},
 		Lapse: "lease = lease - 3600000000",

@@ -2,9 +2,10 @@ package sqlitestore
 
 import (
 	"context"
-	"crypto/sha256"
 	"database/sql"
 	"strings"
+
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
@@ -14,17 +15,17 @@ var _ idempotency.Resolver = (*Store)(nil)
 
 // Inspect implements [idempotency.Inspector]. Inspect reads without waiting for writers.
 func (s *Store) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
-	return s.InspectDigest(ctx, key.Digest())
+	return s.InspectOperation(ctx, key.OperationID())
 }
 
-// InspectDigest implements [idempotency.Resolver], as Inspect does.
-func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (idempotency.Entry, error) {
-	seen, err := s.readers.readSeen(ctx, digest[:])
+// InspectOperation implements [idempotency.Inspector], as Inspect does.
+func (s *Store) InspectOperation(ctx context.Context, operation uuid.UUID) (idempotency.Entry, error) {
+	seen, err := s.readers.readSeen(ctx, operation)
 	if err != nil {
-		return idempotency.Entry{Digest: digest}, wrapFailure("inspect", err)
+		return idempotency.Entry{Operation: operation}, wrapFailure("inspect", err)
 	}
 	seen.Now = s.writer.nowMicros()
-	entry, err := seen.Entry(digest)
+	entry, err := seen.Entry(operation)
 	return entry, wrapFailure("inspect", err)
 }
 

@@ -102,14 +102,14 @@ func TestInspectForeignTypes(t *testing.T) {
 	for _, set := range []string{"attempt = 'many'", "attempt = 1.5", "created = x'00'", "user_id = NULL", "lease = 'long'"} {
 		path := newPath(t)
 		execStatement(t, openConn(t, path), `CREATE TABLE idempotency_records ( /* idempotency records, version 1 */
-			digest PRIMARY KEY, user_id, endpoint, key, attempt, fingerprint, token, created, lease, expires, response, steps, resolved)`)
+			operation PRIMARY KEY, user_id, endpoint, key, attempt, fingerprint, token, created, lease, expires, response, steps, resolved)`)
 		store := openStore(t, path, sqlitestore.Options{})
 		claimKey(t, store, "key")
 		execStatement(t, openConn(t, path), "UPDATE idempotency_records SET "+set)
 		completeKey(t, store, "sound")
 		entry, err := store.Inspect(ctx, keyOf("key"))
 		require.ErrorIs(t, err, idempotency.ErrRecordInvalid, set)
-		require.Equal(t, idempotency.Entry{Digest: keyOf("key").Digest()}, entry, set)
+		require.Equal(t, idempotency.Entry{Operation: keyOf("key").OperationID()}, entry, set)
 		require.ErrorIs(t, store.Forget(ctx, entry), idempotency.ErrRecordInvalid, set)
 		require.ErrorIs(t, store.Resolve(ctx, entry, happened), idempotency.ErrRecordInvalid, set)
 		listing, err := store.List(ctx, idempotency.ListRequest{})

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/google/uuid"
+
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
@@ -39,10 +41,10 @@ func newReaders(db *sql.DB, n int, closed chan struct{}) (*readers, error) {
 	return rs, nil
 }
 
-// readRow returns the record with the digest. Without a record, Found of the row is false.
-func (rs *readers) readRow(ctx context.Context, digest []byte) (seen *sqlstore.Row, err error) {
+// readRow returns the record of operation. Without a record, Found of the row is false.
+func (rs *readers) readRow(ctx context.Context, operation uuid.UUID) (seen *sqlstore.Row, err error) {
 	err = rs.withReader(ctx, func(r *reader) error {
-		rows, err := r.readStatement.QueryContext(statementContext, digest)
+		rows, err := r.readStatement.QueryContext(statementContext, operation[:])
 		if err == nil {
 			seen, err = scanRow(rows)
 		}
@@ -51,10 +53,10 @@ func (rs *readers) readRow(ctx context.Context, digest []byte) (seen *sqlstore.R
 	return seen, err
 }
 
-// readSeen returns the record with the digest as operators see the record.
-func (rs *readers) readSeen(ctx context.Context, digest []byte) (seen *sqlstore.Seen, err error) {
+// readSeen returns the record of operation as operators see the record.
+func (rs *readers) readSeen(ctx context.Context, operation uuid.UUID) (seen *sqlstore.Seen, err error) {
 	err = rs.withReader(ctx, func(r *reader) error {
-		seen, err = querySeen(r.seeStatement, digest)
+		seen, err = querySeen(r.seeStatement, operation)
 		return err
 	})
 	return seen, err
@@ -105,8 +107,8 @@ func (rs *readers) closeAll() (err error) {
 }
 
 // querySeen returns the record found by stmt, with checkpoints and resolution.
-func querySeen(stmt *sql.Stmt, digest []byte) (*sqlstore.Seen, error) {
-	rows, err := stmt.QueryContext(statementContext, digest)
+func querySeen(stmt *sql.Stmt, operation uuid.UUID) (*sqlstore.Seen, error) {
+	rows, err := stmt.QueryContext(statementContext, operation[:])
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/idempotency-go/idempotency/step"
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
@@ -72,10 +74,10 @@ func (l leases) BeginStep(
 }
 
 // Enter implements [sqlstore.StepStatements].
-func (t *stepTx) Enter(_ context.Context, digest, token []byte, lease time.Duration) (lapses int64, err error) {
+func (t *stepTx) Enter(_ context.Context, operation uuid.UUID, token []byte, lease time.Duration) (lapses int64, err error) {
 	now := t.writer.nowMicros()
 	lapses = now + sqlstore.Micros(lease)
-	held, err := execChange(t.writer.statements.extend, digest, token, now, lapses)
+	held, err := execChange(t.writer.statements.extend, operation[:], token, now, lapses)
 	if !held {
 		return 0, err
 	}
@@ -111,18 +113,18 @@ func (t *stepTx) Leave(_ context.Context, cause error) error {
 }
 
 // Keep implements [sqlstore.StepStatements].
-func (t *stepTx) Keep(_ context.Context, digest, token, entries []byte, before int, lease time.Duration) (kept bool, err error) {
+func (t *stepTx) Keep(_ context.Context, operation uuid.UUID, token, entries []byte, before int, lease time.Duration) (kept bool, err error) {
 	w, now := t.writer, t.writer.nowMicros()
-	kept, err = execChange(w.statements.checkpoint, digest, token, now, entries, before)
+	kept, err = execChange(w.statements.checkpoint, operation[:], token, now, entries, before)
 	if kept {
-		_, err = execChange(w.statements.extend, digest, token, now, now+sqlstore.Micros(lease))
+		_, err = execChange(w.statements.extend, operation[:], token, now, now+sqlstore.Micros(lease))
 	}
 	return kept, err
 }
 
 // Checkpoints implements [sqlstore.StepStatements].
-func (t *stepTx) Checkpoints(_ context.Context, digest []byte) ([]byte, error) {
-	seen, err := querySeen(t.writer.statements.see, digest)
+func (t *stepTx) Checkpoints(_ context.Context, operation uuid.UUID) ([]byte, error) {
+	seen, err := querySeen(t.writer.statements.see, operation)
 	if err != nil {
 		return nil, err
 	}
@@ -166,11 +168,11 @@ func (t *stepTx) endTurn() {
 func (leases) KeepsRows() {}
 
 // ReadSettled implements [sqlstore.TxLeases].
-func (l leases) ReadSettled(ctx context.Context, digest []byte) (settled sqlstore.Settled, err error) {
+func (l leases) ReadSettled(ctx context.Context, operation uuid.UUID) (settled sqlstore.Settled, err error) {
 	if err := l.writer.watchedFiles.checkReplaced(); err != nil {
 		return settled, err
 	}
-	seen, entries, err := l.Look(ctx, digest)
+	seen, entries, err := l.Look(ctx, operation)
 	if err != nil {
 		return settled, err
 	}
@@ -179,11 +181,11 @@ func (l leases) ReadSettled(ctx context.Context, digest []byte) (settled sqlstor
 
 // Look implements [sqlstore.Reader]. Look waits for a commit whose caller has stopped waiting, and for no different
 // write.
-func (l leases) Look(ctx context.Context, digest []byte) (row *sqlstore.Row, entries []byte, err error) {
+func (l leases) Look(ctx context.Context, operation uuid.UUID) (row *sqlstore.Row, entries []byte, err error) {
 	if err := l.writer.awaitDoubtfulCommit(ctx); err != nil {
 		return nil, nil, err
 	}
-	seen, err := l.readers.readSeen(ctx, digest)
+	seen, err := l.readers.readSeen(ctx, operation)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -208,10 +210,10 @@ func (l leases) JoinStep(tx sqlstore.Querier) sqlstore.StepStatements {
 const stepSavepoint = "idempotency_step"
 
 // Enter implements [sqlstore.StepStatements].
-func (t *joinedTx) Enter(ctx context.Context, digest, token []byte, lease time.Duration) (lapses int64, err error) {
+func (t *joinedTx) Enter(ctx context.Context, operation uuid.UUID, token []byte, lease time.Duration) (lapses int64, err error) {
 	now := t.now().UnixMicro()
 	lapses = now + sqlstore.Micros(lease)
-	held, err := t.changeInTx(ctx, "extend", digest, token, now, lapses)
+	held, err := t.changeInTx(ctx, "extend", operation[:], token, now, lapses)
 	if !held {
 		return 0, err
 	}
@@ -241,20 +243,20 @@ func (t *joinedTx) Leave(ctx context.Context, cause error) error {
 
 // Keep implements [sqlstore.StepStatements].
 func (t *joinedTx) Keep(
-	ctx context.Context, digest, token, entries []byte, before int, lease time.Duration,
+	ctx context.Context, operation uuid.UUID, token, entries []byte, before int, lease time.Duration,
 ) (kept bool, err error) {
 	now := t.now().UnixMicro()
-	kept, err = t.changeInTx(ctx, "checkpoint", digest, token, now, entries, before)
+	kept, err = t.changeInTx(ctx, "checkpoint", operation[:], token, now, entries, before)
 	if kept {
-		_, err = t.changeInTx(ctx, "extend", digest, token, now, now+sqlstore.Micros(lease))
+		_, err = t.changeInTx(ctx, "extend", operation[:], token, now, now+sqlstore.Micros(lease))
 	}
 	return kept, err
 }
 
 // Checkpoints implements [sqlstore.StepStatements].
-func (t *joinedTx) Checkpoints(ctx context.Context, digest []byte) (entries []byte, err error) {
-	query := "SELECT steps FROM main.idempotency_records WHERE digest = ?1"
-	err = sqlstore.ScanRow(ctx, t.handlerTx, query, []any{digest}, &entries)
+func (t *joinedTx) Checkpoints(ctx context.Context, operation uuid.UUID) (entries []byte, err error) {
+	query := "SELECT steps FROM main.idempotency_records WHERE operation = ?1"
+	err = sqlstore.ScanRow(ctx, t.handlerTx, query, []any{operation[:]}, &entries)
 	return entries, err
 }
 

@@ -63,8 +63,7 @@ func Open(ctx context.Context, path string, opts Options) (*Store, error) {
 func (s *Store) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	digest := key.Digest()
-	seen, err := s.readCurrentRow(ctx, digest[:])
+	seen, err := s.readCurrentRow(ctx, key.OperationID())
 	if err != nil {
 		return idempotency.Record{}, nil, wrapFailure("claim", err)
 	}

@@ -3,7 +3,6 @@
 package clocks_test
 
 import (
-	"encoding/hex"
 	"fmt"
 	"testing"
 	"time"
@@ -102,6 +101,6 @@ func (s server) recordName(path, id string) string {
 	if s.kind.isPostgres {
 		return "POST " + path + " " + id
 	}
-	digest := idempotency.Key{User: "single", Endpoint: "POST " + path, ID: id}.Digest()
-	return "idempotency:{" + hex.EncodeToString(digest[:]) + "}"
+	operation := idempotency.Key{User: "single", Endpoint: "POST " + path, ID: id}.OperationID()
+	return "idempotency:{" + operation.String() + "}"
 }

@@ -94,7 +94,7 @@ func DamagedRecords(t *testing.T, newSubject func(t testing.TB) Subject, damages
 			s.Set(t, "key", damage)
 			for _, inspect := range []func() (idempotency.Entry, error){
 				func() (idempotency.Entry, error) { return s.Store.Inspect(ctx, KeyOf("key")) },
-				func() (idempotency.Entry, error) { return s.Store.InspectDigest(ctx, KeyOf("key").Digest()) },
+				func() (idempotency.Entry, error) { return s.Store.InspectOperation(ctx, KeyOf("key").OperationID()) },
 			} {
 				entry, err := inspect()
 				require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
@@ -127,7 +127,7 @@ func DamagedSteps(t *testing.T, s Subject) {
 // is the package name of the store, for error texts.
 func ListByUser(t *testing.T, store Store, name string) {
 	t.Helper()
-	users := []string{"a", "A", "ä", "a ", "\x00", "😀", `\`, "'", "?", "?1", "`", "{state}", "{digest}"}
+	users := []string{"a", "A", "ä", "a ", "\x00", "😀", `\`, "'", "?", "?1", "`", "{state}", "{operation}"}
 	keys := make([]idempotency.Key, len(users))
 	for i, user := range users {
 		keys[i] = idempotency.Key{User: user, Endpoint: "POST /payments", ID: "1"}
@@ -141,14 +141,14 @@ func ListByUser(t *testing.T, store Store, name string) {
 		require.Len(t, listing.Entries, 1, "%q", key.User)
 		require.Equal(t, 1, listing.Totals[idempotency.StateCompleted].Records)
 		listed := listing.Entries[0]
-		require.Equal(t, key.Digest(), listed.Digest)
+		require.Equal(t, key.OperationID(), listed.Operation)
 		if key.User != "\x00" { // invalid in texts
 			require.Equal(t, key, listed.Key)
 		}
 		entry, err := store.Inspect(t.Context(), key)
 		require.NoError(t, err)
 		require.Equal(t, key, entry.Key)
-		entry, err = store.InspectDigest(t.Context(), key.Digest())
+		entry, err = store.InspectOperation(t.Context(), key.OperationID())
 		require.NoError(t, err)
 		require.Equal(t, listed.Key, entry.Key)
 	}

@@ -161,9 +161,9 @@ func (r *contractCheck) useName(key idempotency.Key, answer idempotency.Response
 	if err != nil || entry.Key != key || entry.State != idempotency.StateCompleted {
 		return fmt.Errorf("inspect: %+v, %v", entry, err)
 	}
-	byDigest, err := r.Store.InspectDigest(r.ctx, key.Digest())
-	if err != nil || byDigest.Key != key {
-		return fmt.Errorf("look by digest: %+v, %v", byDigest, err)
+	byOperation, err := r.Store.InspectOperation(r.ctx, key.OperationID())
+	if err != nil || byOperation.Key != key {
+		return fmt.Errorf("look by operation: %+v, %v", byOperation, err)
 	}
 	if key.User == "" {
 		return nil // in a listing, an empty user means all users
@@ -173,7 +173,7 @@ func (r *contractCheck) useName(key idempotency.Key, answer idempotency.Response
 		return fmt.Errorf("list: %w", err)
 	}
 	if !slices.ContainsFunc(listing.Entries, func(e idempotency.Entry) bool {
-		return e.Digest == key.Digest() && e.Key == key && e.Size == entry.Size
+		return e.Operation == key.OperationID() && e.Key == key && e.Size == entry.Size
 	}) {
 		return fmt.Errorf("list of the user: %+v, not %+v", listing.Entries, entry)
 	}
@@ -376,10 +376,10 @@ func (r *contractCheck) resolveAndForget() error {
 		if err := claim.Extend(r.ctx, gone); err != nil {
 			return fmt.Errorf("extend: %w", err)
 		}
-		entry, err := r.Store.InspectDigest(r.ctx, key.Digest())
+		entry, err := r.Store.InspectOperation(r.ctx, key.OperationID())
 		steps := []idempotency.StepSize{{Name: "Charge", Bytes: 2}, {Name: "a", Bytes: 3}, {Name: "charge", Bytes: 1}}
 		if err != nil || entry.State != idempotency.StateAbandoned || !slices.Equal(entry.Steps, steps) || entry.Key != key {
-			return fmt.Errorf("look by digest of an abandoned operation: %+v, %v", entry, err)
+			return fmt.Errorf("look by operation of an abandoned operation: %+v, %v", entry, err)
 		}
 		if err := r.Store.Resolve(r.ctx, entry, resolution); err != nil {
 			return fmt.Errorf("resolve: %w", err)

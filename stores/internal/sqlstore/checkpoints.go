@@ -7,6 +7,8 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/google/uuid"
+
 	"github.com/idempotency-go/idempotency"
 )
 
@@ -196,7 +198,7 @@ func (l *leaseClaim) addCheckpoint(steps Steps, a *checkpointCall) (bool, error)
 				return true, nil
 			}
 			all := appendEntry(known, a.stepName, a.stepData)
-			added, err := steps.Checkpoint(l.keyDigest, l.ownerToken, all, len(known))
+			added, err := steps.Checkpoint(l.operation, l.ownerToken, all, len(known))
 			if err != nil {
 				return false, err
 			}
@@ -220,7 +222,7 @@ func (l *leaseClaim) addCheckpoint(steps Steps, a *checkpointCall) (bool, error)
 
 // loadCheckpoints returns the stored checkpoints. The bool held reports that the claim holds the record.
 func (l *leaseClaim) loadCheckpoints(steps Steps) (found map[string][]byte, held bool, err error) {
-	entries, held, err := steps.Checkpoints(l.keyDigest, l.ownerToken)
+	entries, held, err := steps.Checkpoints(l.operation, l.ownerToken)
 	if err != nil || !held {
 		return nil, false, err
 	}
@@ -233,13 +235,13 @@ func (l *leaseClaim) loadCheckpoints(steps Steps) (found map[string][]byte, held
 // Reader is a [Leases] that reads a record without waiting for writers. A store with a single writer needs a Reader,
 // because a handler that reads checkpoints in a transaction of the handler would wait for itself.
 type Reader interface {
-	// Look returns the record with the digest, and the checkpoints of the record.
-	Look(ctx context.Context, digest []byte) (seen *Row, entries []byte, err error)
+	// Look returns the record of operation, and the checkpoints of the record.
+	Look(ctx context.Context, operation uuid.UUID) (seen *Row, entries []byte, err error)
 }
 
 // lookUpCheckpoints is Checkpoints for a store that is a [Reader].
 func (l *leaseClaim) lookUpCheckpoints(ctx context.Context, reader Reader) (map[string][]byte, error) {
-	seen, entries, err := reader.Look(ctx, l.keyDigest)
+	seen, entries, err := reader.Look(ctx, l.operation)
 	if err != nil {
 		return nil, l.store.Failure("checkpoints", err)
 	}

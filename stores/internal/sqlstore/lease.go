@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/idempotency-go/idempotency"
 )
 
@@ -37,35 +39,35 @@ type RowLeases interface {
 // changed. Extend, Complete, Release and Checkpoint change only an unexpired record that has the token, a lease and no
 // response.
 type Steps interface {
-	// Read returns the record with the digest. Without a record, Found of the row is false.
-	Read(digest []byte) (*Row, error)
+	// Read returns the record of operation. Without a record, Found of the row is false.
+	Read(operation uuid.UUID) (*Row, error)
 
 	// Put writes own as a new record, or replaces the record seen, which Read has returned. Put returns false if the
 	// stored record differs from seen by now. A lease of zero means no lease. If seen has not expired and own has no
 	// response, the record keeps the checkpoints of seen; otherwise the checkpoints are entries. An unexpired record
 	// keeps the resolution of an operator.
-	Put(digest []byte, seen, own *Row, entries []byte, lease, ttl time.Duration) (bool, error)
+	Put(operation uuid.UUID, seen, own *Row, entries []byte, lease, ttl time.Duration) (bool, error)
 
 	// Extend sets the end of the lease to lease from now, and lets the record live at least as long.
-	Extend(digest, token []byte, lease time.Duration) (bool, error)
+	Extend(operation uuid.UUID, token []byte, lease time.Duration) (bool, error)
 
 	// Complete stores response for ttl from now, removes the checkpoints, and ends the lease. In a [RowLeases],
 	// Complete also requires checkpoints of at least size bytes. Stores without rows ignore size.
-	Complete(digest, token, response []byte, ttl time.Duration, size int) (bool, error)
+	Complete(operation uuid.UUID, token, response []byte, ttl time.Duration, size int) (bool, error)
 
 	// Release ends the lease, and keeps the record for ttl from now.
-	Release(digest, token []byte, ttl time.Duration) (bool, error)
+	Release(operation uuid.UUID, token []byte, ttl time.Duration) (bool, error)
 
 	// Free ends the lease, sets the attempt to zero, removes the checkpoints, and keeps the row for ttl from now.
-	Free(digest, token []byte, ttl time.Duration) (bool, error)
+	Free(operation uuid.UUID, token []byte, ttl time.Duration) (bool, error)
 
 	// Checkpoint stores entries if the record has exactly before bytes of checkpoints. The first before bytes of
 	// entries are the stored checkpoints.
-	Checkpoint(digest, token, entries []byte, before int) (bool, error)
+	Checkpoint(operation uuid.UUID, token, entries []byte, before int) (bool, error)
 
 	// Checkpoints returns the checkpoints of a record that Checkpoint could change. For any different record, held is
 	// false.
-	Checkpoints(digest, token []byte) (entries []byte, held bool, err error)
+	Checkpoints(operation uuid.UUID, token []byte) (entries []byte, held bool, err error)
 
 	// IsFull reports whether the store has too little room for a new operation.
 	IsFull() bool
@@ -78,7 +80,7 @@ type Steps interface {
 // can restore the record if the store loses the record.
 type leaseClaim struct {
 	store         Leases
-	keyDigest     []byte
+	operation     uuid.UUID
 	keyNames      Names
 	ownerToken    []byte
 	grantedRecord idempotency.Record // the record at the time of the claim
@@ -116,9 +118,8 @@ const (
 func Claim(
 	ctx context.Context, store Leases, key idempotency.Key, request *idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	digest := key.Digest()
 	l := &leaseClaim{
-		store: store, keyDigest: digest[:], keyNames: NamesOf(key), ownerToken: NewToken(),
+		store: store, operation: key.OperationID(), keyNames: NamesOf(key), ownerToken: NewToken(),
 		recordTTL: max(request.TTL, request.Lease),
 	}
 	var result claimResult
@@ -151,7 +152,7 @@ type claimResult struct {
 // changes between reading and writing.
 func (l *leaseClaim) claimKey(steps Steps, request *idempotency.ClaimRequest) (claimResult, error) {
 	for {
-		seen, err := steps.Read(l.keyDigest)
+		seen, err := steps.Read(l.operation)
 		if errors.Is(err, idempotency.ErrRecordInvalid) {
 			return claimResult{err: err}, nil
 		}
@@ -167,7 +168,7 @@ func (l *leaseClaim) claimKey(steps Steps, request *idempotency.ClaimRequest) (c
 		}
 		record := seen.Next(request)
 		record.LeaseLeft = request.Lease
-		put, err := steps.Put(l.keyDigest, seen, NewRow(l.keyNames, l.ownerToken, record), nil, request.Lease, l.recordTTL)
+		put, err := steps.Put(l.operation, seen, NewRow(l.keyNames, l.ownerToken, record), nil, request.Lease, l.recordTTL)
 		if put || err != nil {
 			return claimResult{record: record, isClaimed: put}, err
 		}
@@ -183,7 +184,7 @@ func (l *leaseClaim) Extend(ctx context.Context, d time.Duration) error {
 		return nil
 	}
 	return l.changeOrRestore(ctx, "extend", d, d, func(steps Steps) (bool, error) {
-		return steps.Extend(l.keyDigest, l.ownerToken, d)
+		return steps.Extend(l.operation, l.ownerToken, d)
 	})
 }
 
@@ -210,7 +211,7 @@ func (l *leaseClaim) changeOrRestore(
 			func() (bool, error) { return do(steps) },
 			func(seen *Row) (bool, error) {
 				l.checkpoints.markRowsLost()
-				return steps.Put(l.keyDigest, seen, NewRow(l.keyNames, l.ownerToken, l.grantedRecord), lostEntries, lease, ttl)
+				return steps.Put(l.operation, seen, NewRow(l.keyNames, l.ownerToken, l.grantedRecord), lostEntries, lease, ttl)
 			})
 	})
 }
@@ -284,12 +285,12 @@ func (c *completion) completeOrMarkLost(steps Steps) (changed bool, err error) {
 			size, isLost = c.checkpoints.reliedSize()
 		}
 		if !isLost {
-			changed, err = steps.Complete(c.keyDigest, c.ownerToken, c.response, c.ttl, size)
+			changed, err = steps.Complete(c.operation, c.ownerToken, c.response, c.ttl, size)
 		}
 		if changed || err != nil || size == 0 && !isLost {
 			return changed, err
 		}
-		entries, held, err := steps.Checkpoints(c.keyDigest, c.ownerToken)
+		entries, held, err := steps.Checkpoints(c.operation, c.ownerToken)
 		switch {
 		case err != nil || !held:
 			return false, err
@@ -299,7 +300,7 @@ func (c *completion) completeOrMarkLost(steps Steps) (changed bool, err error) {
 			continue
 		default:
 			withLost := appendEntry(entries, idempotency.RecordLost, nil)
-			changed, err = steps.Checkpoint(c.keyDigest, c.ownerToken, withLost, len(entries))
+			changed, err = steps.Checkpoint(c.operation, c.ownerToken, withLost, len(entries))
 		}
 		c.areRowsLost = changed
 		return changed, err
@@ -314,14 +315,14 @@ func (c *completion) restoreRecord(steps Steps, seen *Row) (bool, error) {
 	own := NewRow(c.keyNames, c.ownerToken, c.grantedRecord)
 	if c.keepsRows && c.checkpoints.mayHaveRows() {
 		c.areRowsLost = true
-		put, err := steps.Put(c.keyDigest, seen, own, nil, 0, 0)
+		put, err := steps.Put(c.operation, seen, own, nil, 0, 0)
 		if err == nil {
 			c.areRowsLost = put
 		}
 		return put, err
 	}
 	own.Response = sql.Null[[]byte]{V: c.response, Valid: true}
-	return steps.Put(c.keyDigest, seen, own, nil, 0, c.ttl)
+	return steps.Put(c.operation, seen, own, nil, 0, c.ttl)
 }
 
 // Release implements [idempotency.Claim].
@@ -329,9 +330,9 @@ func (l *leaseClaim) Release(ctx context.Context, ttl time.Duration) error {
 	l.settleMutex.Lock()
 	defer l.settleMutex.Unlock()
 	return l.noteClaimEnd(claimLost, l.runChange(ctx, "release", statusReleased, func(steps Steps) (recordStatus, error) {
-		release := func() (bool, error) { return steps.Release(l.keyDigest, l.ownerToken, ttl) }
+		release := func() (bool, error) { return steps.Release(l.operation, l.ownerToken, ttl) }
 		if ttl == 0 {
-			release = func() (bool, error) { return steps.Free(l.keyDigest, l.ownerToken, l.freedRecordTTL()) }
+			release = func() (bool, error) { return steps.Free(l.operation, l.ownerToken, l.freedRecordTTL()) }
 		}
 		return l.changeRecord(steps, release, nil)
 	}))
@@ -417,7 +418,7 @@ func (l *leaseClaim) changeRecord(
 
 // readStatus reads the record and the status of the record after a statement of the claim has changed nothing.
 func (l *leaseClaim) readStatus(steps Steps) (*Row, recordStatus, error) {
-	seen, err := steps.Read(l.keyDigest)
+	seen, err := steps.Read(l.operation)
 	if errors.Is(err, idempotency.ErrRecordInvalid) {
 		return nil, statusForeign, nil
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -56,7 +57,7 @@ func (l *laggingLeases) Do(_ context.Context, _ bool, run func(Steps) error) (bo
 
 func (l *laggingLeases) HasRoom(int) bool { return true }
 
-func (l *laggingLeases) Read([]byte) (*Row, error) {
+func (l *laggingLeases) Read(uuid.UUID) (*Row, error) {
 	if l.nextNode() == lacksRecord {
 		return &Row{Now: 1}, nil
 	}
@@ -66,7 +67,7 @@ func (l *laggingLeases) Read([]byte) (*Row, error) {
 	return row, nil
 }
 
-func (l *laggingLeases) Complete(_, _, _ []byte, _ time.Duration, size int) (bool, error) {
+func (l *laggingLeases) Complete(_ uuid.UUID, _, _ []byte, _ time.Duration, size int) (bool, error) {
 	if l.nextNode() != isCurrent || len(l.entries) < size {
 		return false, nil
 	}
@@ -74,7 +75,7 @@ func (l *laggingLeases) Complete(_, _, _ []byte, _ time.Duration, size int) (boo
 	return true, nil
 }
 
-func (l *laggingLeases) Checkpoints(_, _ []byte) ([]byte, bool, error) {
+func (l *laggingLeases) Checkpoints(_ uuid.UUID, _ []byte) ([]byte, bool, error) {
 	switch l.nextNode() {
 	case lacksRecord:
 		return nil, false, nil
@@ -84,7 +85,7 @@ func (l *laggingLeases) Checkpoints(_, _ []byte) ([]byte, bool, error) {
 	return l.entries, true, nil
 }
 
-func (l *laggingLeases) Checkpoint(_, _, _ []byte, before int) (bool, error) {
+func (l *laggingLeases) Checkpoint(_ uuid.UUID, _, _ []byte, before int) (bool, error) {
 	switch {
 	case l.nextNode() != isCurrent:
 		return false, errConflict{}
@@ -95,7 +96,7 @@ func (l *laggingLeases) Checkpoint(_, _, _ []byte, before int) (bool, error) {
 	return true, nil
 }
 
-func (l *laggingLeases) Put([]byte, *Row, *Row, []byte, time.Duration, time.Duration) (bool, error) {
+func (l *laggingLeases) Put(uuid.UUID, *Row, *Row, []byte, time.Duration, time.Duration) (bool, error) {
 	if l.nextNode() != isCurrent {
 		return false, errConflict{}
 	}

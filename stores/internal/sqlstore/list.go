@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"database/sql"
 	"embed"
 	"encoding/hex"
@@ -12,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/recordline"
@@ -90,10 +91,10 @@ const (
 		" WHEN lease > {now} THEN 'running' ELSE 'abandoned' END"
 
 	// readableSQL is the condition of Row.checkValues.
-	readableSQL = "OCTET_LENGTH(digest) = 32 AND OCTET_LENGTH(fingerprint) = 32 AND attempt BETWEEN 1 AND 2147483646" +
+	readableSQL = "OCTET_LENGTH(operation) = 16 AND OCTET_LENGTH(fingerprint) = 32 AND attempt BETWEEN 1 AND 2147483646" +
 		" AND (lease IS NULL OR {answer_size} IS NULL AND lease <= {farthest})"
 
-	afterSQL       = "(created > {created} OR created = {created} AND digest > {digest})"
+	afterSQL       = "(created > {created} OR created = {created} AND operation > {operation})"
 	afterBySizeSQL = "(" + sizeSQL + " < {after_size} OR " + sizeSQL + " = {after_size} AND " + afterSQL + ")"
 )
 
@@ -107,7 +108,7 @@ func (l *Lister) buildStatement(file string, request idempotency.ListRequest, no
 		"{user_id}", l.Name("user_id"), "{endpoint}", l.Name("endpoint"), "{key}", l.Name("`key`"),
 		"{user}", l.Text(EscapeName(request.User)), "{limit}", formatDecimal(int64(cmp.Or(request.Limit, 100))),
 		"{now}", formatDecimal(now), "{farthest}", formatDecimal(now+math.MaxInt64/1000),
-		"{created}", formatDecimal(after.Created.UnixMicro()), "{digest}", "x'"+hex.EncodeToString(after.Digest[:])+"'",
+		"{created}", formatDecimal(after.Created.UnixMicro()), "{operation}", "x'"+hex.EncodeToString(after.Operation[:])+"'",
 		"{after_size}", formatDecimal(after.Size),
 	).Replace(text)
 }
@@ -155,22 +156,22 @@ func afterCursor(request idempotency.ListRequest) string {
 
 func sortOrder(request idempotency.ListRequest) string {
 	if request.Largest {
-		return sizeSQL + " DESC, created, digest"
+		return sizeSQL + " DESC, created, operation"
 	}
-	return "created, digest"
+	return "created, operation"
 }
 
 // scanEntry adds a row of the statement "list" to listing.
 func scanEntry(rows *sql.Rows, now int64, listing *idempotency.Listing) {
 	var r Row
-	var digest []byte
+	var operation []byte
 	var size int64
-	if err := rows.Scan(append([]any{&digest, &size}, r.Columns()...)...); err != nil { // types of a different table
+	if err := rows.Scan(append([]any{&operation, &size}, r.Columns()...)...); err != nil { // types of a different table
 		listing.Unreadable++
 		return
 	}
 	r.Now = now
-	e, _ := r.Listed([sha256.Size]byte(digest)) // the statement selects only readable records
+	e, _ := r.Listed(uuid.UUID(operation)) // the statement selects only readable records
 	e.Size = size
 	if line, _ := recordline.ParseResponse(r.Response.V); line.OK && CheckStatus(int(line.Status)) == nil {
 		e.Status, e.Note = int(line.Status), line.Note

@@ -2,12 +2,13 @@ package sqlstore
 
 import (
 	"context"
-	"crypto/sha256"
 	"database/sql"
 	"errors"
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -23,16 +24,16 @@ type Operated interface {
 
 // Changes are the statements of a step for operators.
 type Changes interface {
-	// See returns the record with the digest as operators see the record.
-	See(digest []byte) (*Seen, error)
+	// See returns the record of operation as operators see the record.
+	See(operation uuid.UUID) (*Seen, error)
 
 	// Forget deletes the record seen. Forget returns false if the record is gone or has changed since See.
-	Forget(digest []byte, seen *Seen) (bool, error)
+	Forget(operation uuid.UUID, seen *Seen) (bool, error)
 
 	// Resolve replaces token, response, checkpoints and resolution of the record seen by the values of own, ends the
 	// lease, and keeps the record for ttl from now. Resolve returns false if the record is gone or has changed since
 	// See.
-	Resolve(digest []byte, seen, own *Seen, ttl time.Duration) (bool, error)
+	Resolve(operation uuid.UUID, seen, own *Seen, ttl time.Duration) (bool, error)
 
 	// IsFull reports whether the store has too little room for a new operation.
 	IsFull() bool
@@ -44,18 +45,18 @@ type Changes interface {
 	InDoubt() bool
 }
 
-// Inspect returns the entry of the record with the digest, as InspectDigest of [idempotency.Resolver] does. Only the reading
+// Inspect returns the entry of the record of operation, as InspectOperation of [idempotency.Resolver] does. Only the reading
 // is repeated after an error: what the record says, for example that the key is free, is final.
-func Inspect(ctx context.Context, store Operated, digest [sha256.Size]byte) (idempotency.Entry, error) {
+func Inspect(ctx context.Context, store Operated, operation uuid.UUID) (idempotency.Entry, error) {
 	var seen *Seen
 	err := store.Change(ctx, func(changes Changes) (err error) {
-		seen, err = changes.See(digest[:])
+		seen, err = changes.See(operation)
 		return err
 	})
 	if err != nil {
-		return idempotency.Entry{Digest: digest}, store.Failure("inspect", err)
+		return idempotency.Entry{Operation: operation}, store.Failure("inspect", err)
 	}
-	entry, err := seen.Entry(digest)
+	entry, err := seen.Entry(operation)
 	return entry, store.Failure("inspect", err)
 }
 
@@ -64,7 +65,7 @@ func Forget(ctx context.Context, store Operated, asked idempotency.Entry) error 
 	c := operatorChange{
 		expectedEntry: asked,
 		isDone:        func(changes Changes, seen *Seen) bool { return !seen.Found && changes.InDoubt() },
-		applyChange:   func(changes Changes, seen *Seen) (bool, error) { return changes.Forget(asked.Digest[:], seen) },
+		applyChange:   func(changes Changes, seen *Seen) (bool, error) { return changes.Forget(asked.Operation, seen) },
 	}
 	return c.runChange(ctx, store, "forget")
 }
@@ -95,7 +96,7 @@ func Resolve(ctx context.Context, store Operated, asked idempotency.Entry, r ide
 			if !hasRoom(changes, own.contentSize()-seen.contentSize(), r.Response) {
 				return false, idempotency.ErrStoreFull
 			}
-			return changes.Resolve(asked.Digest[:], seen, &own, r.TTL)
+			return changes.Resolve(asked.Operation, seen, &own, r.TTL)
 		},
 	}
 	return c.runChange(ctx, store, "resolve")
@@ -170,7 +171,7 @@ func isRefusal(err error) bool {
 
 func (o *operatorChange) tryChange(changes Changes) error {
 	for range maxConflicts {
-		seen, err := changes.See(o.expectedEntry.Digest[:])
+		seen, err := changes.See(o.expectedEntry.Operation)
 		if err != nil || o.isDone(changes, seen) {
 			return err
 		}

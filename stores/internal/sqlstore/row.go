@@ -127,7 +127,7 @@ func (r *Row) Held(asked Names, request *idempotency.ClaimRequest) (bool, idempo
 // the key asked.
 func (r *Row) checkRecord(asked Names, by idempotency.Fingerprint) error {
 	if r.Names != asked {
-		return Invalid("the record belongs to another key")
+		return Invalid("the record belongs to another operation")
 	}
 	return r.checkValues(by)
 }

@@ -1,10 +1,11 @@
 package sqlstore
 
 import (
-	"crypto/sha256"
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -23,23 +24,23 @@ func (s *Seen) contentSize() int { return len(s.Response.V) + len(s.Steps) + len
 //
 //   - idempotency.ErrNoRecord, wrapped: the record does not count.
 //   - idempotency.ErrRecordInvalid, wrapped: no store has written the record. The entry is incomplete.
-func (s *Seen) Entry(digest [sha256.Size]byte) (idempotency.Entry, error) {
+func (s *Seen) Entry(operation uuid.UUID) (idempotency.Entry, error) {
 	if !s.Counts() {
 		return idempotency.Entry{}, idempotency.ErrNoRecord
 	}
-	e := s.entryWithoutKey(digest)
+	e := s.entryWithoutKey(operation)
 	e.Size = s.NamesSize() + int64(s.contentSize())
 	var err error
-	if e.Key, err = s.decodeKey(digest); err != nil {
+	if e.Key, err = s.decodeKey(operation); err != nil {
 		return e, err
 	}
 	return e, s.addContents(&e)
 }
 
 // entryWithoutKey returns the entry without key, size, response and checkpoints.
-func (r *Row) entryWithoutKey(digest [sha256.Size]byte) idempotency.Entry {
+func (r *Row) entryWithoutKey(operation uuid.UUID) idempotency.Entry {
 	e := idempotency.Entry{
-		Digest: digest, State: r.operationState(), Attempt: int(r.Attempt), Created: time.UnixMicro(r.Created),
+		Operation: operation, State: r.operationState(), Attempt: int(r.Attempt), Created: time.UnixMicro(r.Created),
 		Remaining: durationUntil(r.Expires, r.Now),
 	}
 	copy(e.Fingerprint[:], r.Fingerprint)
@@ -63,11 +64,11 @@ func (r *Row) operationState() idempotency.State {
 	}
 }
 
-// decodeKey returns the key of the record, or an error if the names belong to a key with a different digest.
-func (r *Row) decodeKey(digest [sha256.Size]byte) (idempotency.Key, error) {
+// decodeKey returns the key of the record, or an error if the names belong to a different operation.
+func (r *Row) decodeKey(operation uuid.UUID) (idempotency.Key, error) {
 	key := r.Names.Key()
-	if key.Digest() != digest || NamesOf(key) != r.Names {
-		return idempotency.Key{}, Invalid("the record belongs to another key")
+	if key.OperationID() != operation || NamesOf(key) != r.Names {
+		return idempotency.Key{}, Invalid("the record belongs to another operation")
 	}
 	return key, nil
 }
@@ -102,7 +103,7 @@ func (s *Seen) addContents(e *idempotency.Entry) error {
 // refuseChange returns the reason to refuse a change of the record, or nil if the record is still the record of the
 // entry asked.
 func (s *Seen) refuseChange(asked idempotency.Entry) error {
-	switch now := s.entryWithoutKey(asked.Digest); {
+	switch now := s.entryWithoutKey(asked.Operation); {
 	case !s.Counts():
 		return idempotency.ErrNoRecord
 	case now.State == idempotency.StateRunning:
@@ -114,9 +115,9 @@ func (s *Seen) refuseChange(asked idempotency.Entry) error {
 }
 
 // Listed returns the entry for a listing, without size, response and checkpoints.
-func (r *Row) Listed(digest [sha256.Size]byte) (idempotency.Entry, error) {
-	e := r.entryWithoutKey(digest)
-	e.Key, _ = r.decodeKey(digest)
+func (r *Row) Listed(operation uuid.UUID) (idempotency.Entry, error) {
+	e := r.entryWithoutKey(operation)
+	e.Key, _ = r.decodeKey(operation)
 	return e, r.checkValues(idempotency.Fingerprint{})
 }
 

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/step"
 )
@@ -33,9 +35,9 @@ type TxLeases interface {
 	// JoinStep returns the statements of the store in a transaction of the handler.
 	JoinStep(tx Querier) StepStatements
 
-	// ReadSettled waits until no transaction has locked the record with the digest, or until ctx ends, and returns the
+	// ReadSettled waits until no transaction has locked the record of operation, or until ctx ends, and returns the
 	// record.
-	ReadSettled(ctx context.Context, digest []byte) (Settled, error)
+	ReadSettled(ctx context.Context, operation uuid.UUID) (Settled, error)
 }
 
 // Settled is the record returned by ReadSettled of [TxLeases]. Without a record, Settled is the zero value.
@@ -57,7 +59,7 @@ type StepStatements interface {
 	// Enter renews the lease, which locks the record. Enter also marks the transaction, so that Leave can tell the
 	// transaction from a later transaction of the step. Enter returns the end of the new lease, or 0 if the claim does
 	// not hold the record.
-	Enter(ctx context.Context, digest, token []byte, lease time.Duration) (lapses int64, err error)
+	Enter(ctx context.Context, operation uuid.UUID, token []byte, lease time.Duration) (lapses int64, err error)
 
 	// Leave returns an error unless the transaction is the transaction marked by Enter. The error wraps
 	// [step.ErrMisuse] if the step has ended the transaction. If the server has rolled back because of cause, the error
@@ -65,10 +67,10 @@ type StepStatements interface {
 	Leave(ctx context.Context, cause error) error
 
 	// Keep stores checkpoints as Checkpoint of [Steps] does, and renews the lease.
-	Keep(ctx context.Context, digest, token, entries []byte, before int, lease time.Duration) (kept bool, err error)
+	Keep(ctx context.Context, operation uuid.UUID, token, entries []byte, before int, lease time.Duration) (kept bool, err error)
 
 	// Checkpoints returns the checkpoints of the record as seen by the transaction, or sql.ErrNoRows.
-	Checkpoints(ctx context.Context, digest []byte) (entries []byte, err error)
+	Checkpoints(ctx context.Context, operation uuid.UUID) (entries []byte, err error)
 
 	// HasRoom is HasRoom of [Steps].
 	HasRoom(n int) bool
@@ -152,7 +154,7 @@ func (r *txRun) settlingContext(ctx context.Context) (context.Context, context.C
 func (r *txRun) enterStep(ctx context.Context, tx StepStatements) error {
 	r.renewals.Lock() // waits for a renewal under way
 	defer r.renewals.Unlock()
-	lapses, err := tx.Enter(ctx, r.keyDigest, r.ownerToken, r.grantedRecord.LeaseLeft)
+	lapses, err := tx.Enter(ctx, r.operation, r.ownerToken, r.grantedRecord.LeaseLeft)
 	switch {
 	case err != nil:
 		return err
@@ -197,7 +199,7 @@ func (r *txRun) keepResult(ctx context.Context, tx StepStatements, data []byte) 
 	if kept, err := r.addResult(ctx, tx, r.checkpoints.loadEntries(), data); kept || err != nil {
 		return r.wrapKeepError(err)
 	}
-	entries, err := tx.Checkpoints(ctx, r.keyDigest)
+	entries, err := tx.Checkpoints(ctx, r.operation)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = idempotency.ErrClaimLost
 	}
@@ -226,7 +228,7 @@ func (r *txRun) addResult(ctx context.Context, tx StepStatements, known, data []
 		return false, nil
 	}
 	entries := appendEntry(known, r.step.Name, data)
-	kept, err = tx.Keep(ctx, r.keyDigest, r.ownerToken, entries, len(known), r.grantedRecord.LeaseLeft)
+	kept, err = tx.Keep(ctx, r.operation, r.ownerToken, entries, len(known), r.grantedRecord.LeaseLeft)
 	if kept {
 		r.newEntries = entries
 	}
@@ -247,7 +249,7 @@ func (r *txRun) hasEscaped(ctx context.Context, tx StepStatements) bool {
 	if left == nil {
 		return false
 	}
-	settled, err := r.store.ReadSettled(settling, r.keyDigest)
+	settled, err := r.store.ReadSettled(settling, r.operation)
 	if err != nil || !bytes.Equal(settled.Token, r.ownerToken) {
 		return hasEnded(ctx, left)
 	}
@@ -311,7 +313,7 @@ func (r *txRun) commitStep(ctx context.Context, tx StepTx, data []byte) (stored 
 func (r *txRun) resolveCommit(ctx context.Context, cause error) ([]byte, error) {
 	ctx, cancel := r.settlingContext(ctx)
 	defer cancel()
-	settled, err := r.store.ReadSettled(ctx, r.keyDigest)
+	settled, err := r.store.ReadSettled(ctx, r.operation)
 	switch {
 	case err != nil:
 		return nil, r.store.Failure("commit, in doubt", fmt.Errorf("%w; %w", cause, err))

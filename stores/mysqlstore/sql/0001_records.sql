@@ -1,6 +1,6 @@
 -- The records. Times are in microseconds since 1970, by the clock of the server.
 CREATE TABLE IF NOT EXISTS {records} (
-    digest      BINARY(32) NOT NULL COMMENT 'of user_id, endpoint and key',
+    operation   BINARY(16) NOT NULL COMMENT 'the ID, which follows from user_id, endpoint and key',
     user_id     TEXT       NOT NULL,
     endpoint    TEXT       NOT NULL,
     `key`       TEXT       NOT NULL,
@@ -14,6 +14,6 @@ CREATE TABLE IF NOT EXISTS {records} (
     answer_size INT                 COMMENT 'bytes of the response, which need not be read for it; null: not completed',
     steps       MEDIUMBLOB          COMMENT 'the checkpoints, one behind the other; null: none',
     resolved    BLOB                COMMENT 'who has resolved the operation, and how; null: nobody',
-    PRIMARY KEY (digest),
+    PRIMARY KEY (operation),
     KEY expires (expires)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin COMMENT = 'idempotency records, version 1'

@@ -1,5 +1,5 @@
 -- The checkpoints of an attempt that holds its record.
 --
---   digest, token
+--   operation, token
 SELECT steps FROM {records}
-WHERE digest = {bytes} AND token = {bytes} AND lease IS NOT NULL AND response IS NULL AND expires > {now} LIMIT 1
+WHERE operation = {bytes} AND token = {bytes} AND lease IS NOT NULL AND response IS NULL AND expires > {now} LIMIT 1

@@ -1,5 +1,5 @@
 -- Some records that have expired, those first that expired first, behind another one. It locks nothing.
 --
---   of the other one: when it expired, the same, digest; how many at most
-SELECT digest, expires FROM {records}
-WHERE expires <= {now} AND expires >= ? AND (expires > ? OR digest > {bytes}) ORDER BY expires, digest LIMIT ?
+--   of the other one: when it expired, the same, operation; how many at most
+SELECT operation, expires FROM {records}
+WHERE expires <= {now} AND expires >= ? AND (expires > ? OR operation > {bytes}) ORDER BY expires, operation LIMIT ?

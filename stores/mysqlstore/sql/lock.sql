@@ -1,4 +1,4 @@
 -- Locks a record, unless another transaction has locked it.
 --
---   digest
-SELECT TRUE FROM {records} FORCE INDEX (PRIMARY) WHERE digest = {bytes} LIMIT 1 FOR UPDATE NOWAIT
+--   operation
+SELECT TRUE FROM {records} FORCE INDEX (PRIMARY) WHERE operation = {bytes} LIMIT 1 FOR UPDATE NOWAIT

@@ -2,4 +2,4 @@
 -- returns with the reply when the lease lapses.
 UPDATE {records} FORCE INDEX (PRIMARY) SET
     expires = GREATEST(expires, {now} + {lease}), lease = LAST_INSERT_ID({now} + {lease})
-WHERE digest = {digest} AND token = {token} AND lease IS NOT NULL AND response IS NULL AND expires > {now}
+WHERE operation = {operation} AND token = {token} AND lease IS NOT NULL AND response IS NULL AND expires > {now}

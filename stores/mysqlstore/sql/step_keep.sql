@@ -2,5 +2,5 @@
 -- the lease.
 UPDATE {records} FORCE INDEX (PRIMARY) SET
     steps = CONCAT(COALESCE(steps, x''), {checkpoint}), expires = GREATEST(expires, {now} + {lease}), lease = {now} + {lease}
-WHERE digest = {digest} AND token = {token} AND lease IS NOT NULL AND response IS NULL AND expires > {now}
+WHERE operation = {operation} AND token = {token} AND lease IS NOT NULL AND response IS NULL AND expires > {now}
     AND COALESCE(LENGTH(steps), 0) = {before}

@@ -6,7 +6,7 @@
 -- which a former table has left.
 DROP FUNCTION IF EXISTS {other_claim_function};
 
-CREATE OR REPLACE FUNCTION {claim_function}(bytea, bytea, integer, text, text, text, uuid, bigint, bigint,
+CREATE OR REPLACE FUNCTION {claim_function}(uuid, bytea, integer, text, text, text, uuid, bigint, bigint,
     timestamptz, seen_token uuid, seen_status integer, seen_expires_at timestamptz, seen_fingerprint bytea,
     seen_lease_until timestamptz, seen_completed_at timestamptz, seen_attempt integer, seen_user_id text,
     seen_endpoint text, seen_key text) RETURNS integer
@@ -23,6 +23,6 @@ BEGIN
         RETURN NULL;
     END IF;
     UPDATE {records} r SET {claim_again}
-    WHERE r.digest = $1 AND r.expires_at = seen_expires_at AND r.token = seen_token AND {claimable} RETURNING r.attempt INTO claimed;
+    WHERE r.operation = $1 AND r.expires_at = seen_expires_at AND r.token = seen_token AND {claimable} RETURNING r.attempt INTO claimed;
     RETURN coalesce(claimed, 0);
 END $claim$;

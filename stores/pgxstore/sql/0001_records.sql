@@ -10,7 +10,7 @@
 -- vacuumed or analysed again. PostgreSQL does not make such a plan for a table that it has not vacuumed or analysed
 -- yet. So autovacuum begins when the table has a few thousand records, and a vacuum leaves the file as long as it is.
 CREATE TABLE IF NOT EXISTS {records} (
-    digest         bytea       PRIMARY KEY, -- SHA-256 of user, endpoint and key
+    operation      uuid        PRIMARY KEY, -- the ID, which follows from user, endpoint and key
     user_id        text        NOT NULL,    -- in ASCII, or a SHA-256 digest in hexadecimal, as are endpoint and key
     endpoint       text        NOT NULL,
     key            text        NOT NULL,

@@ -3,7 +3,7 @@
 -- There is no unique index: it could not span the partitions unless it had their border in it, and then would not keep
 -- a key unique. Claims of one key take turns by an advisory lock instead, and look at all partitions.
 CREATE TABLE IF NOT EXISTS {records} (
-    digest       bytea       NOT NULL, -- SHA-256 of user, endpoint and key
+    operation    uuid        NOT NULL, -- the ID, which follows from user, endpoint and key
     user_id      text        NOT NULL, -- in ASCII, or a SHA-256 digest in hexadecimal, as are endpoint and key
     endpoint     text        NOT NULL,
     key          text        NOT NULL,

@@ -6,13 +6,13 @@
 --         statement.
 --   n     The key is claimed, and n is the number of the attempt.
 --
---   $1 digest, $2 fingerprint, $3 records that may be claimed beside absent and expired ones: 1 released, 2 also abandoned
+--   $1 operation, $2 fingerprint, $3 records that may be claimed beside absent and expired ones: 1 released, 2 also abandoned
 --   $4 user, $5 endpoint, $6 key, $7 token, $8 lease, $9 time to live (both in microseconds)
 --
 -- A function does the claiming, because a statement that can write takes more than twice as long to start as a
 -- statement that can only read. A replay does not call the function. The function returns a value, not rows, because
 -- a second source of rows makes the start of the statement take half as long again.
-SELECT {columns}, CASE WHEN r.status IS NULL OR r.expires_at <= {now} THEN {claim_function}($1::bytea, $2::bytea,
+SELECT {columns}, CASE WHEN r.status IS NULL OR r.expires_at <= {now} THEN {claim_function}($1::uuid, $2::bytea,
     $3::integer, $4::text, $5::text, $6::text, $7::uuid, $8::bigint, $9::bigint, {now}, r.token, r.status,
     r.expires_at, r.fingerprint, r.lease_until, r.completed_at, r.attempt::integer, r.user_id, r.endpoint, r.key) END
-FROM (SELECT) AS question LEFT JOIN {records} r ON r.digest = $1::bytea{in_reach}{newest}
+FROM (SELECT) AS question LEFT JOIN {records} r ON r.operation = $1::uuid{in_reach}{newest}

@@ -1,6 +1,6 @@
 /* idempotency: complete */
 -- Completes the record of a claim with a response.
---   $1 digest, $2 token, $3 time to live in microseconds, $4 status, $5 header, $6 trailer, $7 body, $8 note
+--   $1 operation, $2 token, $3 time to live in microseconds, $4 status, $5 header, $6 trailer, $7 body, $8 note
 --   $9 names of the steps that the record must have, separated by line feeds, or null
 UPDATE {records} r SET
     status = $4::integer, header = $5::text, trailer = $6::text, body = $7::bytea, note = $8::text,

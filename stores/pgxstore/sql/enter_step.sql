@@ -2,7 +2,7 @@
 -- Returns the ID of the transaction, and whether the transaction locks the record of the claim. The transaction locks
 -- the record at isolation levels at which it could not change a record that was renewed after its snapshot. If the
 -- claim has lost the record, the statement fails by a division by zero.
---   $1 digest, $2 token, $3 idle timeout of the transaction in milliseconds
+--   $1 operation, $2 token, $3 idle timeout of the transaction in milliseconds
 --   $4 for a serializable transaction: the place of the record, see place_step.sql
 SELECT pg_current_xact_id()::text, current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted'),
     CASE WHEN current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted')

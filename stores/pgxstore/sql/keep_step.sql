@@ -5,7 +5,7 @@
 --   division by zero                  the claim has lost the record, or the step has a result already
 --   square root of a negative number  the step began in a different transaction
 --
---   $1 digest, $2 token, $3 name, $4 result, $5 lease in microseconds, $6 ID of the transaction
+--   $1 operation, $2 token, $3 name, $4 result, $5 lease in microseconds, $6 ID of the transaction
 --   $7 for a serializable transaction: the place of the record, see place_step.sql
 WITH kept AS (
     UPDATE {records} r SET

@@ -12,11 +12,11 @@
 -- since. A record that is restored with a lease gets the step idempotency.RecordLost, because the steps of earlier
 -- attempts are lost.
 --
---   $1 digest, $2 fingerprint, $3 user, $4 endpoint, $5 key, $6 token, $7 attempt, $8 creation
+--   $1 operation, $2 fingerprint, $3 user, $4 endpoint, $5 key, $6 token, $7 attempt, $8 creation
 --   $9 lease, or null with a response; $10 time to live (both in microseconds)
 --   $11 status, $12 header, $13 trailer, $14 body, $15 note; null with a lease
 WITH record ({restored_columns}, step_names, step_results) AS (
-    SELECT $1::bytea, $2::bytea, $3::text, $4::text, $5::text, $6::uuid, $7::integer, $8::timestamptz,
+    SELECT $1::uuid, $2::bytea, $3::text, $4::text, $5::text, $6::uuid, $7::integer, $8::timestamptz,
         {after $9}, {after $10}, date_bin('1 minute', {after $10}, 'epoch'),
         CASE WHEN $11::integer IS NOT NULL THEN {now} END, $11::integer, $12::text, $13::text, $14::bytea, $15::text, 0,
         CASE WHEN $9::bigint IS NOT NULL THEN ARRAY[{record_lost}] END,
@@ -26,11 +26,11 @@ WITH record ({restored_columns}, step_names, step_results) AS (
         step_names = CASE WHEN {keeps_steps} THEN r.step_names ELSE (SELECT step_names FROM record) END,
         step_results = CASE WHEN {keeps_steps} THEN r.step_results ELSE (SELECT step_results FROM record) END,
         resolved = CASE WHEN r.expires_at > {now} THEN r.resolved END
-    WHERE r.digest = $1::bytea{in_reach}{is_newest} AND {restorable} RETURNING true
+    WHERE r.operation = $1::uuid{in_reach}{is_newest} AND {restorable} RETURNING true
 ), made AS (
     INSERT INTO {records} ({restored_columns}, step_names, step_results) SELECT * FROM record
-    WHERE NOT EXISTS (SELECT FROM {records} WHERE digest = $1::bytea{in_reach}) {on_conflict} RETURNING true
+    WHERE NOT EXISTS (SELECT FROM {records} WHERE operation = $1::uuid{in_reach}) {on_conflict} RETURNING true
 )
 SELECT EXISTS (SELECT FROM again) OR EXISTS (SELECT FROM made), coalesce({restorable}, true),
     coalesce(r.token = $6::uuid AND r.status IS NOT NULL, false)
-FROM (SELECT) AS question LEFT JOIN {records} r ON r.digest = $1::bytea{in_reach}{newest}
+FROM (SELECT) AS question LEFT JOIN {records} r ON r.operation = $1::uuid{in_reach}{newest}

@@ -1,5 +1,5 @@
 -- The checkpoints of an attempt that holds its record.
 --
---   ?1 digest, ?2 token, ?3 now
+--   ?1 operation, ?2 token, ?3 now
 SELECT steps FROM main.idempotency_records
-WHERE digest = ?1 AND token = ?2 AND lease IS NOT NULL AND response IS NULL AND expires > ?3
+WHERE operation = ?1 AND token = ?2 AND lease IS NOT NULL AND response IS NULL AND expires > ?3

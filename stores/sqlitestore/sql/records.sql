@@ -1,6 +1,6 @@
 -- The records. Times are in microseconds since 1970, by the clock of the machine.
 CREATE TABLE IF NOT EXISTS idempotency_records ( /* idempotency records, version 1 */
-    digest      BLOB    NOT NULL PRIMARY KEY, -- of user_id, endpoint and key
+    operation   BLOB    NOT NULL PRIMARY KEY, -- the ID, which follows from user_id, endpoint and key
     user_id     TEXT    NOT NULL,
     endpoint    TEXT    NOT NULL,
     key         TEXT    NOT NULL,

@@ -20,7 +20,7 @@ END $form$;
 -- vacuumed or analysed again. PostgreSQL does not make such a plan for a table that it has not vacuumed or analysed
 -- yet. So autovacuum begins when the table has a few thousand records, and a vacuum leaves the file as long as it is.
 CREATE TABLE IF NOT EXISTS "idempotency_records" (
-    digest         bytea       PRIMARY KEY, -- SHA-256 of user, endpoint and key
+    operation      uuid        PRIMARY KEY, -- the ID, which follows from user, endpoint and key
     user_id        text        NOT NULL,    -- in ASCII, or a SHA-256 digest in hexadecimal, as are endpoint and key
     endpoint       text        NOT NULL,
     key            text        NOT NULL,
@@ -62,7 +62,7 @@ COMMENT ON TABLE "idempotency_records" IS 'idempotency records, version 1';
 -- which a former table has left.
 DROP FUNCTION IF EXISTS "idempotency_records_claim_day";
 
-CREATE OR REPLACE FUNCTION "idempotency_records_claim"(bytea, bytea, integer, text, text, text, uuid, bigint, bigint,
+CREATE OR REPLACE FUNCTION "idempotency_records_claim"(uuid, bytea, integer, text, text, text, uuid, bigint, bigint,
     timestamptz, seen_token uuid, seen_status integer, seen_expires_at timestamptz, seen_fingerprint bytea,
     seen_lease_until timestamptz, seen_completed_at timestamptz, seen_attempt integer, seen_user_id text,
     seen_endpoint text, seen_key text) RETURNS integer
@@ -71,9 +71,9 @@ DECLARE
     claimed integer;
 BEGIN
     IF seen_token IS NULL THEN
-        INSERT INTO "idempotency_records" (digest, user_id, endpoint, key, attempt, fingerprint, token,
-        created_at, lease_until, expires_at, expires_minute) VALUES ($1::bytea, $4::text, $5::text, $6::text, 1, $2::bytea,
-        $7::uuid, $10, ($10 + $8::bigint * interval '1 microsecond'), ($10 + $9::bigint * interval '1 microsecond'), date_bin('1 minute', ($10 + $9::bigint * interval '1 microsecond'), 'epoch')) ON CONFLICT (digest) DO NOTHING;
+        INSERT INTO "idempotency_records" (operation, user_id, endpoint, key, attempt, fingerprint, token,
+        created_at, lease_until, expires_at, expires_minute) VALUES ($1::uuid, $4::text, $5::text, $6::text, 1, $2::bytea,
+        $7::uuid, $10, ($10 + $8::bigint * interval '1 microsecond'), ($10 + $9::bigint * interval '1 microsecond'), date_bin('1 minute', ($10 + $9::bigint * interval '1 microsecond'), 'epoch')) ON CONFLICT (operation) DO NOTHING;
         GET DIAGNOSTICS claimed = ROW_COUNT; -- any expression would take longer
         RETURN claimed;
     END IF;
@@ -96,7 +96,7 @@ BEGIN
             step_names = CASE WHEN r.expires_at > $10 THEN r.step_names END,
             step_results = CASE WHEN r.expires_at > $10 THEN r.step_results END,
             resolved = CASE WHEN r.expires_at > $10 THEN r.resolved END
-    WHERE r.digest = $1 AND r.expires_at = seen_expires_at AND r.token = seen_token AND (r.expires_at <= $10 OR r.token <> $7::uuid AND ((r.attempt = 0 AND r.status IS NULL AND r.lease_until IS NULL) OR r.status IS NULL AND r.fingerprint = $2::bytea
+    WHERE r.operation = $1 AND r.expires_at = seen_expires_at AND r.token = seen_token AND (r.expires_at <= $10 OR r.token <> $7::uuid AND ((r.attempt = 0 AND r.status IS NULL AND r.lease_until IS NULL) OR r.status IS NULL AND r.fingerprint = $2::bytea
         AND ($3::integer >= 1 AND r.lease_until IS NULL OR $3::integer >= 2 AND r.lease_until <= $10)
         AND r.lease_until IS DISTINCT FROM '-infinity' AND r.completed_at IS NULL
         AND r.attempt BETWEEN 1 AND 2147483646 AND ((r.user_id, r.endpoint, r.key) = ($4::text, $5::text, $6::text)

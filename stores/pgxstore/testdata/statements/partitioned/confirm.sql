@@ -5,6 +5,6 @@
 --
 -- After a failover, the new primary may have the claim without the response that was read on the former primary.
 --
---   $1 digest, $2 token of the record, $3 whether the record has a response
-SELECT FROM "idempotency_records" WHERE digest = $1::bytea AND expires_at >= date_bin('24 hours', statement_timestamp() - interval '1 hour', 'epoch')
+--   $1 operation, $2 token of the record, $3 whether the record has a response
+SELECT FROM "idempotency_records" WHERE operation = $1::uuid AND expires_at >= date_bin('24 hours', statement_timestamp() - interval '1 hour', 'epoch')
         AND expires_at < date_bin('24 hours', statement_timestamp() + interval '1 hour', 'epoch') + interval '48 hours' AND token = $2::uuid AND (status IS NOT NULL) = $3::boolean FOR KEY SHARE

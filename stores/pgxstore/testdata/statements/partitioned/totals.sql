@@ -2,7 +2,7 @@
 -- Counts the listed records by state. The state of unreadable records is null.
 --   $1 states, or none for all; $2 user and the digest of the user, or none for all
 SELECT counted.state, count(*), sum(counted.size)::bigint
-FROM (SELECT CASE WHEN (octet_length(r.digest) = 32 AND octet_length(r.fingerprint) = 32 AND r.attempt BETWEEN 1 AND 2147483646
+FROM (SELECT CASE WHEN (octet_length(r.fingerprint) = 32 AND r.attempt BETWEEN 1 AND 2147483646
         AND (r.status IS NULL) = (r.completed_at IS NULL)
         AND (r.status IS NULL OR r.status IN (0, 101) OR r.status BETWEEN 200 AND 999)
         AND (r.lease_until IS NULL OR isfinite(r.lease_until))) THEN CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'

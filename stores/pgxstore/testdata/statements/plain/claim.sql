@@ -6,7 +6,7 @@
 --         statement.
 --   n     The key is claimed, and n is the number of the attempt.
 --
---   $1 digest, $2 fingerprint, $3 records that may be claimed beside absent and expired ones: 1 released, 2 also abandoned
+--   $1 operation, $2 fingerprint, $3 records that may be claimed beside absent and expired ones: 1 released, 2 also abandoned
 --   $4 user, $5 endpoint, $6 key, $7 token, $8 lease, $9 time to live (both in microseconds)
 --
 -- A function does the claiming, because a statement that can write takes more than twice as long to start as a
@@ -15,7 +15,7 @@
 SELECT r.user_id, r.endpoint, r.key, r.attempt, r.fingerprint, r.token, r.created_at,
     r.lease_until, r.expires_at, statement_timestamp() AS now, r.completed_at IS NOT NULL, r.status, r.header, r.trailer, r.body, r.note,
     r.status IS NOT NULL AND current_setting('synchronous_standby_names') <> ''
-        AND NOT pg_is_in_recovery() AS awaited, CASE WHEN r.status IS NULL OR r.expires_at <= statement_timestamp() THEN "idempotency_records_claim"($1::bytea, $2::bytea,
+        AND NOT pg_is_in_recovery() AS awaited, CASE WHEN r.status IS NULL OR r.expires_at <= statement_timestamp() THEN "idempotency_records_claim"($1::uuid, $2::bytea,
     $3::integer, $4::text, $5::text, $6::text, $7::uuid, $8::bigint, $9::bigint, statement_timestamp(), r.token, r.status,
     r.expires_at, r.fingerprint, r.lease_until, r.completed_at, r.attempt::integer, r.user_id, r.endpoint, r.key) END
-FROM (SELECT) AS question LEFT JOIN "idempotency_records" r ON r.digest = $1::bytea
+FROM (SELECT) AS question LEFT JOIN "idempotency_records" r ON r.operation = $1::uuid

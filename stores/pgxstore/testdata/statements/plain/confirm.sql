@@ -5,5 +5,5 @@
 --
 -- After a failover, the new primary may have the claim without the response that was read on the former primary.
 --
---   $1 digest, $2 token of the record, $3 whether the record has a response
-SELECT FROM "idempotency_records" WHERE digest = $1::bytea AND token = $2::uuid AND (status IS NOT NULL) = $3::boolean FOR KEY SHARE
+--   $1 operation, $2 token of the record, $3 whether the record has a response
+SELECT FROM "idempotency_records" WHERE operation = $1::uuid AND token = $2::uuid AND (status IS NOT NULL) = $3::boolean FOR KEY SHARE

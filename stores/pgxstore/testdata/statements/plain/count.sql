@@ -1,4 +1,4 @@
 /* idempotency: count */
 -- Counts a replay.
---   $1 digest, $2 token of the replayed record
-UPDATE "idempotency_records" SET replays = replays + 1 WHERE digest = $1::bytea AND token = $2::uuid
+--   $1 operation, $2 token of the replayed record
+UPDATE "idempotency_records" SET replays = replays + 1 WHERE operation = $1::uuid AND token = $2::uuid

@@ -1,8 +1,8 @@
 /* idempotency: forget */
 -- Deletes a record, unless the record has changed since it was shown to an operator, or the operation is running. A
 -- concurrent claim or renewal is noticed, because PostgreSQL checks the condition again after it has locked the row.
---   $1 digest, $2 creation, $3 attempt, $4 state
-DELETE FROM "idempotency_records" r WHERE r.digest = $1::bytea AND r.expires_at > statement_timestamp()
+--   $1 operation, $2 creation, $3 attempt, $4 state
+DELETE FROM "idempotency_records" r WHERE r.operation = $1::uuid AND r.expires_at > statement_timestamp()
     AND r.created_at = $2::timestamptz AND r.attempt = $3::integer AND CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
         WHEN r.lease_until > statement_timestamp() THEN 'running' ELSE 'abandoned' END = $4::text AND CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
         WHEN r.lease_until > statement_timestamp() THEN 'running' ELSE 'abandoned' END <> 'running'

@@ -1,6 +1,6 @@
 /* idempotency: inspect */
 -- Returns the record of a key for an operator.
---   $1 digest
+--   $1 operation
 SELECT r.user_id, r.endpoint, r.key, r.attempt, r.fingerprint, r.token, r.created_at,
     r.lease_until, r.expires_at, statement_timestamp() AS now, r.completed_at IS NOT NULL, r.status, r.header, r.trailer, r.body, r.note,
     r.status IS NOT NULL AND current_setting('synchronous_standby_names') <> ''
@@ -12,4 +12,4 @@ SELECT r.user_id, r.endpoint, r.key, r.attempt, r.fingerprint, r.token, r.create
         WHEN r.lease_until > statement_timestamp() THEN 'running' ELSE 'abandoned' END,
     ARRAY(SELECT coalesce(name, '') FROM unnest(r.step_names, r.step_results) AS step (name, result) ORDER BY name COLLATE "C"),
     ARRAY(SELECT coalesce(octet_length(result), 0) FROM unnest(r.step_names, r.step_results) AS step (name, result) ORDER BY name COLLATE "C"), r.resolved
-FROM "idempotency_records" r WHERE r.digest = $1::bytea
+FROM "idempotency_records" r WHERE r.operation = $1::uuid

@@ -5,7 +5,7 @@
 --   division by zero                  the claim has lost the record, or the step has a result already
 --   square root of a negative number  the step began in a different transaction
 --
---   $1 digest, $2 token, $3 name, $4 result, $5 lease in microseconds, $6 ID of the transaction
+--   $1 operation, $2 token, $3 name, $4 result, $5 lease in microseconds, $6 ID of the transaction
 --   $7 for a serializable transaction: the place of the record, see place_step.sql
 WITH kept AS (
     UPDATE "idempotency_records" r SET
@@ -13,7 +13,7 @@ WITH kept AS (
         lease_until = (statement_timestamp() + $5::bigint * interval '1 microsecond'),
         expires_at = greatest(r.expires_at, (statement_timestamp() + $5::bigint * interval '1 microsecond')),
         expires_minute = date_bin('1 minute', greatest(r.expires_at, (statement_timestamp() + $5::bigint * interval '1 microsecond')), 'epoch')
-    WHERE r.digest = $1::bytea AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL
+    WHERE r.operation = $1::uuid AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL
     AND r.expires_at > statement_timestamp() AND ($3::text = ANY (r.step_names)) IS NOT TRUE
     RETURNING true
 )
