@@ -363,7 +363,7 @@ func TestReconcileIsOvertaken(t *testing.T) {
 		case "the owner goes on":
 			assert.NoError(t, w.owner.Extend(ctx, time.Minute))
 		case "the owner releases it":
-			assert.NoError(t, w.owner.Release(ctx, time.Hour))
+			assert.NoError(t, w.owner.Release(ctx, idempotency.Release{TTL: time.Hour}))
 		case "another process runs it":
 			claimReconciledKey(t, w.store, time.Minute, true)
 		case "another process crashes":

@@ -211,7 +211,6 @@ func TestDetailsAreTrue(t *testing.T) {
 		executedBefore = "The request was executed before and is not executed again"
 	)
 	refuse := testservice.Setup{Opts: idempotency.Options{Abandoned: idempotency.Refuse}}
-	awaitLeaseEnd := func() { time.Sleep(time.Minute) }
 	withAction := func(action string) testservice.Edit { return testservice.WithHeader("X-Action", action) } // of the handler
 	callWith := func(key, body string) func(*testservice.Service) testservice.Answer {
 		return func(svc *testservice.Service) testservice.Answer { return svc.Call(key, body) }
@@ -261,10 +260,8 @@ func TestDetailsAreTrue(t *testing.T) {
 			testservice.Crash(t, svc, "k", "b", time.Minute)
 			return callAgain(svc)
 		}, "A request with this idempotency key may be in progress", mayRun},
-		"the handler panicked":                      {refuse, callAfter("panic", withoutPause), "", mayRun},
-		"the handler panicked, lease lapsed":        {refuse, callAfter("panic", awaitLeaseEnd), "", noResult},
-		"the handler decides Unknown":               {refuse, callAfter("unknown", withoutPause), "", mayRun},
-		"the handler decides Unknown, lease lapsed": {refuse, callAfter("unknown", awaitLeaseEnd), "", noResult},
+		"the handler panicked":        {refuse, callAfter("panic", withoutPause), "", noResult},
+		"the handler decides Unknown": {refuse, callAfter("unknown", withoutPause), "", noResult},
 		"the claim arrives after its lease": {withBegin(func(_ context.Context, _ int64, step func() error) error {
 			defer time.Sleep(time.Minute)
 			return step()

@@ -55,6 +55,11 @@ type Entry struct {
 	Attempt int
 	Created time.Time
 
+	// Ended is the reason why the last attempt ended without a response. Ended is empty if the attempt is running, if the
+	// operation is completed, and if the attempt could not say why, because its process died or could not reach the store.
+	// In a [Listing], Ended may be empty.
+	Ended EndReason
+
 	// Fingerprint is the fingerprint in the [Record]. A store may keep fingerprints secret, as in a Record. In a
 	// [Listing], Fingerprint may be zero.
 	Fingerprint Fingerprint
@@ -93,6 +98,40 @@ type Entry struct {
 	// Steps are the checkpoints of the operation (see [Checkpointer]), sorted by name. A completed operation has no
 	// Steps, and a [Listing] shows none.
 	Steps []StepSize
+}
+
+// EndReason is a reason why an attempt ended without a stored response.
+type EndReason string
+
+// The reasons in an [Entry]. An attempt that ended for none of them has died, stood still, or lost the store.
+const (
+	EndPanicked    EndReason = "panicked"     // the handler panicked or called runtime.Goexit
+	EndGaveUp      EndReason = "gave-up"      // the handler returned without an answer after its context had ended
+	EndNoAnswer    EndReason = "no-answer"    // the handler returned without an answer, and its framework answered later
+	EndTruncated   EndReason = "truncated"    // the answer was shorter than its Content-Length
+	EndNotStorable EndReason = "not-storable" // Options.Storable refused the answer, as it does for a 503
+	EndNotKept     EndReason = "not-kept"     // the handler decided so by Operation.Decide
+	EndFailed      EndReason = "failed"       // the work of Runner.Do returned an error
+	EndClaimLost   EndReason = "claim-lost"   // the lease was about to lapse, so the handler had to stop
+)
+
+var endDescriptions = map[EndReason]string{
+	EndPanicked:    "the handler panicked or exited",
+	EndGaveUp:      "the handler gave up when its context had ended",
+	EndNoAnswer:    "the handler left the answer to its framework",
+	EndTruncated:   "the answer was shorter than its Content-Length",
+	EndNotStorable: "the service failed, so its answer is not stored",
+	EndNotKept:     "the handler decided not to keep its answer",
+	EndFailed:      "the work returned an error",
+	EndClaimLost:   "the lease was about to lapse",
+}
+
+// Describe returns the reason in words, for example "the handler panicked or exited".
+func (r EndReason) Describe() string { return cmp.Or(endDescriptions[r], string(r)) }
+
+// IsValid reports whether a store may keep the reason: at most 32 lower-case letters and hyphens.
+func (r EndReason) IsValid() bool {
+	return len(r) <= 32 && !strings.ContainsFunc(string(r), func(c rune) bool { return (c < 'a' || c > 'z') && c != '-' })
 }
 
 // StepSize is the name and the size of a checkpoint. For a sealed checkpoint, the sealed bytes count.

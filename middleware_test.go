@@ -500,7 +500,7 @@ func TestPanickedHandlerIsNotRepeatedIfAbandonedIsRefuse(t *testing.T) {
 			func(http.ResponseWriter, *http.Request) { panic("boom") })
 		require.PanicsWithValue(t, "boom", func() { svc.Call("k", "b") })
 		require.Equal(t, idempotency.OutcomeAbandoned, svc.Journal.Last(t).Outcome)
-		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "in-progress")
+		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "outcome-unknown")
 		time.Sleep(time.Minute)
 		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "outcome-unknown")
 		require.EqualValues(t, 1, svc.Runs.Load())

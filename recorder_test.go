@@ -1658,7 +1658,7 @@ func TestRefuseAfterAHandlerWithoutAnswer(t *testing.T) {
 	}.Guard(t, answerNothing)
 	require.Equal(t, http.StatusPaymentRequired, svc.Call("k", "").Status)
 	require.Equal(t, idempotency.OutcomeAbandoned, svc.Journal.Last(t).Outcome)
-	testservice.RequireProblem(t, svc.Call("k", ""), http.StatusConflict, "in-progress")
+	testservice.RequireProblem(t, svc.Call("k", ""), http.StatusConflict, "outcome-unknown")
 	require.EqualValues(t, 1, svc.Runs.Load())
 }
 

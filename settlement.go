@@ -14,7 +14,7 @@ import (
 //
 //	action               call of the store           the next request with the key
 //	abandon, ReExecute   Release, kept for TTL       runs if the fingerprint is the same
-//	abandon, Refuse      none: the lease lapses      is refused with outcome-unknown
+//	abandon, Refuse      Release as abandoned        is refused with outcome-unknown
 //	release              Release, kept for TTL       runs if the fingerprint is the same
 //	free                 Release, record forgotten   runs a new operation, whatever the fingerprint; as after release
 //	                                                 if an earlier attempt may have had effects, or a step may be stored
@@ -39,6 +39,28 @@ type attemptOutcome struct {
 	status         int      // the status for the Observer; 0 without an answer
 	notStoredCause error    // why the answer is not stored
 	hadNoEffect    bool     // the handler turned the request away
+}
+
+// endReason returns the reason why the answer is not stored, for the record.
+func (o *attemptOutcome) endReason() EndReason {
+	switch {
+	case errors.Is(o.giveUpCause, ErrClaimLost):
+		return EndClaimLost
+	case o.notStoredCause == errInterrupted:
+		return EndPanicked
+	case o.notStoredCause == errGaveUp:
+		return EndGaveUp
+	case o.notStoredCause == errLeftToFramework:
+		return EndNoAnswer
+	case o.notStoredCause == errTruncated:
+		return EndTruncated
+	case o.notStoredCause == errNotStorable:
+		return EndNotStorable
+	case o.notStoredCause == errNotKept:
+		return EndNotKept
+	default:
+		return EndFailed
+	}
 }
 
 // claimState is what this process still has to do for a claim.
@@ -82,7 +104,7 @@ func (s *settlement) settleClaim(ctx context.Context) (refusal error) {
 		s.event.hadNoEffect = !s.mayHaveStoredSteps()
 		return s.freeKey()
 	case actionRelease:
-		return s.releaseClaim(s.runner.opts.TTL)
+		return s.releaseClaim(Release{TTL: s.runner.opts.TTL, Reason: s.outcome.endReason()})
 	default:
 		return s.abandonClaim()
 	}
@@ -223,7 +245,7 @@ func (s *settlement) releaseInBackground() {
 	s.runner.settlementBacklog.Run(backlog.MostReleases, 0, func() {
 		var deniedAt time.Time // when the store first denied the claim
 		for pause := firstRetryPause; time.Since(began) < limit; pause = min(2*pause, longestRetryPause) {
-			err := background.sendRelease(background.releaseTTL())
+			err := background.sendRelease(Release{TTL: background.releaseTTL()})
 			isDenied := errors.Is(err, ErrClaimLost)
 			if isDenied && deniedAt.IsZero() {
 				deniedAt = time.Now()
@@ -258,9 +280,9 @@ func (s *settlement) mayHaveStoredSteps() bool {
 // the same request may run again.
 func (s *settlement) freeKey() (refusal error) {
 	if s.record.Attempt == 1 && !s.mayHaveStoredSteps() {
-		return s.releaseClaim(0)
+		return s.releaseClaim(Release{})
 	}
-	return s.releaseClaim(s.releaseTTL())
+	return s.releaseClaim(Release{TTL: s.releaseTTL(), Reason: s.outcome.endReason()})
 }
 
 // releaseTTL returns how long to keep the record of an attempt without effects except steps perhaps:
@@ -278,15 +300,17 @@ func (s *settlement) releaseTTL() time.Duration {
 	return max(s.record.Remaining, min(2*opts.Lease, opts.TTL))
 }
 
-// releaseClaim ends the claim without a response and keeps the record for ttl, so that the operation may run again. A
-// ttl of zero frees the key. A refusal means that the claim is lost. If the store fails, the lease lapses, and the
-// attempt counts as abandoned then, although the outcome is OutcomeReleased.
-func (s *settlement) releaseClaim(ttl time.Duration) (refusal error) {
+// releaseClaim ends the claim without a response. A refusal means that the claim is lost. If the store fails, the lease
+// lapses, and the attempt counts as abandoned then, although the outcome may be OutcomeReleased.
+func (s *settlement) releaseClaim(end Release) (refusal error) {
 	s.endClaim()
 	began := s.runner.eventReporter.currentTime()
-	err := s.sendRelease(ttl)
+	err := s.sendRelease(end)
 	s.event.Completion += s.runner.eventReporter.elapsedSince(began)
 	s.event.Outcome = OutcomeReleased
+	if end.Abandoned {
+		s.event.Outcome = OutcomeAbandoned
+	}
 	if err != nil {
 		s.event.Err = errors.Join(err, s.event.Err)
 	}
@@ -298,21 +322,18 @@ func (s *settlement) releaseClaim(ttl time.Duration) (refusal error) {
 }
 
 // sendRelease calls Release once.
-func (s *settlement) sendRelease(ttl time.Duration) error {
+func (s *settlement) sendRelease(end Release) error {
 	ctx, cancel := s.storeContext(s.runner.opts.StoreTimeout)
 	defer cancel()
-	return s.claim.Release(ctx, ttl)
+	return s.claim.Release(ctx, end)
 }
 
-// abandonClaim ends the claim of an attempt with an unknown outcome. With [Refuse], the lease is left to lapse, as
-// after a crash.
+// abandonClaim ends the claim of an attempt with an unknown outcome. With [Refuse], the lease ends at once, so the next
+// request need not wait for the lease to learn that the outcome is unknown.
 func (s *settlement) abandonClaim() (refusal error) {
-	if s.runner.opts.Abandoned == ReExecute {
-		return s.releaseClaim(s.runner.opts.TTL)
-	}
-	s.endClaim()
-	s.event.Outcome = OutcomeAbandoned
-	return nil
+	return s.releaseClaim(Release{
+		TTL: s.runner.opts.TTL, Abandoned: s.runner.opts.Abandoned == Refuse, Reason: s.outcome.endReason(),
+	})
 }
 
 // reportOutsideRequest reports the event from the background, where no server recovers from a panic of the Observer.

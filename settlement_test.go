@@ -301,7 +301,7 @@ func TestGivingUpAtADeadlineIsNoAnswer(t *testing.T) {
 					second := svc.Post("k", "b")
 					require.False(t, second.Replayed())
 					if policy == idempotency.Refuse {
-						testservice.RequireProblem(t, second, http.StatusConflict, "in-progress")
+						testservice.RequireProblem(t, second, http.StatusConflict, "outcome-unknown")
 						require.Equal(t, idempotency.OutcomeAbandoned, svc.Journal.All()[0].Outcome)
 						return
 					}
@@ -556,21 +556,22 @@ func TestEveryRecordAction(t *testing.T) {
 		name    string
 		end     http.HandlerFunc
 		actions string // one for each verdict
+		reasons string // why the attempt ended, one for each verdict; "-" without a record or with a response
 		status  string // in the answer to the first client, one for each verdict
 	}{
 		{"panics", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
-			"unknown unknown unknown unknown unknown", "0 0 0 0 0"},
+			"unknown unknown unknown unknown unknown", "panicked panicked panicked panicked panicked", "0 0 0 0 0"},
 		{"silent", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
-			"unknown kept tombstone released unknown", "504 200 200 504 504"},
+			"unknown kept tombstone released unknown", "gave-up - - - not-kept", "504 200 200 504 504"},
 		{"left open", func(http.ResponseWriter, *http.Request) {},
-			"unknown tombstone tombstone released unknown", "418 418 418 418 418"},
+			"unknown tombstone tombstone released unknown", "no-answer - - - not-kept", "418 418 418 418 418"},
 		{"broken off", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "10")
 			_, _ = io.WriteString(w, "x")
-		}, "failed tombstone tombstone released unknown", "200 200 200 200 200"},
-		{"storable", status(201), "kept kept tombstone released unknown", "201 201 201 201 201"},
-		{"refused", status(422), "released kept tombstone released unknown", "422 422 422 422 422"},
-		{"failed", status(500), "failed kept tombstone released unknown", "500 500 500 500 500"},
+		}, "failed tombstone tombstone released unknown", "truncated - - - not-kept", "200 200 200 200 200"},
+		{"storable", status(201), "kept kept tombstone released unknown", "- - - - not-kept", "201 201 201 201 201"},
+		{"refused", status(422), "released kept tombstone released unknown", "- - - - not-kept", "422 422 422 422 422"},
+		{"failed", status(500), "failed kept tombstone released unknown", "not-storable - - - not-kept", "500 500 500 500 500"},
 	}
 	policies := map[string]idempotency.Abandoned{"re-execute": idempotency.ReExecute, "refuse": idempotency.Refuse}
 	for _, ending := range endings {
@@ -614,6 +615,8 @@ func TestEveryRecordAction(t *testing.T) {
 						wanted = idempotency.OutcomeAbandoned
 					}
 					require.Equal(t, []idempotency.Outcome{wanted}, svc.Journal.Outcomes(), what)
+					entry, _ := svc.Store.Store.(idempotency.Inspector).Inspect(t.Context(), svc.Journal.Last(t).Key)
+					require.Equal(t, strings.Fields(ending.reasons)[i], cmp.Or(string(entry.Ended), "-"), what)
 
 					time.Sleep(90 * time.Second)
 					again := svc.Call("k", "b")
@@ -1142,7 +1145,7 @@ type stalledClaim struct {
 	store *stalledStore
 }
 
-func (c *stalledClaim) Release(ctx context.Context, ttl time.Duration) error {
+func (c *stalledClaim) Release(ctx context.Context, end idempotency.Release) error {
 	switch {
 	case time.Now().Before(c.store.until):
 		<-ctx.Done()
@@ -1151,7 +1154,7 @@ func (c *stalledClaim) Release(ctx context.Context, ttl time.Duration) error {
 		c.store.grantClaim()
 		return idempotency.ErrClaimLost
 	}
-	return c.Claim.Release(ctx, ttl)
+	return c.Claim.Release(ctx, end)
 }
 
 // The store may grant a claim long after the request, and after the first request for the release. The Runner repeats

@@ -114,20 +114,35 @@ type Claim interface {
 	// error, the caller repeats the call, for up to ttl.
 	Complete(ctx context.Context, resp Response, ttl time.Duration) error
 
-	// Release ends the claim without a response, so that the same request may be tried again at once. The store keeps
-	// the record for ttl from now, with its attempt number and fingerprint.
+	// Release ends the claim without a response, so that the same request may be tried again at once, or so that the
+	// operation is abandoned at once. The record keeps its attempt number and fingerprint.
 	//
 	//   - [ErrClaimLost]: another attempt has claimed the key, the record is completed, or the record is gone.
 	//
-	// A ttl of zero frees the key: the store forgets the operation and its checkpoints. The next claim is attempt 1
+	// A TTL of zero frees the key: the store forgets the operation and its checkpoints. The next claim is attempt 1
 	// of a new operation, whatever its fingerprint is. Some database clients may send the request for a claim twice,
 	// and the first copy may arrive after the key was freed. A store with such a client keeps the token of a freed
 	// claim for a while, so that the late copy claims nothing.
 	//
-	// The caller of Begin also calls Release on the claim of a [ClaimInDoubtError], with a ttl above zero, because the
+	// The caller of Begin also calls Release on the claim of a [ClaimInDoubtError], with a TTL above zero, because the
 	// claim may belong to a further attempt. ErrClaimLost is not final then: the request for the claim may still be on
 	// its way, so the caller repeats Release for a while.
-	Release(ctx context.Context, ttl time.Duration) error
+	Release(ctx context.Context, end Release) error
+}
+
+// Release says how an attempt has ended without a response, for [Claim].Release.
+type Release struct {
+	// TTL is how long from now the store keeps the record. Zero frees the key.
+	TTL time.Duration
+
+	// Abandoned says that the effects of the attempt are unknown. The lease ends now, and the record is abandoned, as it
+	// would be after a crash and a lease. The record expires when it would have expired without Release, so TTL is
+	// ignored. Afterwards, the only method that the caller may call is Release.
+	Abandoned bool
+
+	// Reason is why the attempt has ended. The store keeps the reason for [Entry].Ended until the next attempt begins or
+	// the operation is resolved.
+	Reason EndReason
 }
 
 // Checkpointer is a [Claim] that stores checkpoints. A checkpoint is the result of a step that is done, kept for

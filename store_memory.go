@@ -127,6 +127,7 @@ type entry struct {
 	fingerprint Fingerprint
 	attempt     int32
 	endedBy     entryEnding
+	endReason   EndReason // of Release
 	entryTimes
 	response Response
 
@@ -413,7 +414,7 @@ func (e *entry) storeResponse(resp Response, now time.Duration) {
 func (e *entry) isLive(now time.Duration) bool { return e.heapPlace != 0 && e.expiresAt > now }
 
 // Release implements [Claim].
-func (e *entry) Release(_ context.Context, ttl time.Duration) error {
+func (e *entry) Release(_ context.Context, end Release) error {
 	e.shard.mu.Lock()
 	defer e.shard.mu.Unlock()
 	now := e.shard.store.timeSinceStart()
@@ -424,17 +425,21 @@ func (e *entry) Release(_ context.Context, ttl time.Duration) error {
 	case freed:
 		return e.checkStillFree(now)
 	}
+	e.leaseEnd, e.endReason = min(now, e.leaseEnd), end.Reason
+	if end.Abandoned && before == notEnded && e.isLive(now) {
+		return nil
+	}
 	// A record that is gone is marked as released too, so that Extend does not restore the record.
 	e.endedBy, e.leaseEnd = released, now
 	switch {
 	case !e.isLive(now):
 		return ErrClaimLost
 	case before == released:
-	case ttl == 0:
+	case end.TTL == 0:
 		e.endedBy = freed
 		e.shard.store.removeEntry(e.shard, e)
 	default:
-		e.shard.expireAfter(e, now, ttl)
+		e.shard.expireAfter(e, now, end.TTL)
 	}
 	return nil
 }
@@ -581,7 +586,7 @@ func (s *MemoryStore) InspectOperation(_ context.Context, operation uuid.UUID) (
 func (e *entry) describeEntry(now time.Duration) Entry {
 	described := Entry{
 		Key: e.key, Operation: e.operation, State: e.stateAt(now),
-		Attempt: int(e.attempt), Created: e.shard.store.startTime.Add(e.createdAt), Fingerprint: e.fingerprint,
+		Attempt: int(e.attempt), Created: e.shard.store.startTime.Add(e.createdAt), Fingerprint: e.fingerprint, Ended: e.endReason,
 		Remaining: e.expiresAt - now, Size: e.countBytes() - entryOverhead,
 	}
 	switch described.State {

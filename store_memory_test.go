@@ -234,8 +234,10 @@ func TestFullMemoryStoreThroughTheMiddleware(t *testing.T) {
 func TestMemoryStoreForgetsARestoredRecord(t *testing.T) {
 	t.Parallel()
 	claimCalls := map[string]func(context.Context, idempotency.Claim) error{
-		"Extend":  func(ctx context.Context, c idempotency.Claim) error { return c.Extend(ctx, time.Minute) },
-		"Release": func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx, time.Minute) },
+		"Extend": func(ctx context.Context, c idempotency.Claim) error { return c.Extend(ctx, time.Minute) },
+		"Release": func(ctx context.Context, c idempotency.Claim) error {
+			return c.Release(ctx, idempotency.Release{TTL: time.Minute})
+		},
 		"Complete": func(ctx context.Context, c idempotency.Claim) error {
 			return c.Complete(ctx, testservice.BodyOf(1), time.Minute)
 		},
@@ -579,7 +581,7 @@ func checkByteCounts(t *testing.T, random *rand.Rand) {
 			case 5, 6:
 				err = claim.Extend(t.Context(), span)
 			case 7:
-				err = claim.Release(t.Context(), span)
+				err = claim.Release(t.Context(), idempotency.Release{TTL: span})
 			case 8:
 				name := []string{"charge", "charge?", "mail?"}[random.IntN(3)]
 				_, err = claim.(idempotency.Checkpointer).Checkpoint(t.Context(), name, make([]byte, random.IntN(1<<10)))
@@ -651,7 +653,7 @@ func TestMemoryStoreCountsExactlyUnderContention(t *testing.T) {
 						time.Sleep(time.Second)
 					}
 					if n%3 == 0 {
-						_ = claim.Release(t.Context(), time.Second)
+						_ = claim.Release(t.Context(), idempotency.Release{TTL: time.Second})
 					}
 					_ = claim.Complete(t.Context(), testservice.BodyOf(random.IntN(4<<10)), time.Second)
 				}
@@ -700,7 +702,9 @@ func TestMemoryStoreRepeatedCompleteAfterExpiry(t *testing.T) {
 func TestMemoryStoreExtendAfterTheEndOfItsClaim(t *testing.T) {
 	t.Parallel()
 	for name, settle := range map[string]func(context.Context, idempotency.Claim) error{
-		"Release": func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx, time.Minute) },
+		"Release": func(ctx context.Context, c idempotency.Claim) error {
+			return c.Release(ctx, idempotency.Release{TTL: time.Minute})
+		},
 		"Complete": func(ctx context.Context, c idempotency.Claim) error {
 			return c.Complete(ctx, testservice.BodyOf(1), time.Minute)
 		},
@@ -741,7 +745,7 @@ func TestMemoryStoreExtendAtTheEndOfItsClaim(t *testing.T) {
 		if n%2 == 0 {
 			require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), time.Hour))
 		} else {
-			require.NoError(t, claim.Release(t.Context(), time.Hour))
+			require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 		}
 		wg.Wait()
 		record, next, err := store.Begin(t.Context(), testservice.NumberedKey(n), testservice.AttemptFor(time.Hour))

@@ -274,10 +274,10 @@ func (c *redisClaim) expiryMillis(lease time.Duration) int64 {
 	return c.ttlMillis.(int64) + toMilliseconds(lease) - c.leaseMillis
 }
 
-func (c *redisClaim) Release(ctx context.Context, ttl time.Duration) error {
+func (c *redisClaim) Release(ctx context.Context, end Release) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	verdict, _, err := c.runScript(ctx, redisscript.Release, &c.runningRecord, toMilliseconds(ttl))
+	verdict, _, err := c.runScript(ctx, redisscript.Release, &c.runningRecord, toMilliseconds(end.TTL), string(end.Reason), end.Abandoned)
 	return c.noteSettled(verdict, err)
 }
 

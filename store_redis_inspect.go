@@ -139,7 +139,7 @@ func (e *Entry) addHead(h recordline.Head, snapshot redisconn.Snapshot) error {
 		expiry = h.TTL // the whole TTL is left
 	}
 	left := fromMilliseconds(h.LeaseLeft(expiry))
-	e.Attempt, e.Created, e.Fingerprint = h.Attempt, time.UnixMilli(h.Created), h.Fingerprint
+	e.Attempt, e.Created, e.Fingerprint, e.Ended = h.Attempt, time.UnixMilli(h.Created), h.Fingerprint, EndReason(h.Ended)
 	switch {
 	case h.State == recordline.Done:
 		e.State = StateCompleted

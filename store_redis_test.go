@@ -336,7 +336,7 @@ func TestRedisRecordIsReadable(t *testing.T) {
 	requireRecord(goldenHead, "running", 1)
 	require.NoError(t, claim.Extend(t.Context(), 2*time.Minute))
 	requireRecord(goldenHead, "running", 1)
-	require.NoError(t, claim.Release(t.Context(), time.Hour))
+	require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 	requireRecord(goldenHead, "released", 1)
 	claim = testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	requireRecord(goldenHead, "running", 2)
@@ -449,8 +449,10 @@ func TestRedisRecordThatCannotBeRead(t *testing.T) {
 func TestRedisClaimFindsForeignValue(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		claimCalls := map[string]func(context.Context, idempotency.Claim) error{
-			"Extend":  func(ctx context.Context, c idempotency.Claim) error { return c.Extend(ctx, time.Minute) },
-			"Release": func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx, time.Hour) },
+			"Extend": func(ctx context.Context, c idempotency.Claim) error { return c.Extend(ctx, time.Minute) },
+			"Release": func(ctx context.Context, c idempotency.Claim) error {
+				return c.Release(ctx, idempotency.Release{TTL: time.Hour})
+			},
 			"Complete": func(ctx context.Context, c idempotency.Claim) error {
 				return c.Complete(ctx, testservice.BodyOf(1), time.Hour)
 			},
@@ -560,7 +562,7 @@ func TestRedisRecordChangesBetweenTheSteps(t *testing.T) {
 				require.NoError(t, owner.Complete(t.Context(), testservice.Large(), time.Hour))
 			}, 0},
 			"released": {func(t *testing.T, owner idempotency.Claim) {
-				require.NoError(t, owner.Release(t.Context(), time.Hour))
+				require.NoError(t, owner.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 			}, 2},
 			"forgotten": {func(t *testing.T, _ idempotency.Claim) {
 				require.NoError(t, client.FlushAll(t.Context()).Err())
@@ -793,7 +795,7 @@ func TestRedisClaimFindsRecordOfAnotherKey(t *testing.T) {
 				require.ErrorIs(t, claim.Extend(t.Context(), time.Minute), idempotency.ErrClaimLost)
 				require.ErrorIs(t, claim.Complete(t.Context(), testservice.BodyOf(2), time.Hour), idempotency.ErrClaimLost)
 				require.ErrorIs(t, claim.Complete(t.Context(), testservice.Large(), time.Hour), idempotency.ErrClaimLost)
-				require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
+				require.ErrorIs(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}), idempotency.ErrClaimLost)
 				require.Equal(t, before, readRedisValue(t, client, own))
 				require.Equal(t, []string{own}, testservice.RedisKeys(t, client, prefix))
 			})

@@ -99,7 +99,7 @@ func TestForgetInOtherStates(t *testing.T) {
 	store := newStore()
 	complete(t, store, numbered(0), receipt)
 	claim := begin(t, store, numbered(1), request.Lease)
-	require.NoError(t, claim.Release(t.Context(), request.TTL))
+	require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: request.TTL}))
 	d := newDesk(t, store)
 	for i := range 2 {
 		form := d.form(d.get(addressOf(numbered(i))).page, "forget", "reason", "because")
@@ -114,7 +114,7 @@ func TestOtherStatesAreNotResolved(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	complete(t, store, numbered(0), receipt)
-	require.NoError(t, begin(t, store, numbered(1), request.Lease).Release(t.Context(), request.TTL))
+	require.NoError(t, begin(t, store, numbered(1), request.Lease).Release(t.Context(), idempotency.Release{TTL: request.TTL}))
 	d := newDesk(t, store)
 	for i := range 2 {
 		before := inspect(t, store, numbered(i))
@@ -144,7 +144,7 @@ func TestRecordHasChanged(t *testing.T) {
 			require.NoError(t, owner.Complete(t.Context(), receipt, time.Hour))
 		},
 		"released": func(t *testing.T, _ *idempotency.MemoryStore, owner idempotency.Claim) {
-			require.NoError(t, owner.Release(t.Context(), time.Hour))
+			require.NoError(t, owner.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 		},
 		"forgotten": func(t *testing.T, store *idempotency.MemoryStore, _ idempotency.Claim) {
 			require.NoError(t, store.Forget(t.Context(), inspect(t, store, order)))
@@ -333,7 +333,7 @@ func TestForgedConfirmation(t *testing.T) {
 	t.Parallel()
 	store := newStoreWith(t, order)
 	complete(t, store, numbered(0), receipt)
-	require.NoError(t, begin(t, store, numbered(1), request.Lease).Release(t.Context(), request.TTL))
+	require.NoError(t, begin(t, store, numbered(1), request.Lease).Release(t.Context(), idempotency.Release{TTL: request.TTL}))
 	d := newDesk(t, store)
 	for _, key := range []idempotency.Key{order, numbered(0), numbered(1), numbered(2)} {
 		for _, done := range []string{"resolved", "answer", "tombstone", "not-happened", "forget", "<b>"} {

@@ -18,7 +18,7 @@ func TestFrontPage(t *testing.T) {
 	store := newStoreWith(t, numbered(1), numbered(2))
 	complete(t, store, numbered(3), receipt)
 	begin(t, store, numbered(4), request.Lease)
-	require.NoError(t, begin(t, store, numbered(5), request.Lease).Release(t.Context(), request.TTL))
+	require.NoError(t, begin(t, store, numbered(5), request.Lease).Release(t.Context(), idempotency.Release{TTL: request.TTL}))
 	d := newDesk(t, store)
 	front := d.get("")
 	require.Contains(t, front.text(), "abandoned 2 released 1 running 1 completed 1 all 5")

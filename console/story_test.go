@@ -28,9 +28,14 @@ func TestStoryOfEachState(t *testing.T) {
 	store := newStore()
 	abandon(t, store, numbered(0), "reserve", "charge?", "mail", "mail?", idempotency.RecordLost)
 	begin(t, store, numbered(1), request.Lease)
-	require.NoError(t, begin(t, store, numbered(2), request.Lease).Release(t.Context(), request.TTL))
+	require.NoError(t, begin(t, store, numbered(2), request.Lease).Release(t.Context(), idempotency.Release{TTL: request.TTL}))
 	complete(t, store, numbered(3), receipt)
 	complete(t, store, numbered(4), idempotency.Response{Status: 201, Omitted: true})
+	for i, end := range []idempotency.Release{
+		{TTL: request.TTL, Reason: idempotency.EndNotStorable}, {Abandoned: true, Reason: idempotency.EndPanicked},
+	} {
+		require.NoError(t, begin(t, store, numbered(5+i), request.Lease).Release(t.Context(), end))
+	}
 	d := newDesk(t, store)
 	for i, story := range []struct {
 		says            []string
@@ -51,6 +56,8 @@ func TestStoryOfEachState(t *testing.T) {
 			"its effects, such as a charge, happen a second time",
 		}, false, true},
 		{[]string{"Its answer was not kept", "409 not-replayable", "Only its status was kept.", "Status 201 Created"}, false, true},
+		{[]string{"released What it means", "without an answer that counts: the service failed, so its answer is not stored."}, false, true},
+		{[]string{"abandoned What it means", "ended without an answer: the handler panicked or exited."}, true, true},
 	} {
 		got := d.get(addressOf(numbered(i)))
 		require.Equal(t, http.StatusOK, got.status)

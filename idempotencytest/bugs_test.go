@@ -47,6 +47,7 @@ var referenceBugs = map[string][]string{
 	"second response":                 {"last response wins"},
 	"repeated Release":                {"repeated Release is refused"},
 	"freed key":                       {"freed key is released", "repeated Release of a freed key is refused"},
+	"abandoned by Release":            {"abandoned record is released", "abandoned record keeps its lease"},
 	"Release after Complete":          {"Release undoes completion", "Release after Complete succeeds"},
 	"Complete after Release":          {"released claim is completed"},
 	"Extend after Complete":           {"Extend cuts the retention", "Extend of a completed record succeeds"},

@@ -113,7 +113,7 @@ var claimCases = []testCase{{
 			return
 		}
 		t.grantedClaims = append(t.grantedClaims, claim)
-		releaseErr := claim.Release(t.ctx, long)
+		releaseErr := claim.Release(t.ctx, idempotency.Release{TTL: long})
 		if err == nil || !errors.Is(releaseErr, idempotency.ErrClaimLost) { // the store may not have granted a claim in doubt
 			t.checkSuccess("Release", releaseErr)
 		}

@@ -40,7 +40,7 @@ func (t *trial) checkError(method string, err, want error) {
 func (t *trial) checkClaimLost(own beginResult) {
 	t.checkError("Extend", own.claim.Extend(t.ctx, short), idempotency.ErrClaimLost)
 	t.checkError("Complete", own.claim.Complete(t.ctx, newReceipt("of the old owner"), short), idempotency.ErrClaimLost)
-	t.checkError("Release", own.claim.Release(t.ctx, long), idempotency.ErrClaimLost)
+	t.checkError("Release", own.claim.Release(t.ctx, idempotency.Release{TTL: long}), idempotency.ErrClaimLost)
 }
 
 // checkAttempt checks that the record of seen describes the attempt of own.

@@ -49,7 +49,7 @@ var expiryCases = []testCase{{
 	checkRule: func(t *trial) {
 		own := t.claimKey(request)
 		released := time.Now()
-		t.checkSuccess("Release", own.claim.Release(t.ctx, short))
+		t.checkSuccess("Release", own.claim.Release(t.ctx, idempotency.Release{TTL: short}))
 		var next beginResult
 		t.waitUntil("the released record expires", func() bool {
 			next = t.beginAttempt(otherRequest)
@@ -63,7 +63,7 @@ var expiryCases = []testCase{{
 	rule: "The TTL of Release counts from the call of Release, even if the TTL of the claim would end earlier.",
 	checkRule: func(t *trial) {
 		own := t.claimKey(withDurations(request, short, short))
-		err := own.claim.Release(t.ctx, long)
+		err := own.claim.Release(t.ctx, idempotency.Release{TTL: long})
 		if errors.Is(err, idempotency.ErrClaimLost) {
 			return // the record had expired before Release
 		}
@@ -80,7 +80,7 @@ var expiryCases = []testCase{{
 		}
 		const kept = long / 2
 		released := time.Now()
-		t.checkSuccess("Release", own.claim.Release(t.ctx, kept))
+		t.checkSuccess("Release", own.claim.Release(t.ctx, idempotency.Release{TTL: kept}))
 		next := t.claimNextAttempt(own, request)
 		earliest := kept - next.returnedAt.Sub(released) - clockResolution
 		if left := next.Remaining; left != 0 && (left < earliest || left > kept+clockResolution) {
@@ -138,7 +138,7 @@ var expiryCases = []testCase{{
 	rule: "The TTL of an attempt counts from its own Begin, not from the Begin of the first attempt.",
 	checkRule: func(t *trial) {
 		first := t.claimKey(withDurations(request, short, short))
-		_ = first.claim.Release(t.ctx, short) // if the record has expired before, the second claim belongs to a new operation
+		_ = first.claim.Release(t.ctx, idempotency.Release{TTL: short}) // if the record has expired before, the second claim belongs to a new operation
 		second := t.claimKey(request)
 		t.checkUntil(first.returnedAt.Add(short), func() { t.checkRunning(second) })
 	},
@@ -166,7 +166,7 @@ var expiryCases = []testCase{{
 	rule: "If the record is gone, Release returns ErrClaimLost, and the key stays free.",
 	checkRule: func(t *trial) {
 		own := t.claimUntilExpired()
-		t.checkError("Release", own.claim.Release(t.ctx, long), idempotency.ErrClaimLost)
+		t.checkError("Release", own.claim.Release(t.ctx, idempotency.Release{TTL: long}), idempotency.ErrClaimLost)
 		next := t.claimKey(otherRequest)
 		t.checkFirstAttempt(next, own)
 	},
@@ -175,7 +175,7 @@ var expiryCases = []testCase{{
 	rule: "After Release or Complete, Extend returns ErrClaimLost for an expired record, and the key stays free.",
 	checkRule: func(t *trial) {
 		released := t.claimUntilExpired()
-		t.checkError("Release", released.claim.Release(t.ctx, long), idempotency.ErrClaimLost)
+		t.checkError("Release", released.claim.Release(t.ctx, idempotency.Release{TTL: long}), idempotency.ErrClaimLost)
 		t.checkError("Extend", released.claim.Extend(t.ctx, long), idempotency.ErrClaimLost)
 		t.checkFirstAttempt(t.claimKey(otherRequest), released)
 
@@ -192,7 +192,7 @@ var expiryCases = []testCase{{
 	checkRule: func(t *trial) {
 		for round, old := range t.claimAllUntilExpired(raceRounds) {
 			extendErr, releaseErr := old.endWhileExtending(old.own, round, func() error {
-				return old.own.claim.Release(t.ctx, long)
+				return old.own.claim.Release(t.ctx, idempotency.Release{TTL: long})
 			})
 			if !errors.Is(extendErr, idempotency.ErrRestored) {
 				t.checkError("Extend", extendErr, idempotency.ErrClaimLost)

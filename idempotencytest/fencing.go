@@ -58,7 +58,7 @@ var fencingCases = []testCase{{
 		successor := t.claimNextAttempt(old, request)
 		t.checkError("Extend", old.claim.Extend(t.ctx, short), idempotency.ErrClaimLost)
 		t.checkError("Complete", old.claim.Complete(t.ctx, newReceipt("of the old owner"), long), idempotency.ErrClaimLost)
-		_ = old.claim.Release(t.ctx, long) // nil, because the call is a repetition, or ErrClaimLost
+		_ = old.claim.Release(t.ctx, idempotency.Release{TTL: long}) // nil, because the call is a repetition, or ErrClaimLost
 		t.checkRunning(successor)
 	},
 }, {

@@ -68,10 +68,31 @@ var inspectCases = []testCase{{
 	checkRule: func(t *trial) {
 		own := t.claimKey(request)
 		since := time.Now()
-		t.checkSuccess("Release", own.claim.Release(t.ctx, long/2))
+		t.checkSuccess("Release", own.claim.Release(t.ctx, idempotency.Release{TTL: long / 2}))
 		until := time.Now()
 		t.checkRemaining(t.inspectState(idempotency.StateReleased, own), long/2, since, until)
 		t.claimNextAttempt(own, request)
+	},
+}, {
+	name: "inspect/reason",
+	rule: "Inspect shows why the last attempt has ended, until the next attempt begins.",
+	checkRule: func(t *trial) {
+		checkReason := func(want idempotency.EndReason) {
+			if got := t.inspectKey().Ended; got != want {
+				t.failf("Inspect returned the reason %q, want %q", got, want)
+			}
+		}
+		own := t.claimKey(request)
+		checkReason("")
+		t.checkSuccess("Release", own.claim.Release(t.ctx, idempotency.Release{TTL: long, Reason: idempotency.EndNotStorable}))
+		checkReason(idempotency.EndNotStorable)
+		own = t.claimNextAttempt(own, request)
+		checkReason("")
+		t.checkSuccess("Release", own.claim.Release(t.ctx, idempotency.Release{Abandoned: true, Reason: idempotency.EndPanicked}))
+		checkReason(idempotency.EndPanicked)
+		t.inspectState(idempotency.StateAbandoned, own)
+		t.completeClaim(t.claimNextAttempt(own, withTakeOver(request)), newSample())
+		checkReason("")
 	},
 }, {
 	name: "inspect/completed",
@@ -143,7 +164,7 @@ var inspectCases = []testCase{{
 	rule: "After a key was freed, Inspect returns ErrNoRecord, and List does not return the key.",
 	checkRule: func(t *trial) {
 		own := t.claimKey(request)
-		t.checkSuccess("Release", own.claim.Release(t.ctx, 0))
+		t.checkSuccess("Release", own.claim.Release(t.ctx, idempotency.Release{TTL: 0}))
 		t.checkNoRecord()
 		listing := t.listRecords(idempotency.ListRequest{})
 		if len(listing.Entries) > 0 || len(listing.Totals) > 0 || listing.Unreadable > 0 {

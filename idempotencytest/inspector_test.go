@@ -24,6 +24,7 @@ var inspectorBugs = map[string][]string{
 	"inspect/abandoned":                {"lapse is not shown", "inspecting forgets what was abandoned"},
 	"inspect/same record":              {"creation is a microsecond late", "entry is of the first attempt"},
 	"inspect/released":                 {"released seems abandoned", "remaining time is that of the claim"},
+	"inspect/reason":                   {"reason is not shown", "reason outlives the attempt"},
 	"inspect/completed":                {"response is not shown", "completed when created", "completed now", "size is that of the key"},
 	"inspect/refusal":                  {"refusals seem released", "status is 200"},
 	"inspect/large answer":             {"body is cut at 1 MiB"},

@@ -93,6 +93,7 @@ func (r *referenceStore) describeEntry(key idempotency.Key, e *entry, now time.T
 		Key: key, Operation: key.OperationID(), State: idempotency.StateAbandoned,
 		Attempt: e.Attempt, Created: e.Created, Fingerprint: e.Fingerprint,
 		Remaining: e.expiresAt.Sub(now), Size: int64(len(key.User) + len(key.Endpoint) + len(key.ID)), Resolved: e.resolved,
+		Ended: e.endReason,
 	}
 	switch {
 	case e.Response != nil:
@@ -111,6 +112,8 @@ func (r *referenceStore) describeEntry(key idempotency.Key, e *entry, now time.T
 func (r *referenceStore) distortEntry(shown *idempotency.Entry, e *entry) {
 	state := shown.State
 	switch r.bug {
+	case "reason is not shown":
+		shown.Ended = ""
 	case "running seems abandoned":
 		if state == idempotency.StateRunning {
 			shown.State, shown.LeaseLeft = idempotency.StateAbandoned, 0

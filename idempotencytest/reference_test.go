@@ -28,6 +28,7 @@ type entry struct {
 	idempotency.Record
 	owner               *referenceClaim // the last claim
 	isReleased          bool
+	endReason           idempotency.EndReason
 	leaseEnd, expiresAt time.Time
 	retention           time.Duration
 	resolved            *idempotency.Resolved
@@ -118,6 +119,9 @@ func (r *referenceStore) Begin(
 	}
 	e.leaseEnd = now.Add(a.Lease)
 	e.isReleased = false
+	if !r.hasBug("reason outlives the attempt") {
+		e.endReason = ""
+	}
 	if r.hasBug("claiming forgets the resolution") {
 		e.resolved = nil
 	}
@@ -140,7 +144,7 @@ func (r *referenceStore) Begin(
 // unreleasableClaim is a claim whose Release does nothing.
 type unreleasableClaim struct{ idempotency.Claim }
 
-func (unreleasableClaim) Release(context.Context, time.Duration) error { return nil }
+func (unreleasableClaim) Release(context.Context, idempotency.Release) error { return nil }
 
 // yieldLock lets other goroutines work between two steps that should be atomic.
 func (r *referenceStore) yieldLock() {
@@ -292,7 +296,7 @@ func (c *referenceClaim) Complete(_ context.Context, resp idempotency.Response, 
 	})
 }
 
-func (c *referenceClaim) Release(_ context.Context, ttl time.Duration) error {
+func (c *referenceClaim) Release(_ context.Context, end idempotency.Release) error {
 	return c.runStep("Release", func(e *entry, now time.Time) error {
 		hasBug := c.store.hasBug
 		switch {
@@ -305,15 +309,21 @@ func (c *referenceClaim) Release(_ context.Context, ttl time.Duration) error {
 			return idempotency.ErrClaimLost
 		case e.Response != nil, hasBug("Release does nothing"):
 			return nil
-		case ttl == 0 && !hasBug("freed key is released"):
+		case end.Abandoned && !hasBug("abandoned record is released"):
+			if !hasBug("abandoned record keeps its lease") {
+				e.leaseEnd = now
+			}
+			e.endReason = end.Reason
+			return nil
+		case end.TTL == 0 && !hasBug("freed key is released"):
 			c.isFreed = true
 			c.store.freeKey(c.key)
 			return nil
 		}
 		if !e.isReleased && !hasBug("Release leaves the TTL") {
-			e.expiresAt = now.Add(ttl)
+			e.expiresAt = now.Add(end.TTL)
 		}
-		e.leaseEnd, e.isReleased = now, true
+		e.leaseEnd, e.isReleased, e.endReason = now, true, end.Reason
 		return nil
 	})
 }

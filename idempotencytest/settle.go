@@ -44,15 +44,28 @@ var settleCases = []testCase{{
 			old := t.claimKey(request)
 			t.waitForClock() // so that the two operations are created at different times
 			for range 2 {
-				t.checkSuccess("Release", old.claim.Release(t.ctx, 0))
+				t.checkSuccess("Release", old.claim.Release(t.ctx, idempotency.Release{TTL: 0}))
 			}
 			t.checkError("Extend", old.claim.Extend(t.ctx, long), idempotency.ErrClaimLost)
 			own := t.claimKey(next)
 			t.checkFirstAttempt(own, old)
-			t.checkSuccessOrLost("Release", old.claim.Release(t.ctx, 0))
+			t.checkSuccessOrLost("Release", old.claim.Release(t.ctx, idempotency.Release{TTL: 0}))
 			t.completeClaim(own, newReceipt("corrected"))
 			t.checkResponse(t.readHeldRecord(next), own, newReceipt("corrected"))
 		}
+	},
+}, {
+	name: "abandoned by Release",
+	rule: "Release of an abandoned attempt ends the lease at once, also if Release is repeated. Only a takeover may run the operation.",
+	checkRule: func(t *trial) {
+		own := t.claimKey(request)
+		for range 2 {
+			t.checkSuccess("Release", own.claim.Release(t.ctx, idempotency.Release{Abandoned: true, Reason: idempotency.EndPanicked}))
+			t.checkEndedWithoutResponse(t.readHeldRecord(request), own)
+		}
+		successor := t.claimNextAttempt(own, withTakeOver(request))
+		t.checkError("Release", own.claim.Release(t.ctx, idempotency.Release{Abandoned: true}), idempotency.ErrClaimLost)
+		t.checkRunning(successor)
 	},
 }, {
 	name: "Release after Complete",
@@ -60,7 +73,7 @@ var settleCases = []testCase{{
 	checkRule: func(t *trial) {
 		own := t.claimKey(request)
 		t.completeClaim(own, newReceipt("kept"))
-		t.checkError("Release", own.claim.Release(t.ctx, long), idempotency.ErrClaimLost)
+		t.checkError("Release", own.claim.Release(t.ctx, idempotency.Release{TTL: long}), idempotency.ErrClaimLost)
 		t.checkReplay(own, newReceipt("kept"))
 	},
 }, {
@@ -112,7 +125,7 @@ var settleCases = []testCase{{
 		for round := range raceRounds {
 			t := t.withKey(newKey())
 			own := t.claimKey(request)
-			extendErr, releaseErr := t.endWhileExtending(own, round, func() error { return own.claim.Release(t.ctx, long) })
+			extendErr, releaseErr := t.endWhileExtending(own, round, func() error { return own.claim.Release(t.ctx, idempotency.Release{TTL: long}) })
 			t.checkSuccessOrLost("Extend", extendErr)
 			t.checkSuccess("Release", releaseErr)
 			t.releaseClaim(t.claimKey(request))

@@ -134,7 +134,7 @@ var stepCases = []testCase{{
 		steps := own.claim.(idempotency.Checkpointer)
 		_, err := steps.Checkpoint(t.ctx, "charge", []byte("old"))
 		t.checkSuccessOrRestored("Checkpoint", err)
-		t.checkSuccessOrLost("Release", own.claim.Release(t.ctx, short))
+		t.checkSuccessOrLost("Release", own.claim.Release(t.ctx, idempotency.Release{TTL: short}))
 		var next beginResult
 		t.waitUntil("the released record expires", func() bool {
 			next = t.beginAttempt(otherRequest)

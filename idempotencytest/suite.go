@@ -101,7 +101,7 @@ func claimNewKey(ctx context.Context, store idempotency.Store) (idempotency.Reco
 func cleanUpClaim(ctx context.Context, claim idempotency.Claim) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpLimit)
 	defer cancel()
-	_ = claim.Release(ctx, long) // the cases test Release
+	_ = claim.Release(ctx, idempotency.Release{TTL: long}) // the cases test Release
 }
 
 func storeCases() []testCase {

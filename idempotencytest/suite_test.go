@@ -196,9 +196,9 @@ func (c *exclusiveClaim) Complete(ctx context.Context, resp idempotency.Response
 	return c.Claim.Complete(ctx, resp, ttl)
 }
 
-func (c *exclusiveClaim) Release(ctx context.Context, ttl time.Duration) error {
+func (c *exclusiveClaim) Release(ctx context.Context, end idempotency.Release) error {
 	defer c.unlockStore()
-	return c.Claim.Release(ctx, ttl)
+	return c.Claim.Release(ctx, end)
 }
 
 // TestRunFails checks that Run fails for a store with a bug, and prints the violated rule.
@@ -315,8 +315,8 @@ func (c slowClaim) Complete(ctx context.Context, resp idempotency.Response, ttl 
 	return c.Claim.Complete(ctx, resp, ttl)
 }
 
-func (c slowClaim) Release(ctx context.Context, ttl time.Duration) error {
+func (c slowClaim) Release(ctx context.Context, end idempotency.Release) error {
 	c.sleepRandomly()
 	defer c.sleepRandomly()
-	return c.Claim.Release(ctx, ttl)
+	return c.Claim.Release(ctx, end)
 }

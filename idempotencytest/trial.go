@@ -82,7 +82,7 @@ func (t *trial) cleanUpClaims() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), cleanUpLimit)
 	defer cancel()
 	for _, claim := range t.grantedClaims {
-		_ = claim.Release(ctx, long)
+		_ = claim.Release(ctx, idempotency.Release{TTL: long})
 	}
 }
 
@@ -105,7 +105,7 @@ func (t *trial) callBegin(ctx context.Context, req idempotency.ClaimRequest) (be
 	if inDoubt := t.unwrapClaimInDoubt(err); inDoubt != nil {
 		ctx, cancel := context.WithTimeout(t.ctx, time.Second) // an open transaction of the case may lock the record
 		defer cancel()
-		_ = inDoubt.Release(ctx, long)
+		_ = inDoubt.Release(ctx, idempotency.Release{TTL: long})
 	}
 	return beginResult{record, claim, req.Fingerprint, req.Lease, calledAt, time.Now()}, err
 }
@@ -252,7 +252,7 @@ func (t *trial) completeClaim(own beginResult, resp idempotency.Response) {
 
 // releaseClaim releases the claim of own, for a long TTL.
 func (t *trial) releaseClaim(own beginResult) {
-	t.checkSuccess("Release", own.claim.Release(t.ctx, long))
+	t.checkSuccess("Release", own.claim.Release(t.ctx, idempotency.Release{TTL: long}))
 }
 
 // extendLease extends the claim of own, and returns own with the new lease.

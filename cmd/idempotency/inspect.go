@@ -133,6 +133,7 @@ func (a *app) showEntry(e idempotency.Entry) {
 	if e.Attempt > 0 {
 		addRow("attempt", fmt.Sprint(e.Attempt))
 	}
+	addRow("ended", visible.Text(string(e.Ended)))
 	addRow("began", formatTime(e.Created))
 	addRow("completed", formatTime(e.Completed))
 	addRow("lease left", formatDuration(e.LeaseLeft))

@@ -39,6 +39,7 @@ type jsonEntry struct {
 	Key         string            `json:"key,omitempty"`
 	Operation   string            `json:"operation"`
 	Attempt     int               `json:"attempt,omitempty"`
+	Ended       string            `json:"ended,omitempty"`
 	Created     *time.Time        `json:"created,omitempty"`
 	Completed   *time.Time        `json:"completed,omitempty"`
 	LeaseLeftMS int64             `json:"leaseLeftMs,omitempty"`
@@ -82,7 +83,7 @@ type jsonResponse struct {
 func newJSONEntry(e idempotency.Entry, damage error, withBody bool) *jsonEntry {
 	document := &jsonEntry{
 		State: e.State, User: e.Key.User, Endpoint: e.Key.Endpoint, Key: e.Key.ID,
-		Operation: e.Operation.String(), Attempt: e.Attempt, Created: utcOrNil(e.Created), Completed: utcOrNil(e.Completed),
+		Operation: e.Operation.String(), Attempt: e.Attempt, Ended: string(e.Ended), Created: utcOrNil(e.Created), Completed: utcOrNil(e.Completed),
 		LeaseLeftMS: e.LeaseLeft.Milliseconds(), RemainingMS: e.Remaining.Milliseconds(), Size: e.Size, Status: e.Status,
 		Note: e.Note,
 	}

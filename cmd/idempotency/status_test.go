@@ -26,7 +26,12 @@ func TestExitStatus(t *testing.T) {
 		claimKey(t, store, keyIn("running"), claimRequest)
 		abandonAttempt(t, b, keyIn("abandoned"))
 		abandonAttempt(t, b, keyIn("uncertain"))
-		require.NoError(t, claimKey(t, store, keyIn("released"), claimRequest).Release(t.Context(), time.Hour))
+		require.NoError(t, claimKey(t, store, keyIn("released"), claimRequest).Release(t.Context(), idempotency.Release{TTL: time.Hour}))
+		for id, end := range map[string]idempotency.Release{
+			"failed": {TTL: time.Hour, Reason: idempotency.EndNotStorable}, "panicked": {Abandoned: true, Reason: idempotency.EndPanicked},
+		} {
+			require.NoError(t, claimKey(t, store, keyIn(id), claimRequest).Release(t.Context(), end))
+		}
 		completeRecord(t, store, keyIn("omitted"), idempotency.Response{Status: 202, Omitted: true})
 		long := strings.Repeat("long", 100)
 		completeRecord(t, store, keyIn(long).Bounded(), answer)
@@ -47,6 +52,9 @@ func TestExitStatus(t *testing.T) {
 			{"running", at("inspect", "running"), 0, "Attempt 1 is running now"},
 			{"abandoned", at("inspect", "abandoned"), 0, "Nobody knows what it has done"},
 			{"released", at("inspect", "released"), 0, "without an answer that counts"},
+			{"failed", at("inspect", "failed"), 0, "that counts: the service failed, so its answer is not stored."},
+			{"panicked", at("inspect", "panicked"), 0, "Attempt 1 was abandoned: the handler panicked or exited."},
+			{"panicked, as JSON", at("inspect", "panicked", "--json"), 0, `"ended": "panicked"`},
 			{"omitted", at("inspect", "omitted"), 0, "409 not-replayable"},
 			{"by operation", append([]string{"inspect"}, byOperation...), 0, "gets the stored answer, status 201"},
 			{"by the instance of a refusal", []string{"inspect", "--operation", "urn:uuid:" + operation}, 0, "gets the stored answer"},
@@ -61,7 +69,7 @@ func TestExitStatus(t *testing.T) {
 			{"list", []string{"list"}, 0, "completed"},
 			{"list of a state", []string{"list", "--state", "released"}, 0, "released"},
 			{"list of two states", []string{"list", "--state", "running,abandoned", "--json"}, 0, `"state": "abandoned"`},
-			{"list of the largest", []string{"list", "--largest", "--limit", "1"}, 0, "1 of 7 records. The next page: --after "},
+			{"list of the largest", []string{"list", "--largest", "--limit", "1"}, 0, "1 of 9 records. The next page: --after "},
 			{"stats", []string{"stats"}, 0, "Abandoned, the oldest first"},
 			{"findings", []string{"check"}, 1, "unsafe"},
 			{"findings as JSON", []string{"check", "--json"}, 1, `"severity": "unsafe"`},
@@ -230,7 +238,7 @@ func TestSteps(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.NotContains(t, b.run(t, commandForAlice("inspect")...).stdout, "not repeated", "the attempt is running")
-		require.NoError(t, own.Release(t.Context(), time.Hour))
+		require.NoError(t, own.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 
 		text := b.run(t, commandForAlice("inspect", "--body")...)
 		require.Zero(t, text.status, text.stderr)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"slices"
@@ -29,20 +30,25 @@ func describeEntry(e idempotency.Entry, damage error) string {
 	case idempotency.StateRunning:
 		return describeRunning(e)
 	case idempotency.StateAbandoned:
-		return fmt.Sprintf("Attempt %d was abandoned: its process died, stood still or lost the store, and its lease has "+
-			"lapsed. Nobody knows what it has done. The next request like it makes attempt %d at the same operation. But "+
-			"if the service refuses abandoned operations, the request gets 409 outcome-unknown, and nothing runs.",
-			e.Attempt, e.Attempt+1) + describeSteps(e)
+		return fmt.Sprintf("Attempt %d was abandoned: %s. Nobody knows what it has done. The next request like it makes attempt "+
+			"%d at the same operation. But if the service refuses abandoned operations, the request gets 409 outcome-unknown, "+
+			"and nothing runs.",
+			e.Attempt, describeEnd(e, "its process died, stood still or lost the store, and its lease has lapsed"), e.Attempt+1) +
+			describeSteps(e)
 	case idempotency.StateReleased:
-		return fmt.Sprintf("Attempt %d has ended without an answer that counts: the service failed, or said that the "+
-			"request may be tried again%s. The next request like it makes attempt %d at the same operation.",
-			e.Attempt, describeResolution(e), e.Attempt+1) + describeSteps(e)
+		return fmt.Sprintf("Attempt %d has ended without an answer that counts: %s%s. The next request like it makes attempt %d at "+
+			"the same operation.",
+			e.Attempt, describeEnd(e, "the service failed, or said that the request may be tried again"), describeResolution(e),
+			e.Attempt+1) + describeSteps(e)
 	case idempotency.StateCompleted:
 		return describeCompleted(e)
 	default:
 		return "The store tells a state that this program does not know."
 	}
 }
+
+// describeEnd returns the reason why the last attempt has ended, or the guess if the record has none.
+func describeEnd(e idempotency.Entry, guess string) string { return cmp.Or(e.Ended.Describe(), guess) }
 
 // describeResolution returns a clause about the resolution of the last attempt, or "".
 func describeResolution(e idempotency.Entry) string {

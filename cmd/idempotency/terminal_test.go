@@ -109,7 +109,7 @@ func TestRecordChangesBehindTheQuestion(t *testing.T) {
 			"claimed":   {func(key idempotency.Key) { claimKey(t, store, key, claimRequest) }, 4, "is running by now"},
 			"completed": {func(key idempotency.Key) { completeRecord(t, store, key, answer) }, 4, "has changed since it was shown"},
 			"released again": {func(key idempotency.Key) {
-				require.NoError(t, claimKey(t, store, key, claimRequest).Release(t.Context(), claimRequest.TTL))
+				require.NoError(t, claimKey(t, store, key, claimRequest).Release(t.Context(), idempotency.Release{TTL: claimRequest.TTL}))
 			}, 4, "has changed since it was shown"},
 			"forgotten": {func(key idempotency.Key) {
 				got := b.run(t, append(append([]string{"forget"}, keyFlags(key)...), "--yes")...)
@@ -117,7 +117,7 @@ func TestRecordChangesBehindTheQuestion(t *testing.T) {
 			}, 1, "no record any more"},
 		} {
 			key := idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: name}
-			require.NoError(t, claimKey(t, store, key, claimRequest).Release(t.Context(), claimRequest.TTL))
+			require.NoError(t, claimKey(t, store, key, claimRequest).Release(t.Context(), idempotency.Release{TTL: claimRequest.TTL}))
 			status, said := runOnTerminal(t, b.environment, func(said string) string {
 				test.changeRecord(key)
 				return confirmationPattern.FindStringSubmatch(said)[1]

@@ -168,7 +168,7 @@ func expectedNumbers(before, l traffic.Ledger) map[string]map[string]float64 {
 		"Claim":        one("", l.Sum()-l.Requests["rejected"]),
 		"Handler":      one("", l.Runs),
 		"Waiting":      one("", l.Waits),
-		"Completion":   one("", l.Runs-l.Requests["unprotected"]-l.Requests["abandoned"]),
+		"Completion":   one("", l.Runs-l.Requests["unprotected"]),
 		"Stored bytes": one("stored", l.Stored),
 		"Abandoned operations": {
 			"refused": float64(l.Requests["outcome-unknown"]), "resolved: happened": float64(l.Resolutions),

@@ -46,6 +46,13 @@ func (l *Reader) readDigits(prefix string, maxDigits int) int64 {
 	return int64(n)
 }
 
+// readReason reads the reason of a Release: lower-case letters and hyphens.
+func (l *Reader) readReason() string {
+	word := l.Next("ended=")
+	l.OK = l.OK && len(bytes.Trim(word, "abcdefghijklmnopqrstuvwxyz-")) == 0
+	return string(word)
+}
+
 // readSized reads a word of exactly size characters.
 func (l *Reader) readSized(prefix string, size int) []byte {
 	word := l.Next(prefix)
@@ -135,6 +142,7 @@ type Head struct {
 	Attempt     int
 	Fingerprint [32]byte
 	Created     int64
+	Ended       string // the reason of a Release
 
 	AppendedNumber int64  // the number that the claim script appends to a record, or zero
 	Response       []byte // the stored form of the response, if State is Done
@@ -151,6 +159,9 @@ func Parse(value []byte, operation string) (Head, error) {
 	ownOperation := words.Next("operation=")
 	fingerprint := words.readSized("fingerprint=", hex.EncodedLen(len(h.Fingerprint)))
 	h.Created = words.readDigits("created=", timeSize)
+	if len(words.Rest) > 0 {
+		h.Ended = words.readReason()
+	}
 	isFree := h.State == Released && bytes.Contains(line, []byte(" attempt=0 "))
 	if string(first) != headMagic || !words.OK || len(words.Rest) > 0 || attempt < 1 && !isFree || attempt > math.MaxInt32 {
 		return Head{}, ErrHead
@@ -211,7 +222,8 @@ func (h Head) LeaseLeft(expiry int64) int64 { return max(0, h.Lease-(h.TTL-expir
 
 // Origin returns the part of the head that is the same in the records of all attempts at an operation.
 func (h Head) Origin() string {
-	return string(bytes.TrimSuffix(h.Line[bytes.Index(h.Line, []byte(" operation=")):], []byte("\n")))
+	origin, _, _ := bytes.Cut(h.Line[bytes.Index(h.Line, []byte(" operation=")):len(h.Line)-len("\n")], []byte(" ended="))
+	return string(origin)
 }
 
 // AppendRunning appends the record of the first attempt at a new operation to b.

@@ -5,6 +5,8 @@
 --
 --   idempotency/1 running token=5f.. lease=60000 ttl=86400000 attempt=1 operation=e1.. fingerprint=9c.. created=17..
 --
+-- After Release, the head may end with the reason, as in " ended=panicked".
+--
 -- The state is running (also for an abandoned operation, whose lease is over), released or done. The token belongs to
 -- the last claim, and no script overwrites the record of another token. While a claim lasts, no byte of its record
 -- changes. The owner can therefore name the whole record, and a server that compares values completes the record
@@ -18,7 +20,7 @@
 -- copied to another name is invalid. The scripts that settle a claim compare only the token, because a copy has the
 -- token of another claim.
 
-local HEAD = '^idempotency/1 (%l+) token=(%x+) lease=(%d+) ttl=(%d+) attempt=(%d+)( operation=([%x-]+) fingerprint=(%x+) created=%d+)\n'
+local HEAD = '^idempotency/1 (%l+) token=(%x+) lease=(%d+) ttl=(%d+) attempt=(%d+)( operation=([%x-]+) fingerprint=(%x+) created=%d+)[%l= -]*\n'
 
 -- read returns the beginning of the record under key, or the empty string for a missing key.
 local function read(key)
@@ -63,6 +65,11 @@ local function remember_loss(steps, origin, ttl)
   end
   redis.call('HSET', steps, '', origin, '?lost?', '')
   redis.call('PEXPIRE', steps, ttl)
+end
+
+-- without_reason returns a head without the reason of a Release.
+local function without_reason(head)
+  return (string.gsub(head, ' ended=[%l-]+\n$', '\n', 1))
 end
 
 -- with_state returns the head of the running record with another state.

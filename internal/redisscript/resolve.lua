@@ -17,7 +17,7 @@ if refused then
   return refused
 end
 
-local running = string.gsub(line, ' token=%x+ ', ' token=' .. token .. ' ', 1)
+local running = without_reason(string.gsub(line, ' token=%x+ ', ' token=' .. token .. ' ', 1))
 local origin = origin_of(running)
 if response ~= '' then
   put(key, with_state('done', running) .. response, 'PX', ttl)

@@ -318,7 +318,7 @@ func requireReleased(t *testing.T, s *goldenService, _ *goldenAnswer) {
 	require.Equal(t, 2, s.lastOperation.Attempt)
 	names := testservice.RedisKeys(t, s.client, "")
 	require.Len(t, names, 1, "it has been found")
-	require.Contains(t, s.client.Get(t.Context(), names[0]).Val(), " created=1763712000000\n", "the operation goes on")
+	require.Contains(t, s.client.Get(t.Context(), names[0]).Val(), " created=1763712000000 ended=", "the operation goes on")
 	testservice.RequireProblem(t, s.sendRequest("another body").Answer, http.StatusConflict, "key-reused")
 }
 

@@ -85,7 +85,7 @@ func MakeRows(t testing.TB, store idempotency.Store) {
 	t.Helper()
 	for _, o := range operations {
 		for i := range o.priorAttempts {
-			require.NoError(t, o.claimKey(t, store, i+1).Release(t.Context(), time.Hour))
+			require.NoError(t, o.claimKey(t, store, i+1).Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 		}
 		claim := o.claimKey(t, store, o.priorAttempts+1)
 		for i := 0; i < len(o.steps); i += 2 {
@@ -96,7 +96,7 @@ func MakeRows(t testing.TB, store idempotency.Store) {
 		case o.response != nil:
 			require.NoError(t, claim.Complete(t.Context(), *o.response, time.Hour))
 		case o.isReleased:
-			require.NoError(t, claim.Release(t.Context(), time.Hour))
+			require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 		}
 	}
 }

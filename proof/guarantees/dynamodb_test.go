@@ -129,11 +129,11 @@ func (c shorterClaim) Complete(ctx context.Context, resp idempotency.Response, t
 	return c.callAlone(func() error { return c.Claim.Complete(ctx, resp, ttl-skew) })
 }
 
-func (c shorterClaim) Release(ctx context.Context, ttl time.Duration) error {
-	if ttl > 0 { // zero frees the key
-		ttl -= skew
+func (c shorterClaim) Release(ctx context.Context, end idempotency.Release) error {
+	if end.TTL > 0 { // zero frees the key
+		end.TTL -= skew
 	}
-	return c.callAlone(func() error { return c.Claim.Release(ctx, ttl) })
+	return c.callAlone(func() error { return c.Claim.Release(ctx, end) })
 }
 
 // shiftedService is the DynamoDB service as seen by a process whose clock is ahead by clockAhead. It shifts all times that the

@@ -149,7 +149,7 @@ func (c *flawedClaim) Complete(_ context.Context, resp idempotency.Response, ttl
 	})
 }
 
-func (c *flawedClaim) Release(_ context.Context, ttl time.Duration) error {
+func (c *flawedClaim) Release(_ context.Context, end idempotency.Release) error {
 	return c.takeStep("Release", func(r *flawedRecord, now time.Time) error {
 		switch {
 		case r.Response != nil && c.store.hasBug("Release undoes Complete"):
@@ -157,11 +157,11 @@ func (c *flawedClaim) Release(_ context.Context, ttl time.Duration) error {
 		case r.Response != nil:
 			return idempotency.ErrClaimLost
 		}
-		if ttl == 0 && c.store.hasBug("a freed key is only released") {
-			ttl = time.Hour
+		if end.TTL == 0 && c.store.hasBug("a freed key is only released") {
+			end.TTL = time.Hour
 		}
 		if !r.isReleased {
-			r.expiry = now.Add(ttl)
+			r.expiry = now.Add(end.TTL)
 		}
 		r.leaseEnd, r.isReleased = now, true
 		return nil

@@ -341,7 +341,7 @@ func (c *client) callClaim(own *ownedClaim, p plannedCall) reply {
 		case complete:
 			err = own.Complete(ctx, newResponse(p.call.bodyNumber), p.call.ttl)
 		case release:
-			err = own.Release(ctx, p.call.ttl)
+			err = own.Release(ctx, idempotency.Release{TTL: p.call.ttl})
 		}
 		for _, known := range []error{idempotency.ErrClaimLost, idempotency.ErrRestored, idempotency.ErrRecordInvalid} {
 			if errors.Is(err, known) {

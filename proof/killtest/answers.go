@@ -41,7 +41,7 @@ func requireReplay(ctx context.Context, store idempotency.Store, key, answer str
 	case err != nil:
 		return fmt.Errorf("%s: %w", key, err)
 	case claim != nil:
-		return errors.Join(fmt.Errorf("%s is claimed again: its record is lost", key), claim.Release(ctx, Request.TTL))
+		return errors.Join(fmt.Errorf("%s is claimed again: its record is lost", key), claim.Release(ctx, idempotency.Release{TTL: Request.TTL}))
 	case record.Response == nil:
 		return fmt.Errorf("%s has no answer in the store", key)
 	case string(record.Response.Body) != answer:

@@ -288,22 +288,22 @@ func TestRedisReleaseOfAnUnansweredClaim(t *testing.T) {
 					claim := lost(fault, "claim", key)
 					n.inject(servertest.Rule{})
 					require.Positive(t, testservice.MustRead(t, store, key).LeaseLeft)
-					require.NoError(t, claim.Release(t.Context(), time.Hour))
+					require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 					record, next, err := store.Begin(t.Context(), key, testservice.AttemptFor(time.Hour))
 					require.NoError(t, err)
 					require.NotNil(t, next)
 					require.Equal(t, 2, record.Attempt)
-					require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
+					require.ErrorIs(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}), idempotency.ErrClaimLost)
 					require.NoError(t, next.Complete(t.Context(), testservice.BodyOf(1), time.Hour))
 				})
 			}
 			t.Run("takeover", func(t *testing.T) {
 				key := testservice.NumberedKey(4)
-				require.NoError(t, testservice.MustClaim(t, store, key, testservice.AttemptFor(time.Hour)).Release(t.Context(), time.Hour))
+				require.NoError(t, testservice.MustClaim(t, store, key, testservice.AttemptFor(time.Hour)).Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 				claim := lost(servertest.LoseReply, "take over", key)
 				n.inject(servertest.Rule{})
 				for range 2 {
-					require.NoError(t, claim.Release(t.Context(), time.Hour))
+					require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 				}
 				record, next, err := store.Begin(t.Context(), key, testservice.AttemptFor(time.Hour))
 				require.NoError(t, err)
@@ -312,7 +312,7 @@ func TestRedisReleaseOfAnUnansweredClaim(t *testing.T) {
 			})
 			t.Run("request that never arrived", func(t *testing.T) {
 				claim := lost(servertest.LoseRequest, "claim", testservice.NumberedKey(2)) // the client may still repeat this claim
-				require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
+				require.ErrorIs(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}), idempotency.ErrClaimLost)
 				n.inject(servertest.Rule{})
 				record, next, err := store.Begin(t.Context(), testservice.NumberedKey(2), testservice.AttemptFor(time.Hour))
 				require.NoError(t, err)
@@ -323,9 +323,9 @@ func TestRedisReleaseOfAnUnansweredClaim(t *testing.T) {
 				owner := testservice.MustClaim(t, store, testservice.NumberedKey(3), testservice.AttemptFor(time.Hour))
 				claim := lost(servertest.LoseReply, "claim", testservice.NumberedKey(3))
 				n.inject(servertest.Rule{})
-				require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
+				require.ErrorIs(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}), idempotency.ErrClaimLost)
 				require.NoError(t, owner.Complete(t.Context(), testservice.BodyOf(1), time.Hour))
-				require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
+				require.ErrorIs(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}), idempotency.ErrClaimLost)
 				require.Len(t, testservice.MustRead(t, store, testservice.NumberedKey(3)).Response.Body, 1)
 			})
 		})
@@ -373,7 +373,7 @@ func TestRedisClaimThatIsRefused(t *testing.T) {
 	claim := testservice.InDoubt(err)
 	require.NotNil(t, claim)
 	promote()
-	require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
+	require.ErrorIs(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}), idempotency.ErrClaimLost)
 	testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 }
 
@@ -399,7 +399,7 @@ func TestRedisClientTriesAgainByItself(t *testing.T) {
 	claim := testservice.InDoubt(err)
 	require.NotNil(t, claim)
 	require.NoError(t, node.ReplicaOf(t.Context(), "NO", "ONE").Err())
-	testservice.Until(t, func() bool { return claim.Release(t.Context(), time.Hour) == nil })
+	testservice.Until(t, func() bool { return claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}) == nil })
 	testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 }
 
@@ -439,7 +439,7 @@ func TestRedisClaimArrivesTwice(t *testing.T) {
 	n.inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: digests["claim"]})
 	claim := testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	require.Equal(t, 1, n.strikes())
-	require.NoError(t, claim.Release(t.Context(), time.Hour))
+	require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 	n.proxies[0].Release()
 	testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 }

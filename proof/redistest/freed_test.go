@@ -64,7 +64,7 @@ func TestLateClaimOfAFreedKey(t *testing.T) {
 					require.NotNil(t, claim, "the key is not free: %+v", record)
 					require.Equal(t, 1, record.Attempt)
 					late = slices.Clone(sent.sent)
-					require.NoError(t, claim.Release(t.Context(), 0))
+					require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: 0}))
 					return late
 				}
 				if before {

@@ -45,7 +45,7 @@ func makeReleased(t *testing.T, store idempotency.Store) {
 	record, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(2*time.Hour))
 	require.NoError(t, err)
 	require.Zero(t, record.Remaining, "nothing is replaced")
-	require.NoError(t, claim.Release(t.Context(), time.Hour))
+	require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 }
 
 // makeLapsed makes a lapsed record with a TTL of an hour.
@@ -120,7 +120,7 @@ func TestRedisRemainingAfterALostReply(t *testing.T) {
 	n := newRedisNetwork(t)
 	digests := n.loadScripts(t)
 	store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
-	require.NoError(t, testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour)).Release(t.Context(), time.Hour))
+	require.NoError(t, testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour)).Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 	n.inject(servertest.Rule{Fault: servertest.LoseReply, Pattern: digests["take over"]})
 	record, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	require.NoError(t, err)
@@ -143,12 +143,12 @@ func TestRedisRepeatedRelease(t *testing.T) {
 			require.NoError(t, n.client.FlushAll(t.Context()).Err())
 			claim := testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(24*time.Hour))
 			n.inject(servertest.Rule{Fault: servertest.LoseReply, Pattern: digests["release"]})
-			require.NoError(t, claim.Release(t.Context(), test.first))
+			require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: test.first}))
 			require.Equal(t, 1, n.strikes(), "the fault did not strike")
 			key := testservice.RedisKeys(t, n.client, "")[0]
 			record, left := n.client.Get(t.Context(), key).Val(), n.client.PTTL(t.Context(), key).Val()
 
-			require.NoError(t, claim.Release(t.Context(), test.again))
+			require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: test.again}))
 			require.Equal(t, record, n.client.Get(t.Context(), key).Val())
 			now := n.client.PTTL(t.Context(), key).Val()
 			require.LessOrEqual(t, now, left)

@@ -67,7 +67,7 @@ func TestRedisWithoutMemory(t *testing.T) {
 	require.Len(t, testservice.MustRead(t, store, testservice.NumberedKey(1)).Response.Body, 100)
 	require.NoError(t, medium.Complete(t.Context(), testservice.BodyOf(7<<10), time.Hour))
 	require.Len(t, testservice.MustRead(t, store, testservice.NumberedKey(5)).Response.Body, 7<<10)
-	require.NoError(t, released.Release(t.Context(), time.Hour))
+	require.NoError(t, released.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 	testservice.MustClaim(t, store, testservice.NumberedKey(3), testservice.AttemptFor(time.Hour)) // in the released room
 	require.NoError(t, big.Complete(t.Context(), testservice.Large(), time.Hour))
 	require.Equal(t, &idempotency.Response{Status: http.StatusCreated, Omitted: true},
@@ -85,7 +85,7 @@ func TestRedisSlotOnTheMove(t *testing.T) {
 	testservice.MustClaim(t, store, running, testservice.AttemptFor(time.Hour))
 	steps := map[string]func(idempotency.Claim) error{
 		"extension":        func(c idempotency.Claim) error { return c.Extend(t.Context(), time.Minute) },
-		"release":          func(c idempotency.Claim) error { return c.Release(t.Context(), time.Hour) },
+		"release":          func(c idempotency.Claim) error { return c.Release(t.Context(), idempotency.Release{TTL: time.Hour}) },
 		"completion":       func(c idempotency.Claim) error { return c.Complete(t.Context(), testservice.BodyOf(1), time.Hour) },
 		"large completion": func(c idempotency.Claim) error { return c.Complete(t.Context(), testservice.Large(), time.Hour) },
 	}
@@ -95,7 +95,7 @@ func TestRedisSlotOnTheMove(t *testing.T) {
 	claims := map[string]map[string]idempotency.Claim{"before": {}, "again": {}, "again during": {}, "during": {}}
 	for name := range steps {
 		for _, again := range []string{"again", "again during"} {
-			require.NoError(t, begin(again, name).Release(t.Context(), time.Hour))
+			require.NoError(t, begin(again, name).Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 		}
 		claims["before"][name], claims["again"][name] = begin("before", name), begin("again", name)
 	}

@@ -172,7 +172,7 @@ func (c *rowClaim) CheckpointTx(ctx context.Context, step *idempotency.TxStep) (
 func (c *rowClaim) checkHold(ctx context.Context) error {
 	err := c.Checkpointer.Extend(ctx, c.request.Lease)
 	if errors.Is(err, idempotency.ErrRestored) && !c.rowStore.hasBug("forgotten record is made again") {
-		_ = c.Release(ctx, 1)
+		_ = c.Release(ctx, idempotency.Release{TTL: 1})
 		return idempotency.ErrClaimLost
 	}
 	return err

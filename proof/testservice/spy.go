@@ -86,8 +86,8 @@ func (c *spyClaim) Complete(ctx context.Context, resp idempotency.Response, ttl 
 	})
 }
 
-func (c *spyClaim) Release(ctx context.Context, ttl time.Duration) error {
-	return callHook(ctx, &c.spyStore.Releases, c.spyStore.OnRelease, func() error { return c.Claim.Release(ctx, ttl) })
+func (c *spyClaim) Release(ctx context.Context, end idempotency.Release) error {
+	return callHook(ctx, &c.spyStore.Releases, c.spyStore.OnRelease, func() error { return c.Claim.Release(ctx, end) })
 }
 
 // AlteredStore is a store that alters each record before Begin returns the record.

@@ -291,9 +291,9 @@ func (c *ledgerClaim) Complete(ctx context.Context, resp idempotency.Response, t
 	return c.Claim.Complete(ctx, resp, ttl)
 }
 
-func (c *ledgerClaim) Release(ctx context.Context, ttl time.Duration) error {
+func (c *ledgerClaim) Release(ctx context.Context, end idempotency.Release) error {
 	defer c.store.open.Add(-1)
-	return c.Claim.Release(ctx, ttl)
+	return c.Claim.Release(ctx, end)
 }
 
 // fuzzedService is a middleware, with the requests that the middleware and the handler have seen.

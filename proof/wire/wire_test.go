@@ -417,7 +417,7 @@ func (s *askedStore) running() int {
 		case err != nil || claim == nil && record.Response == nil && record.LeaseLeft > 0:
 			running++
 		case claim != nil:
-			_ = claim.Release(ctx, request.TTL)
+			_ = claim.Release(ctx, idempotency.Release{TTL: request.TTL})
 		}
 	}
 	return running

@@ -471,7 +471,7 @@ func TestCacheSaysWhatTheStoreSays(t *testing.T) {
 					claim, ttl := claims[random.IntN(len(claims))], some(2*time.Minute)
 					switch random.IntN(4) {
 					case 0:
-						_ = claim.Release(t.Context(), ttl)
+						_ = claim.Release(t.Context(), idempotency.Release{TTL: ttl})
 					case 1:
 						_ = claim.Extend(t.Context(), some(20*time.Second))
 					default:

@@ -261,8 +261,19 @@ func (s *steps) Complete(operation uuid.UUID, token, response []byte, ttl time.D
 }
 
 // Release implements [sqlstore.Steps].
-func (s *steps) Release(operation uuid.UUID, token []byte, ttl time.Duration) (bool, error) {
-	return s.updateOwnRecord(operation, token, func(own *sqlstore.Seen) bool { return s.endLease(own, ttl) })
+func (s *steps) Release(operation uuid.UUID, token []byte, reason idempotency.EndReason, ttl time.Duration) (bool, error) {
+	return s.updateOwnRecord(operation, token, func(own *sqlstore.Seen) bool {
+		own.Ended = []byte(reason)
+		return s.endLease(own, ttl)
+	})
+}
+
+// Abandon implements [sqlstore.Steps].
+func (s *steps) Abandon(operation uuid.UUID, token []byte, reason idempotency.EndReason) (bool, error) {
+	return s.updateOwnRecord(operation, token, func(own *sqlstore.Seen) bool {
+		own.Lease.Int64, own.Ended = min(own.Lease.Int64, s.now().UnixMicro()), []byte(reason)
+		return true
+	})
 }
 
 // Free implements [sqlstore.Steps].

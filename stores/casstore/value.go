@@ -35,7 +35,7 @@ func encodeRecord(r *sqlstore.Seen) []byte {
 	for _, name := range r.Names {
 		b = append(binary.AppendUvarint(b, uint64(len(name))), name...)
 	}
-	for _, part := range [][]byte{r.Fingerprint, r.Token, r.Steps, r.Resolved, response} {
+	for _, part := range [][]byte{r.Fingerprint, r.Token, r.Steps, r.Resolved, r.Ended, response} {
 		b = append(binary.AppendUvarint(b, uint64(len(part))), part...)
 	}
 	return b
@@ -51,7 +51,7 @@ func decodeRecord(data []byte) (sqlstore.Seen, error) {
 	d := decoder(data[2:])
 	r.Attempt, r.Created, r.Lease.Int64, r.Expires = d.nextNumber(), d.nextNumber(), d.nextNumber(), d.nextNumber()
 	r.Names = sqlstore.Names{string(d.nextBytes()), string(d.nextBytes()), string(d.nextBytes())}
-	r.Fingerprint, r.Token, r.Steps, r.Resolved = d.nextBytes(), d.nextBytes(), d.nextBytes(), d.nextBytes()
+	r.Fingerprint, r.Token, r.Steps, r.Resolved, r.Ended = d.nextBytes(), d.nextBytes(), d.nextBytes(), d.nextBytes(), d.nextBytes()
 	r.Lease.Valid = data[1]&hasLease != 0
 	r.Response = sql.Null[[]byte]{V: d.nextBytes(), Valid: data[1]&hasResponse != 0}
 	if !bytes.Equal(encodeRecord(&r), data) {

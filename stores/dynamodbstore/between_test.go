@@ -54,16 +54,16 @@ func TestRecordChangesBeforeWrite(t *testing.T) {
 		},
 		"claim after a release, and another claims": func(t *testing.T, s *service, store, other *dynamodbstore.Store) {
 			_, claim := claimKey(t, store, "key")
-			require.NoError(t, claim.Release(ctx, time.Hour))
+			require.NoError(t, claim.Release(ctx, idempotency.Release{TTL: time.Hour}))
 			s.injectFaults("UpdateItem", passThrough, doBefore(func() { claimKey(t, other, "key") }))
 			requireAttempt(t, store, 0)
 		},
 		"claim after a release, and another claims and releases": func(t *testing.T, s *service, store, other *dynamodbstore.Store) {
 			_, claim := claimKey(t, store, "key")
-			require.NoError(t, claim.Release(ctx, time.Hour))
+			require.NoError(t, claim.Release(ctx, idempotency.Release{TTL: time.Hour}))
 			s.injectFaults("UpdateItem", passThrough, doBefore(func() {
 				_, claim := claimKey(t, other, "key")
-				require.NoError(t, claim.Release(ctx, time.Hour))
+				require.NoError(t, claim.Release(ctx, idempotency.Release{TTL: time.Hour}))
 			}))
 			requireAttempt(t, store, 3)
 		},
@@ -81,12 +81,12 @@ func TestRecordChangesBeforeWrite(t *testing.T) {
 		},
 		"forget, and another claims and releases": func(t *testing.T, s *service, store, other *dynamodbstore.Store) {
 			_, claim := claimKey(t, store, "key")
-			require.NoError(t, claim.Release(ctx, time.Hour))
+			require.NoError(t, claim.Release(ctx, idempotency.Release{TTL: time.Hour}))
 			entry, err := store.Inspect(ctx, keyOf("key"))
 			require.NoError(t, err)
 			s.injectFaults("DeleteItem", doBefore(func() {
 				_, claim := claimKey(t, other, "key")
-				require.NoError(t, claim.Release(ctx, time.Hour))
+				require.NoError(t, claim.Release(ctx, idempotency.Release{TTL: time.Hour}))
 			}))
 			require.ErrorIs(t, store.Forget(ctx, entry), idempotency.ErrEntryChanged)
 			require.NotNil(t, s.readItem("key"))
@@ -146,7 +146,7 @@ func TestFailedCheckpointKeepsOtherSteps(t *testing.T) {
 	_, err := claim.(idempotency.Checkpointer).Checkpoint(t.Context(), "second", []byte("2"))
 	require.Error(t, err)
 	storeStep(t, claim, "third", "3")
-	require.NoError(t, claim.Release(t.Context(), time.Hour))
+	require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 
 	_, claim = claimKey(t, store, "key")
 	storeStep(t, claim, "fourth", "4")

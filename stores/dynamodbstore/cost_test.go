@@ -53,11 +53,11 @@ func TestRequests(t *testing.T) {
 		"release": {func(t *testing.T, id string) {
 			_, claim := claimKey(t, store, id)
 			s.takeCalls()
-			require.NoError(t, claim.Release(t.Context(), time.Hour))
+			require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 		}, "UpdateItem"},
 		"attempt after a release": {func(t *testing.T, id string) {
 			_, claim := claimKey(t, store, id)
-			require.NoError(t, claim.Release(t.Context(), time.Hour))
+			require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 			s.takeCalls()
 			claimKey(t, store, id)
 		}, "UpdateItem UpdateItem"},

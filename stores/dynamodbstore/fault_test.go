@@ -114,7 +114,7 @@ func TestRequestsFail(t *testing.T) {
 
 			_, claim = claimKey(t, store, "released")
 			s.injectFaults("UpdateItem", injected)
-			require.NoError(t, claim.Release(t.Context(), time.Hour))
+			require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 			s.injectFaults("UpdateItem", injected, injected)
 			record, _ = claimKey(t, store, "released")
 			require.Equal(t, 2, record.Attempt)
@@ -207,7 +207,7 @@ func TestClaimInDoubt(t *testing.T) {
 			s.faults = nil
 			s.mu.Unlock()
 			if claim != nil {
-				if err := claim.Release(t.Context(), time.Hour); !errors.Is(err, idempotency.ErrClaimLost) {
+				if err := claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}); !errors.Is(err, idempotency.ErrClaimLost) {
 					require.NoError(t, err)
 				}
 			}

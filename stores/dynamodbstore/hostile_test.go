@@ -94,7 +94,7 @@ func TestTamperedItems(t *testing.T) {
 			case "completed":
 				require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
 			case "released":
-				require.NoError(t, claim.Release(t.Context(), time.Hour))
+				require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 			}
 			s.setAttribute(id, tt.name, tt.value)
 			before := s.readItem(id)

@@ -38,6 +38,7 @@ const (
 	attrStepsSize    = "steps_size"
 	attrResolved     = "resolved" // encoded idempotency.Resolved; missing: no operator has resolved the operation
 	attrResolvedSize = "resolved_size"
+	attrEnded        = "ended" // the idempotency.EndReason of a Release; missing: none
 )
 
 // value is the value of an attribute.
@@ -61,7 +62,7 @@ func decodeRecord(item map[string]value, now int64) (*sqlstore.Seen, error) {
 			Attempt: d.readNumber(attrAttempt), Fingerprint: d.readBytes(attrFingerprint), Token: d.readBytes(attrToken),
 			Created: d.readNumber(attrCreated), Lease: d.readOptional(attrLease), Expires: d.readNumber(attrExpires),
 		},
-		Steps: d.readBytes(attrSteps), Resolved: d.readBytes(attrResolved),
+		Steps: d.readBytes(attrSteps), Resolved: d.readBytes(attrResolved), Ended: []byte(d.readText(attrEnded)),
 	}
 	if _, completed := item[attrAnswer]; completed {
 		seen.Response = sql.Null[[]byte]{V: d.readResponse(), Valid: true}

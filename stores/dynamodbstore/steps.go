@@ -149,6 +149,7 @@ func (s *steps) Put(operation uuid.UUID, seen, own *sqlstore.Row, entries []byte
 	default:
 		u.removeSteps()
 	}
+	u.remove(attrEnded)
 	if !seen.Counts() {
 		u.remove(attrResolved, attrResolvedSize)
 	}
@@ -227,8 +228,16 @@ func (s *steps) Complete(operation uuid.UUID, token, response []byte, ttl time.D
 }
 
 // Release implements [sqlstore.Steps].
-func (s *steps) Release(operation uuid.UUID, token []byte, ttl time.Duration) (bool, error) {
-	return s.sendUpdate(newUpdate(operation).requireOwner(token, s.nowMicros()).setExpiry(s.endOf(ttl)).remove(attrLease))
+func (s *steps) Release(operation uuid.UUID, token []byte, reason idempotency.EndReason, ttl time.Duration) (bool, error) {
+	u := newUpdate(operation).requireOwner(token, s.nowMicros()).setExpiry(s.endOf(ttl)).remove(attrLease)
+	return s.sendUpdate(u.setText(attrEnded, string(reason)))
+}
+
+// Abandon implements [sqlstore.Steps].
+func (s *steps) Abandon(operation uuid.UUID, token []byte, reason idempotency.EndReason) (bool, error) {
+	now := s.nowMicros()
+	u := newUpdate(operation).requireOwner(token, now).require(attrLease+" > :"+attrLease).set(attrLease, numberValue(now))
+	return s.sendUpdate(u.setText(attrEnded, string(reason)))
 }
 
 // Free implements [sqlstore.Steps].
@@ -282,7 +291,7 @@ func (s *steps) Resolve(operation uuid.UUID, seen, own *sqlstore.Seen, ttl time.
 		return false, idempotency.ErrStoreFull
 	}
 	u := newUpdate(operation).requireUnchanged(&seen.Row).requireStepsSize(len(seen.Steps))
-	u.set(attrToken, binaryValue(own.Token)).setExpiry(s.endOf(ttl)).remove(attrLease).setSteps(own.Steps)
+	u.set(attrToken, binaryValue(own.Token)).setExpiry(s.endOf(ttl)).remove(attrLease, attrEnded).setSteps(own.Steps)
 	u.set(attrResolved, binaryValue(own.Resolved)).set(attrResolvedSize, numberValue(int64(len(own.Resolved))))
 	if err := s.setResponse(u, own.Response); err != nil {
 		return false, err

@@ -111,7 +111,7 @@ func compareSteps(b *testing.B, m *servertest.Maria, size int) {
 		}
 		ratios = append(ratios, (stepped-began).Seconds()/(measureCPU(b, m)-stepped).Seconds())
 		for _, claim := range claims {
-			require.NoError(b, claim.Release(b.Context(), time.Hour))
+			require.NoError(b, claim.Release(b.Context(), idempotency.Release{TTL: time.Hour}))
 		}
 	}
 	slices.Sort(ratios)

@@ -101,8 +101,21 @@ func (s *steps) Complete(operation uuid.UUID, token, response []byte, ttl time.D
 }
 
 // Release implements [sqlstore.Steps].
-func (s *steps) Release(operation uuid.UUID, token []byte, ttl time.Duration) (bool, error) {
-	return s.changeRecord("release", sqlstore.Micros(ttl), hexDigits(operation[:]), hexDigits(token))
+func (s *steps) Release(operation uuid.UUID, token []byte, reason idempotency.EndReason, ttl time.Duration) (bool, error) {
+	return s.changeRecord("release", sqlstore.Micros(ttl), reasonDigits(reason), hexDigits(operation[:]), hexDigits(token))
+}
+
+// reasonDigits returns the reason as a parameter. No reason is null.
+func reasonDigits(reason idempotency.EndReason) []byte {
+	if reason == "" {
+		return nil
+	}
+	return hexDigits([]byte(reason))
+}
+
+// Abandon implements [sqlstore.Steps].
+func (s *steps) Abandon(operation uuid.UUID, token []byte, reason idempotency.EndReason) (bool, error) {
+	return s.changeRecord("abandon", reasonDigits(reason), hexDigits(operation[:]), hexDigits(token))
 }
 
 // Free implements [sqlstore.Steps].
@@ -139,13 +152,13 @@ func (s *steps) See(operation uuid.UUID) (*sqlstore.Seen, error) {
 	if err != nil {
 		return nil, err
 	}
-	var checkpoints, resolved []byte
-	row, largest, err := scanCommittedRow(rows, &checkpoints, &resolved)
+	var checkpoints, resolved, ended []byte
+	row, largest, err := scanCommittedRow(rows, &checkpoints, &resolved, &ended)
 	if err != nil {
 		return nil, err
 	}
 	s.maxPacket.Store(largest)
-	return &sqlstore.Seen{Row: *row, Steps: checkpoints, Resolved: resolved}, nil
+	return &sqlstore.Seen{Row: *row, Steps: checkpoints, Resolved: resolved, Ended: ended}, nil
 }
 
 // Forget implements [sqlstore.Changes].

@@ -63,12 +63,12 @@ func TestLeasesCountFromAfterAWait(t *testing.T) {
 		prepareKey    func(t *testing.T, store idempotency.Store) idempotency.Claim
 		runStep       func(ctx context.Context, store idempotency.Store, claim idempotency.Claim) error
 	}{
-		"claim of a free key": {"INSERT INTO %s SELECT ?, '', '', '', 1, '', '', 0, 0, 0, NULL, NULL, NULL, NULL",
+		"claim of a free key": {"INSERT INTO %s SELECT ?, '', '', '', 1, '', '', 0, 0, 0, NULL, NULL, NULL, NULL, NULL",
 			func(*testing.T, idempotency.Store) idempotency.Claim { return nil }, newClaimFunc(short)},
 		"claim of a released key": {"SELECT 1 FROM %s WHERE operation = ? FOR UPDATE",
 			func(t *testing.T, store idempotency.Store) idempotency.Claim {
 				_, claim := claimKey(t, store, "key")
-				require.NoError(t, claim.Release(t.Context(), time.Hour))
+				require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 				return nil
 			}, newClaimFunc(short)},
 		"renewal": {"SELECT 1 FROM %s WHERE operation = ? FOR UPDATE",

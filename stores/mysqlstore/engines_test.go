@@ -93,7 +93,7 @@ func TestEngines(t *testing.T) {
 				}
 			}
 			require.NoError(t, begun.Rollback())
-			require.NoError(t, claim.Release(t.Context(), time.Minute))
+			require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Minute}))
 		})
 	}
 }
@@ -257,8 +257,8 @@ var wordlessParts = regexp.MustCompile("(?s)--[^\\n]*|/\\*(?:M!|\\+).*?\\*/|(?:x
 
 // plainSQL has the words of SQL, types, functions and variables that every engine in the table supports.
 const plainSQL = `and answer_size as ascii attempt autocommit bigint binary blob by cast chain character coalesce collate comment commit concat convert
-create created default delete desc asc distinct drop else end case when then endpoint engine
+create created default delete desc asc distinct drop else end ended case when then endpoint engine
 exists expires fingerprint force from greatest group having if in index innodb insert int into is join key lease
-left length limit lock longblob m max_allowed_packet mediumblob mod name no not null on one operation or order r release resolved response rollback
+least left length limit lock longblob m max_allowed_packet mediumblob mod name no not null on one operation or order r release resolved response rollback
 select set start steps sum count table text token transaction true unhex
-update use user_id using utf8mb4 utf8mb4_bin values version wait_timeout where`
+update use user_id using utf8mb4 utf8mb4_bin values varbinary version wait_timeout where`

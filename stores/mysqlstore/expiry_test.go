@@ -24,7 +24,7 @@ func TestMaintain(t *testing.T) {
 	store, table := newStore(t, db)
 	const records = 1001 // in several batches
 	execStatement(t, db, "INSERT INTO "+table+
-		" SELECT unhex(md5(seq)), '', '', seq, 1, '', '', 0, NULL, seq, NULL, NULL, NULL, NULL "+
+		" SELECT unhex(md5(seq)), '', '', seq, 1, '', '', 0, NULL, seq, NULL, NULL, NULL, NULL, NULL "+
 		"FROM seq_1_to_1001")
 	require.Equal(t, records, queryValue[int](t, db, "SELECT COUNT(*) FROM "+table))
 	completeKey(t, store, "key")
@@ -46,7 +46,7 @@ func TestMaintainPassesByWhatIsLocked(t *testing.T) {
 			t.Parallel()
 			store, table := newStore(t, db)
 			execStatement(t, db, "INSERT INTO "+table+" SELECT unhex(md5(seq)), IF(seq > 450, '', 'locked'), '', seq, 1, "+
-				"'', '', 0, NULL, IF(seq > 450, 450 + seq, "+expires+"), NULL, NULL, NULL, NULL FROM seq_1_to_500")
+				"'', '', 0, NULL, IF(seq > 450, 450 + seq, "+expires+"), NULL, NULL, NULL, NULL, NULL FROM seq_1_to_500")
 			locker, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 			require.NoError(t, err)
 			defer locker.Rollback()

@@ -82,7 +82,7 @@ func TestClaimInDoubt(t *testing.T) {
 			require.Equal(t, tt.wantClaim, claim != nil)
 			if claim != nil {
 				proxy.Release()
-				require.NoError(t, claim.Release(t.Context(), time.Hour))
+				require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 				record, _ := claimKey(t, store, "key")
 				require.Equal(t, 2, record.Attempt)
 			}
@@ -317,7 +317,7 @@ func TestLateClaimOfAFreedKey(t *testing.T) {
 	store, table := newStore(t, db)
 	_, claim := claimKey(t, store, "key")
 	execStatement(t, db, "CREATE TABLE "+table+"_late AS SELECT * FROM "+table)
-	require.NoError(t, claim.Release(t.Context(), 0))
+	require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: 0}))
 	_, err := db.ExecContext(t.Context(), "INSERT INTO "+table+" SELECT * FROM "+table+"_late")
 	require.ErrorContains(t, err, "Duplicate entry")
 	other := request

@@ -200,7 +200,7 @@ func TestUnreadableRecords(t *testing.T) {
 	})
 	unreadable := queryValue[int](t, w.db, "SELECT COUNT(*) FROM "+w.table) - 1
 	execStatement(t, w.db, "INSERT INTO "+w.table+" SELECT UNHEX(MD5('unreadable')), '', '', '', -1, '', '', 0, NULL, "+
-		"9223372036854775807, NULL, NULL, NULL, NULL")
+		"9223372036854775807, NULL, NULL, NULL, NULL, NULL")
 	rowtest.RequireUnreadable(t, w.store, unreadable+1)
 }
 

@@ -104,4 +104,4 @@ WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ? LIMIT 10000`)
 
 // columns are those of the table.
 var columns = []string{"operation", "user_id", "endpoint", "key", "attempt", "fingerprint", "token", "created",
-	"lease", "expires", "response", "answer_size", "steps", "resolved"}
+	"lease", "expires", "response", "answer_size", "steps", "resolved", "ended"}

@@ -99,7 +99,7 @@ func requireTxSteps(t *testing.T, db, admin *sql.DB, store *mysqlstore.Store, ta
 		require.ErrorIs(t, err, step.ErrMisuse)
 		require.True(t, s.Escaped)
 		b.requireRows(t, 1, name+" escaped")
-		require.NoError(t, claim.Release(t.Context(), time.Hour))
+		require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 	}
 	claim := b.claimKey(t, "key")
 	found, err := claim.Checkpoints(t.Context())

@@ -49,7 +49,7 @@ func TestRoundTripsOfSteps(t *testing.T) {
 				require.NoError(t, err)
 			}
 			// The driver prepares the statements.
-			require.NoError(t, claimWithStep(t, store, "warm").Release(t.Context(), time.Hour))
+			require.NoError(t, claimWithStep(t, store, "warm").Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 			claim := claimWithStep(t, store, "warm")
 			require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
 
@@ -58,7 +58,7 @@ func TestRoundTripsOfSteps(t *testing.T) {
 				adds(claim, "reserve")
 				adds(claim, "ship")
 			}))
-			require.Equal(t, 1, trips(func() { require.NoError(t, claim.Release(t.Context(), time.Hour)) }))
+			require.Equal(t, 1, trips(func() { require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour})) }))
 			require.Equal(t, 2+1+1+1, trips(func() {
 				_, next := claimKey(t, store, "key")
 				claim = next.(idempotency.Checkpointer)
@@ -77,11 +77,11 @@ func TestStepsGoWithTheAnswer(t *testing.T) {
 	t.Parallel()
 	w := newTableStore(t)
 	require.NoError(t, claimWithStep(t, w.store, "completed").Complete(t.Context(), answer, time.Hour))
-	require.NoError(t, claimWithStep(t, w.store, "released").Release(t.Context(), time.Hour))
+	require.NoError(t, claimWithStep(t, w.store, "released").Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 	kept := "SELECT COUNT(steps) FROM " + w.table
 	require.Equal(t, 1, queryValue[int](t, w.db, kept))
 	_, claim := claimKey(t, w.store, "released")
-	require.NoError(t, claim.Release(t.Context(), time.Hour))
+	require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 	require.Equal(t, 1, queryValue[int](t, w.db, kept))
 	completeKey(t, w.store, "released")
 	require.Equal(t, 0, queryValue[int](t, w.db, kept))

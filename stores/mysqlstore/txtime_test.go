@@ -429,7 +429,7 @@ func TestRoundTripsOfStepsInTransactions(t *testing.T) {
 				abort := func(key string) {
 					claim := b.claimKey(t, key)
 					book(claim)
-					require.NoError(t, claim.Release(t.Context(), time.Hour))
+					require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 				}
 				first(kind + " warm") // prepares the statements
 				abort(kind + " aborted, warm")

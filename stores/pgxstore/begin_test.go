@@ -57,7 +57,7 @@ func TestPoolOfBrokenConnections(t *testing.T) {
 		_, claim, err := store.Begin(ctx, keyOf(uuid.NewString()), attempt)
 		cancel()
 		require.NoError(t, err)
-		require.NoError(t, claim.Release(context.Background(), time.Hour))
+		require.NoError(t, claim.Release(context.Background(), idempotency.Release{TTL: time.Hour}))
 	}
 }
 
@@ -222,7 +222,7 @@ func TestForgottenStatements(t *testing.T) {
 				execStatement(t, pool, sql)
 				_, claim = claimNewKey(t, store)
 				execStatement(t, pool, sql)
-				require.NoError(t, claim.Release(ctx, time.Hour))
+				require.NoError(t, claim.Release(ctx, idempotency.Release{TTL: time.Hour}))
 			})
 		}
 	}
@@ -330,7 +330,7 @@ func TestLateClaimOfAReleasedKey(t *testing.T) {
 					record, claim, err := store.Begin(t.Context(), key, request)
 					require.NoError(t, err)
 					require.NotNil(t, claim, "the key is not free: %+v", record)
-					require.NoError(t, claim.Release(t.Context(), ttl))
+					require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: ttl}))
 				}
 				for _, ttl := range ttls {
 					sent.resendClaims = nil

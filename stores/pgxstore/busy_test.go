@@ -81,7 +81,7 @@ func TestBusyPoolDuringAClaim(t *testing.T) {
 	brief, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, claim.Complete(brief, answer, time.Hour), idempotency.ErrStoreBusy)
-	require.ErrorIs(t, claim.Release(brief, time.Hour), idempotency.ErrStoreBusy)
+	require.ErrorIs(t, claim.Release(brief, idempotency.Release{TTL: time.Hour}), idempotency.ErrStoreBusy)
 	soon, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	require.NoError(t, claim.Extend(soon, time.Hour))

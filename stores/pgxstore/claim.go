@@ -245,20 +245,30 @@ func (c *claim) markRowsLost(ctx context.Context) error {
 	return err
 }
 
-// Release implements [idempotency.Claim]. With a ttl of zero, Release frees the key. The freed row remains for two
+// Release implements [idempotency.Claim]. With a TTL of zero, Release frees the key. The freed row remains for two
 // leases, or for the TTL if the TTL is shorter, because a duplicate of the claim may still arrive (see free.sql).
-func (c *claim) Release(ctx context.Context, ttl time.Duration) error {
+func (c *claim) Release(ctx context.Context, end idempotency.Release) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	statement := "release"
-	if ttl == 0 {
-		statement, ttl = "free", min(2*c.request.Lease, c.request.TTL)
+	var isChanged bool
+	var err error
+	switch {
+	case end.Abandoned:
+		isChanged, err = c.changeRecord(ctx, fromPool, "abandon", []any{c.operation, c.ownerToken, reasonOrNull(end.Reason)})
+	case end.TTL == 0:
+		isChanged, err = c.changeRecordFor(ctx, fromPool, "free", min(2*c.request.Lease, c.request.TTL))
+	default:
+		isChanged, err = c.changeRecordFor(ctx, fromPool, "release", end.TTL, reasonOrNull(end.Reason))
 	}
-	isChanged, err := c.changeRecordFor(ctx, fromPool, statement, ttl)
 	if !isChanged && err == nil {
 		err = idempotency.ErrClaimLost
 	}
 	return c.noteSettled(err)
+}
+
+// reasonOrNull returns the reason as a parameter. No reason is null.
+func reasonOrNull(reason idempotency.EndReason) pgtype.Text {
+	return pgtype.Text{String: string(reason), Valid: reason != ""}
 }
 
 // noteSettled returns err, and marks the claim as settled unless err leaves the outcome open.

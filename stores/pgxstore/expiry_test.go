@@ -153,7 +153,7 @@ func TestMaintainFindsWhatEachStepWrote(t *testing.T) {
 		"begin": {func(t *testing.T, store idempotency.Store, _ func(string)) { claimNewKey(t, store) }, "13:00"},
 		"begin again": {func(t *testing.T, store idempotency.Store, set func(string)) {
 			key, claim := claimNewKey(t, store)
-			require.NoError(t, claim.Release(ctx, time.Hour))
+			require.NoError(t, claim.Release(ctx, idempotency.Release{TTL: time.Hour}))
 			set("2030-01-10 12:30:20+00")
 			_, claim, err := store.Begin(ctx, key, attempt)
 			require.NoError(t, err)

@@ -125,15 +125,15 @@ func TestReleaseOfAnUnansweredClaim(t *testing.T) {
 				free, held := keyOf("1"), completeNewKey(t, store)
 
 				claim := inVain(free)
-				require.ErrorIs(t, claim.Release(ctx, time.Hour), c.releaseError)
+				require.ErrorIs(t, claim.Release(ctx, idempotency.Release{TTL: time.Hour}), c.releaseError)
 				record, next, err := store.Begin(ctx, free, attempt)
 				require.NoError(t, err)
 				require.NotNil(t, next)
 				require.Equal(t, c.nextAttempt, record.Attempt)
-				require.ErrorIs(t, claim.Release(ctx, time.Hour), idempotency.ErrClaimLost)
+				require.ErrorIs(t, claim.Release(ctx, idempotency.Release{TTL: time.Hour}), idempotency.ErrClaimLost)
 				require.NoError(t, next.Complete(ctx, answer, time.Hour))
 
-				require.ErrorIs(t, inVain(held).Release(ctx, time.Hour), idempotency.ErrClaimLost)
+				require.ErrorIs(t, inVain(held).Release(ctx, idempotency.Release{TTL: time.Hour}), idempotency.ErrClaimLost)
 				record, _, err = store.Begin(ctx, held, attempt)
 				require.NoError(t, err)
 				require.Equal(t, answer, *record.Response)
@@ -165,7 +165,9 @@ func TestLostSteps(t *testing.T) {
 	for _, s := range []step{
 		{"idempotency: extend", func(ctx context.Context, c idempotency.Claim) error { return c.Extend(ctx, time.Hour) },
 			"extended"},
-		{"idempotency: release", func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx, time.Hour) },
+		{"idempotency: release", func(ctx context.Context, c idempotency.Claim) error {
+			return c.Release(ctx, idempotency.Release{TTL: time.Hour})
+		},
 			"released"},
 		{"idempotency: complete", func(ctx context.Context, c idempotency.Claim) error {
 			return c.Complete(ctx, answer,

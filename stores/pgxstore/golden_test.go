@@ -79,10 +79,10 @@ func goldenRows() (rows []goldenRow) {
 		goldenRow{id: "running-steps", store: newStore, steps: keep, leaseLeft: time.Minute},
 		goldenRow{id: "released-steps", store: newStore, steps: func(t *testing.T, claim idempotency.Claim) {
 			keep(t, claim)
-			require.NoError(t, claim.Release(t.Context(), time.Hour))
+			require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 		}},
 		goldenRow{id: "released", store: newStore, steps: func(t *testing.T, claim idempotency.Claim) {
-			require.NoError(t, claim.Release(t.Context(), time.Hour))
+			require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 		}})
 }
 
@@ -93,7 +93,7 @@ func makeGoldenRows(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options) str
 		for range row.attempts {
 			_, claim, err := pgxstore.New(pool, opts).Begin(t.Context(), keyOf(row.id), attempt)
 			require.NoError(t, err)
-			require.NoError(t, claim.Release(t.Context(), time.Hour))
+			require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 		}
 		_, claim, err := row.store(pool, opts).Begin(t.Context(), keyOf(row.id), attempt)
 		require.NoError(t, err)

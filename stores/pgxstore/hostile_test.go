@@ -286,7 +286,7 @@ func TestForgedWhileClaiming(t *testing.T) {
 	opts := newTable(t, pool, pgxstore.Options{})
 	store := pgxstore.New(pool, opts)
 	key, claim := claimNewKey(t, store)
-	require.NoError(t, claim.Release(ctx, time.Hour))
+	require.NoError(t, claim.Release(ctx, idempotency.Release{TTL: time.Hour}))
 
 	other, err := pool.Begin(ctx)
 	require.NoError(t, err)
@@ -325,7 +325,8 @@ func TestOperationIsNoToken(t *testing.T) {
 			before := dumpRecord(t, pool, opts, key)
 			for step, args := range map[string][]any{
 				"extend":   {time.Hour.Microseconds()},
-				"release":  {time.Hour.Microseconds()},
+				"release":  {time.Hour.Microseconds(), "forged"},
+				"abandon":  {"forged"},
 				"complete": {time.Hour.Microseconds(), 201, "", "", []byte("forged"), nil, nil},
 			} {
 				execStatement(t, pool, opts.Statement(step), append([]any{id, id}, args...)...)
@@ -334,7 +335,7 @@ func TestOperationIsNoToken(t *testing.T) {
 		}
 		key, claim := claimNewKey(t, pgxstore.New(pool, opts))
 		check("running", key)
-		require.NoError(t, claim.Release(ctx, time.Hour))
+		require.NoError(t, claim.Release(ctx, idempotency.Release{TTL: time.Hour}))
 		check("released", key)
 		_, claim, err := store.Begin(ctx, key, attempt)
 		require.NoError(t, err)

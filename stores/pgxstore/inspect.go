@@ -175,11 +175,15 @@ func (s *inspectedRecord) buildEntry() (idempotency.Entry, error) {
 // buildBareEntry returns the entry without names, fingerprint, note and response.
 func (s *inspectedRecord) buildBareEntry() idempotency.Entry {
 	r := &s.storedRow
-	return idempotency.Entry{
+	e := idempotency.Entry{
 		Operation: s.operation.Bytes, State: idempotency.State(s.state),
 		Attempt: int(r.attempt.Int32), Created: r.createdAt.Time, Completed: s.completedAt.Time, LeaseLeft: r.leaseLeft(),
 		Remaining: r.remainingTime(), Size: s.byteSize, Status: int(r.status.Int32),
 	}
+	if reason := idempotency.EndReason(r.note.String); e.State != idempotency.StateCompleted && reason.IsValid() {
+		e.Ended = reason
+	}
+	return e
 }
 
 // explainUnchanged returns the reason why a statement has not changed the record.
@@ -223,7 +227,9 @@ func scanEntries(listing *idempotency.Listing) func(pgx.Rows) error {
 		_, err := pgx.ForEachRow(rows, columns, func() error {
 			e := s.buildBareEntry()
 			e.Key, _ = s.storedKey()
-			e.Note = r.note.String
+			if e.State == idempotency.StateCompleted {
+				e.Note = r.note.String
+			}
 			listing.Entries = append(listing.Entries, e)
 			return nil
 		})

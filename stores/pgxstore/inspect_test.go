@@ -211,7 +211,7 @@ func TestInspectAsAReader(t *testing.T) {
 	ctx := context.Background()
 	testEachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
 		key, claim := claimNewKey(t, store)
-		t.Cleanup(func() { _ = claim.Release(ctx, 0) })
+		t.Cleanup(func() { _ = claim.Release(ctx, idempotency.Release{TTL: 0}) })
 		role := "reader_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 		execStatement(t, pool, "CREATE ROLE "+role+" LOGIN PASSWORD 'read'; GRANT SELECT ON "+tableName(opts)+" TO "+role)
 		reader := pgxstore.NewTable(newPool(t, withUser(t, serverURL(t), role, "read")), opts)

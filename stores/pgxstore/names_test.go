@@ -168,7 +168,7 @@ func TestLogOfTheServer(t *testing.T) {
 		store := pgxstore.New(own, opts)
 		_, claim, err := store.Begin(ctx, key, attempt)
 		require.NoError(t, err)
-		require.NoError(t, claim.Release(ctx, time.Hour))
+		require.NoError(t, claim.Release(ctx, idempotency.Release{TTL: time.Hour}))
 		_, claim, err = store.Begin(ctx, key, attempt)
 		require.NoError(t, err)
 		require.NoError(t, claim.Complete(ctx, response, time.Hour))

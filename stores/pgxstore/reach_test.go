@@ -133,7 +133,7 @@ func TestTTLBeyondPartitionDays(t *testing.T) {
 	_, claim, err := store.Begin(ctx, keyOf("1"), newAttempt(day))
 	require.NoError(t, err)
 	require.ErrorContains(t, claim.Extend(ctx, long), "PartitionDays")
-	require.ErrorContains(t, claim.Release(ctx, long), "PartitionDays")
+	require.ErrorContains(t, claim.Release(ctx, idempotency.Release{TTL: long}), "PartitionDays")
 	require.ErrorContains(t, claim.Complete(ctx, answer, long), "PartitionDays")
 	require.NoError(t, claim.Complete(ctx, answer, day), "none of them has ended the claim")
 }

@@ -92,21 +92,21 @@ func TestRemaining(t *testing.T) {
 			}
 			record, claim := begin()
 			require.Zero(t, record.Remaining)
-			require.NoError(t, claim.Release(ctx, 40*time.Minute))
-			require.NoError(t, claim.Release(ctx, time.Minute), "a repetition")
+			require.NoError(t, claim.Release(ctx, idempotency.Release{TTL: 40 * time.Minute}))
+			require.NoError(t, claim.Release(ctx, idempotency.Release{TTL: time.Minute}), "a repetition")
 			require.Equal(t, 40*time.Minute, readRetention(t, pool, opts, start, key), "changes nothing")
 
 			set("2030-01-10 12:10:00+00")
-			require.NoError(t, claim.Release(ctx, time.Minute), "a late repetition")
+			require.NoError(t, claim.Release(ctx, idempotency.Release{TTL: time.Minute}), "a late repetition")
 			record, _ = begin()
 			require.Equal(t, 30*time.Minute, record.Remaining, "of what was released")
-			require.ErrorIs(t, claim.Release(ctx, time.Minute), idempotency.ErrClaimLost)
+			require.ErrorIs(t, claim.Release(ctx, idempotency.Release{TTL: time.Minute}), idempotency.ErrClaimLost)
 
 			set("2030-01-10 12:20:00+00")
 			record, claim = begin()
 			require.Equal(t, 50*time.Minute, record.Remaining, "of what has lapsed")
 			require.Equal(t, 3, record.Attempt)
-			require.NoError(t, claim.Release(ctx, time.Minute))
+			require.NoError(t, claim.Release(ctx, idempotency.Release{TTL: time.Minute}))
 
 			set("2030-01-10 12:22:00+00")
 			record, _ = begin()
@@ -177,7 +177,7 @@ func TestRefusedRequestsLeaveNothing(t *testing.T) {
 				key.ID += uuid.NewString()
 				_, claim, err := store.Begin(ctx, key, attempt)
 				require.NoError(t, err)
-				require.NoError(t, claim.Release(ctx, 2*attempt.Lease))
+				require.NoError(t, claim.Release(ctx, idempotency.Release{TTL: 2 * attempt.Lease}))
 			}
 			row := queryValue[int](t, pool, "SELECT avg(pg_column_size(r.*))::integer FROM "+tableName(opts)+" r")
 			total := queryValue[int](t, pool, "SELECT pg_total_relation_size($1::text::regclass)", tableName(opts)) / refused

@@ -33,7 +33,7 @@ type statements map[string]string
 func (o Options) allStatements() statements {
 	all := make(statements)
 	for _, file := range []string{
-		"claim", "complete", "extend", "release", "free", "restore", "confirm", "count",
+		"claim", "complete", "extend", "release", "abandon", "free", "restore", "confirm", "count",
 		"inspect", "list", "totals", "users", "forget", "resolve", "checkpoint", "checkpoints",
 		"enter_step", "keep_step", "settle_step", "place_step",
 	} {

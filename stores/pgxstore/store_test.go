@@ -150,7 +150,7 @@ func TestTableThatCannotBeRead(t *testing.T) {
 	_, _, err := pgxstore.New(pool, opts).Begin(ctx, key, attempt)
 	require.ErrorContains(t, err, "attempt")
 	if claim := testservice.InDoubt(err); claim != nil { // the reply could not be read
-		require.ErrorIs(t, claim.Release(ctx, time.Hour), idempotency.ErrClaimLost)
+		require.ErrorIs(t, claim.Release(ctx, idempotency.Release{TTL: time.Hour}), idempotency.ErrClaimLost)
 	}
 	require.Less(t, proxy.Flights()-before, 10, "round trips, with those that connect and prepare statements")
 }
@@ -222,12 +222,12 @@ func TestRestoredAttempt(t *testing.T) {
 			opts := newTable(t, pool, pgxstore.Options{PartitionDays: days})
 			store := pgxstore.New(pool, opts)
 			key, first := claimNewKey(t, store)
-			require.NoError(t, first.Release(ctx, time.Hour))
+			require.NoError(t, first.Release(ctx, idempotency.Release{TTL: time.Hour}))
 			second, claim, err := store.Begin(ctx, key, attempt)
 			require.NoError(t, err)
 			execStatement(t, pool, "DELETE FROM "+tableName(opts))
 			require.ErrorIs(t, claim.Extend(ctx, time.Minute), idempotency.ErrRestored)
-			require.NoError(t, claim.Release(ctx, time.Hour))
+			require.NoError(t, claim.Release(ctx, idempotency.Release{TTL: time.Hour}))
 			third, _, err := store.Begin(ctx, key, attempt)
 			require.NoError(t, err)
 			require.Equal(t, 3, third.Attempt)
@@ -466,7 +466,7 @@ func TestRestoredBehindALaterClaim(t *testing.T) {
 				require.ErrorIs(t, early.Complete(ctx, answer, time.Hour), idempotency.ErrClaimLost)
 				require.ErrorIs(t, late.Extend(ctx, time.Hour), idempotency.ErrRestored)
 				require.ErrorIs(t, early.Extend(ctx, time.Hour), idempotency.ErrClaimLost)
-				require.NoError(t, late.Release(ctx, time.Hour))
+				require.NoError(t, late.Release(ctx, idempotency.Release{TTL: time.Hour}))
 				third, _, err := store.Begin(ctx, keyOf("1"), attempt)
 				require.NoError(t, err)
 				require.Equal(t, second.Attempt+1, third.Attempt)

@@ -212,7 +212,7 @@ func TestClaimWaitsForStandby(t *testing.T) {
 		require.NotNil(t, claim, form)
 		require.Equal(t, 1, queryValue[int](t, pool, "SELECT count(*) FROM "+tableName(opts)), form)
 		c.standby.Resume()
-		require.NoError(t, claim.Release(ctx, time.Hour), form)
+		require.NoError(t, claim.Release(ctx, idempotency.Release{TTL: time.Hour}), form)
 		_, claim, err = store.Begin(ctx, keyOf("1"), attempt)
 		require.NoError(t, err, form)
 		require.NoError(t, claim.Complete(ctx, answer, time.Hour), form)

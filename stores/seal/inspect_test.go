@@ -120,7 +120,7 @@ func TestInspectUnfinished(t *testing.T) {
 	store := testservice.MustSeal(t, inner, testservice.Sealing("key"))
 	claim := testservice.MustClaim(t, store, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour))
 	require.Equal(t, idempotency.StateRunning, testservice.MustInspect(t, store, testservice.NumberedKey(0)).State)
-	require.NoError(t, claim.Release(t.Context(), time.Hour))
+	require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 	require.Equal(t, idempotency.StateReleased, testservice.MustInspect(t, store, testservice.NumberedKey(0)).State)
 }
 

@@ -185,7 +185,7 @@ func TestUnfinishedOperationAfterRotation(t *testing.T) {
 				if row.taken {
 					time.Sleep(lease)
 				} else {
-					require.NoError(t, claim.Release(t.Context(), time.Hour))
+					require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 				}
 
 				later := store(row.later)
@@ -232,7 +232,7 @@ func TestUnfinishedOperationExpiresDuringRotation(t *testing.T) {
 				inner := testservice.NewSpyStore()
 				request := idempotency.ClaimRequest{Lease: time.Second, TTL: time.Minute}
 				claim := testservice.MustClaim(t, testservice.MustSeal(t, inner, testservice.Sealing("1")), testservice.NumberedKey(1), request)
-				require.NoError(t, claim.Release(t.Context(), time.Minute))
+				require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Minute}))
 				rotated := testservice.MustSeal(t, inner, testservice.Sealing("2", "1"))
 				inner.Begins.Store(0)
 				inner.OnBegin = func(_ context.Context, n int64, step func() error) error {
@@ -240,7 +240,7 @@ func TestUnfinishedOperationExpiresDuringRotation(t *testing.T) {
 						time.Sleep(time.Minute)
 						claim := testservice.MustClaim(t, testservice.MustSeal(t, inner.Store, testservice.Sealing("2")), testservice.NumberedKey(1), request)
 						if released {
-							require.NoError(t, claim.Release(t.Context(), time.Minute))
+							require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Minute}))
 						}
 					}
 					return step()
@@ -279,7 +279,7 @@ func TestOperationIsBegunUnderAnOldKey(t *testing.T) {
 						return record, claim
 					}
 					_, claim := begin(testservice.MustSeal(t, inner, row.begun), request)
-					require.NoError(t, claim.Release(t.Context(), time.Minute))
+					require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Minute}))
 					inner.Begins.Store(0)
 					inner.OnBegin = func(_ context.Context, n int64, step func() error) error {
 						if n == 2 {
@@ -297,7 +297,7 @@ func TestOperationIsBegunUnderAnOldKey(t *testing.T) {
 					require.Nil(t, none)
 					require.Equal(t, request.Fingerprint, running.Fingerprint)
 					if fails {
-						require.NoError(t, claim.Release(t.Context(), time.Minute))
+						require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Minute}))
 						_, claim = begin(neighbour, other)
 						require.Nil(t, claim)
 						var second idempotency.Record
@@ -539,7 +539,7 @@ func TestSealPassesOn(t *testing.T) {
 	store := testservice.MustSeal(t, inner, testservice.Sealing("1"))
 	_, _, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	require.ErrorIs(t, err, testservice.ErrDown)
-	require.NoError(t, testservice.InDoubt(err).Release(t.Context(), time.Hour))
+	require.NoError(t, testservice.InDoubt(err).Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 	inner.OnBegin = nil
 	testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 }

@@ -60,7 +60,7 @@ func TestClaimIsACheckpointerAsTheInnerOne(t *testing.T) {
 			claim := testservice.MustClaim(t, store, idempotency.Key{ID: name}, request)
 			_, got := claim.(idempotency.Checkpointer)
 			require.Equal(t, want, got, name)
-			require.NoError(t, claim.Release(t.Context(), time.Nanosecond))
+			require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Nanosecond}))
 		}
 	}
 }
@@ -80,7 +80,7 @@ func mustStore(t *testing.T, own idempotency.Checkpointer, name, data string) {
 
 func mustRelease(t *testing.T, own idempotency.Claim) {
 	t.Helper()
-	require.NoError(t, own.Release(t.Context(), time.Hour))
+	require.NoError(t, own.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 }
 
 // What the inner store has of a step says nothing of its result but the size.
@@ -395,7 +395,7 @@ func TestResolutionInTheClear(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[string][]byte{"charge": []byte(`"ch_17"`)}, steps)
 
-	require.NoError(t, claim.Release(t.Context(), time.Hour))
+	require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 	answer := idempotency.Response{Status: 201, Body: []byte("forged")}
 	require.NoError(t, inner.Resolve(t.Context(), lapsed(), idempotency.Resolution{Response: &answer, TTL: time.Hour}))
 	_, _, err = sealed.Begin(t.Context(), key, request)

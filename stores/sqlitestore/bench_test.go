@@ -152,7 +152,7 @@ func compareSteps(b *testing.B, size, workers int) {
 		})
 		ratios = append(ratios, ours.Seconds()/theirs.Seconds())
 		for _, claim := range claims {
-			require.NoError(b, claim.Release(b.Context(), time.Microsecond))
+			require.NoError(b, claim.Release(b.Context(), idempotency.Release{TTL: time.Microsecond}))
 		}
 	}
 	slices.Sort(ratios)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
@@ -96,9 +97,19 @@ func (tx *transaction) Complete(operation uuid.UUID, token, response []byte, ttl
 }
 
 // Release implements [sqlstore.Steps].
-func (tx *transaction) Release(operation uuid.UUID, token []byte, ttl time.Duration) (bool, error) {
+func (tx *transaction) Release(operation uuid.UUID, token []byte, reason idempotency.EndReason, ttl time.Duration) (bool, error) {
 	now := tx.nowMicros()
-	return execChange(tx.statements.release, operation[:], token, now, now+sqlstore.Micros(ttl))
+	return execChange(tx.statements.release, operation[:], token, now, now+sqlstore.Micros(ttl), reasonOrNull(reason))
+}
+
+// reasonOrNull returns the reason as a parameter. No reason is null.
+func reasonOrNull(reason idempotency.EndReason) sql.NullString {
+	return sql.NullString{String: string(reason), Valid: reason != ""}
+}
+
+// Abandon implements [sqlstore.Steps].
+func (tx *transaction) Abandon(operation uuid.UUID, token []byte, reason idempotency.EndReason) (bool, error) {
+	return execChange(tx.statements.abandon, operation[:], token, tx.nowMicros(), reasonOrNull(reason))
 }
 
 // Free implements [sqlstore.Steps].

@@ -116,7 +116,7 @@ func TestFailedCommit(t *testing.T) {
 	require.NoError(t, store.OnCommit(func() int32 { return 1 }))
 	_, _, err := store.Begin(t.Context(), keyOf("refused"), request)
 	require.ErrorContains(t, err, "sqlitestore: claim: ")
-	require.Error(t, testservice.InDoubt(err).Release(t.Context(), time.Hour))
+	require.Error(t, testservice.InDoubt(err).Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 	require.ErrorContains(t, settled.Complete(t.Context(), answer, time.Hour), "sqlitestore: complete: ")
 	require.ErrorContains(t, settled.Extend(t.Context(), time.Hour), "sqlitestore: extend: ")
 	require.NoError(t, store.OnCommit(nil))
@@ -193,7 +193,7 @@ func TestStuckDisk(t *testing.T) {
 	require.Nil(t, second.claim)
 
 	close(proceed)
-	require.NoError(t, first.claim.Release(t.Context(), time.Hour)) // the claim was granted
+	require.NoError(t, first.claim.Release(t.Context(), idempotency.Release{TTL: time.Hour})) // the claim was granted
 	requireFree(t, store, "waiting")
 }
 
@@ -227,7 +227,7 @@ func TestFullDisk(t *testing.T) {
 	store := openStore(t, newPath(t), sqlitestore.Options{}.WithClock(clock.now))
 	_, claim := claimKey(t, store, "claimed")
 	_, brief := claimKey(t, store, "brief")
-	require.NoError(t, brief.Release(t.Context(), time.Millisecond))
+	require.NoError(t, brief.Release(t.Context(), idempotency.Release{TTL: time.Millisecond}))
 	for i := range 100 { // fills other pages
 		claimKey(t, store, "other "+strconv.Itoa(i))
 	}

@@ -127,5 +127,5 @@ func requireFree(t testing.TB, store idempotency.Store, key string) {
 	t.Helper()
 	record, claim := claimKey(t, store, key)
 	require.Equal(t, 1, record.Attempt)
-	require.NoError(t, claim.Release(context.Background(), time.Hour))
+	require.NoError(t, claim.Release(context.Background(), idempotency.Release{TTL: time.Hour}))
 }

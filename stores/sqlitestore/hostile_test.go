@@ -67,7 +67,7 @@ func TestForeignTypes(t *testing.T) {
 			t.Parallel()
 			path := newPath(t)
 			execStatement(t, openConn(t, path), `CREATE TABLE idempotency_records ( /* idempotency records, version 1 */
-				operation PRIMARY KEY, user_id, endpoint, key, attempt, fingerprint, token, created, lease, expires, response, steps, resolved)`)
+				operation PRIMARY KEY, user_id, endpoint, key, attempt, fingerprint, token, created, lease, expires, response, steps, resolved, ended)`)
 			store := openStore(t, path, sqlitestore.Options{})
 			_, owner := claimKey(t, store, "key")
 			execStatement(t, openConn(t, path), "UPDATE idempotency_records SET "+set)
@@ -84,7 +84,7 @@ func TestForeignSteps(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
 	execStatement(t, openConn(t, path), `CREATE TABLE idempotency_records ( /* idempotency records, version 1 */
-		operation PRIMARY KEY, user_id, endpoint, key, attempt, fingerprint, token, created, lease, expires, response, steps, resolved)`)
+		operation PRIMARY KEY, user_id, endpoint, key, attempt, fingerprint, token, created, lease, expires, response, steps, resolved, ended)`)
 	store := openStore(t, path, sqlitestore.Options{})
 	claim := claimWithStep(t, store, "key")
 	execStatement(t, openConn(t, path), "UPDATE idempotency_records SET steps = CAST(x'02c3a900' AS TEXT)")

@@ -102,7 +102,7 @@ func TestInspectForeignTypes(t *testing.T) {
 	for _, set := range []string{"attempt = 'many'", "attempt = 1.5", "created = x'00'", "user_id = NULL", "lease = 'long'"} {
 		path := newPath(t)
 		execStatement(t, openConn(t, path), `CREATE TABLE idempotency_records ( /* idempotency records, version 1 */
-			operation PRIMARY KEY, user_id, endpoint, key, attempt, fingerprint, token, created, lease, expires, response, steps, resolved)`)
+			operation PRIMARY KEY, user_id, endpoint, key, attempt, fingerprint, token, created, lease, expires, response, steps, resolved, ended)`)
 		store := openStore(t, path, sqlitestore.Options{})
 		claimKey(t, store, "key")
 		execStatement(t, openConn(t, path), "UPDATE idempotency_records SET "+set)

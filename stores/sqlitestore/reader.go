@@ -112,12 +112,12 @@ func querySeen(stmt *sql.Stmt, operation uuid.UUID) (*sqlstore.Seen, error) {
 	if err != nil {
 		return nil, err
 	}
-	var checkpoints, resolved []byte
-	row, err := scanRow(rows, &checkpoints, &resolved)
+	var checkpoints, resolved, ended []byte
+	row, err := scanRow(rows, &checkpoints, &resolved, &ended)
 	if err != nil {
 		return nil, err
 	}
-	return &sqlstore.Seen{Row: *row, Steps: checkpoints, Resolved: resolved}, nil
+	return &sqlstore.Seen{Row: *row, Steps: checkpoints, Resolved: resolved, Ended: ended}, nil
 }
 
 // scanRow returns the record found by a query. The columns before the columns of the record are scanned to more.

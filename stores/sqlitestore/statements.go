@@ -15,9 +15,9 @@ func statement(file string) string { return sqlstore.Statement(files, file) }
 
 // statements are the prepared statements of the writing connection.
 type statements struct {
-	begin, commit, rollback                                *sql.Stmt
-	read, put, extend, complete, release, free, trim, used *sql.Stmt
-	checkpoint, checkpoints, see, forget, resolve          *sql.Stmt
+	begin, commit, rollback                                         *sql.Stmt
+	read, put, extend, complete, release, abandon, free, trim, used *sql.Stmt
+	checkpoint, checkpoints, see, forget, resolve                   *sql.Stmt
 }
 
 // statementTargets returns the variable for each prepared statement, by its text.
@@ -25,7 +25,7 @@ func (s *statements) statementTargets() map[string]**sql.Stmt {
 	return map[string]**sql.Stmt{
 		"BEGIN IMMEDIATE": &s.begin, "COMMIT": &s.commit, "ROLLBACK": &s.rollback,
 		statement("read"): &s.read, statement("put"): &s.put, statement("extend"): &s.extend,
-		statement("complete"): &s.complete, statement("release"): &s.release, statement("free"): &s.free,
+		statement("complete"): &s.complete, statement("release"): &s.release, statement("free"): &s.free, statement("abandon"): &s.abandon,
 		statement("trim"): &s.trim, statement("used"): &s.used, statement("checkpoint"): &s.checkpoint, statement("checkpoints"): &s.checkpoints,
 		statement("see"): &s.see, statement("forget"): &s.forget, statement("resolve"): &s.resolve,
 	}

@@ -40,7 +40,7 @@ func TestStepsGoWithTheAnswer(t *testing.T) {
 	path := newPath(t)
 	store := openStore(t, path, sqlitestore.Options{})
 	require.NoError(t, claimWithStep(t, store, "leased").Complete(t.Context(), answer, time.Hour))
-	require.NoError(t, claimWithStep(t, store, "released").Release(t.Context(), time.Hour))
+	require.NoError(t, claimWithStep(t, store, "released").Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 	other := openConn(t, path)
 	const kept = "SELECT count(steps) FROM idempotency_records"
 	require.Equal(t, 1, queryValue[int](t, other, kept))
@@ -69,7 +69,7 @@ func TestForgottenSteps(t *testing.T) {
 	require.Equal(t, map[string][]byte{idempotency.RecordLost: {}, "ship": []byte("2")}, found)
 
 	clock.advance(time.Minute)
-	require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
+	require.ErrorIs(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}), idempotency.ErrClaimLost)
 	_, err = claim.Checkpoint(t.Context(), "mail", nil)
 	require.ErrorIs(t, err, idempotency.ErrClaimLost)
 	_, err = claim.Checkpoints(t.Context())

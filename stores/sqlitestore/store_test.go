@@ -27,7 +27,7 @@ func TestRecordsSurviveRestart(t *testing.T) {
 	completeKey(t, store, "completed")
 	running, _ := claimKey(t, store, "running")
 	_, released := claimKey(t, store, "released")
-	require.NoError(t, released.Release(t.Context(), time.Hour))
+	require.NoError(t, released.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 	require.NoError(t, store.Close())
 
 	store = openStore(t, path, sqlitestore.Options{})

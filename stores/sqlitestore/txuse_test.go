@@ -416,7 +416,7 @@ func TestStepWaitsForItsTurn(t *testing.T) {
 	require.ErrorIs(t, err, idempotency.ErrStoreBusy)
 	require.False(t, ran)
 	execStatement(t, s.otherConn, "COMMIT")
-	require.NoError(t, claim.Release(t.Context(), time.Hour))
+	require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 	s.requireUsable(t)
 }
 
@@ -511,7 +511,7 @@ func TestDiskDoesNotAnswerTheCommitOfAStep(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, "1", string(stored))
 			require.Equal(t, "1", s.readOrders(t))
-			require.NoError(t, claim.Release(t.Context(), time.Hour))
+			require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 			s.requireUsable(t)
 		})
 	}

@@ -50,9 +50,9 @@ func (c *faultyClaim) Complete(ctx context.Context, resp idempotency.Response, t
 	return c.Claim.Complete(ctx, resp, ttl)
 }
 
-func (c *faultyClaim) Release(ctx context.Context, ttl time.Duration) error {
+func (c *faultyClaim) Release(ctx context.Context, end idempotency.Release) error {
 	if c.faultyStore.Released != nil {
-		c.faultyStore.Released <- ttl
+		c.faultyStore.Released <- end.TTL
 	}
-	return c.Claim.Release(ctx, ttl)
+	return c.Claim.Release(ctx, end)
 }

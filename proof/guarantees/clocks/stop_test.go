@@ -109,11 +109,11 @@ func (c stoppableClaim) Complete(ctx context.Context, resp idempotency.Response,
 	return err
 }
 
-func (c stoppableClaim) Release(ctx context.Context, ttl time.Duration) error {
+func (c stoppableClaim) Release(ctx context.Context, end idempotency.Release) error {
 	c.request.stopAt("releasing")
 	ctx, cancel := extendDeadline(ctx)
 	defer cancel()
-	return c.Claim.Release(ctx, ttl)
+	return c.Claim.Release(ctx, end)
 }
 
 // extendDeadline returns ctx with a new deadline, for a call to the store that goes out even if ctx has ended.

@@ -282,7 +282,7 @@ func (c *claim) Complete(ctx context.Context, resp idempotency.Response, _ time.
 	return err
 }
 
-func (c *claim) Release(ctx context.Context, _ time.Duration) error {
+func (c *claim) Release(ctx context.Context, _ idempotency.Release) error {
 	_, err := c.request.makeCall(ctx, releaseCall, func() error {
 		err := c.key.record.releaseClaim(c.token)
 		if err == nil {

@@ -163,7 +163,7 @@ func (w *walk) runOperation(ctx context.Context) error {
 		case done:
 			return w.compareRows(ctx)
 		case w.lastClaim != nil:
-			_ = w.lastClaim.Release(ctx, time.Hour) // stands for a lease that lapses, or a transaction that is rolled back
+			_ = w.lastClaim.Release(ctx, idempotency.Release{TTL: time.Hour}) // stands for a lease that lapses, or a transaction that is rolled back
 		}
 		if before != nil && before != w.lastClaim {
 			_, err := before.(idempotency.Checkpointer).Checkpoint(ctx, "reserve", []byte(`"zombie"`))
@@ -334,7 +334,7 @@ func (w *walk) Begin(
 	}
 	w.lastClaim = claim
 	if lost := w.passPoint(); lost != nil {
-		_ = claim.Release(ctx, time.Hour)
+		_ = claim.Release(ctx, idempotency.Release{TTL: time.Hour})
 		return idempotency.Record{}, nil, lost
 	}
 	return record, walkClaim{claim.(idempotency.Checkpointer), w}, err
@@ -408,9 +408,9 @@ func (c walkClaim) Complete(ctx context.Context, resp idempotency.Response, ttl 
 	return c.walk.passPoint()
 }
 
-func (c walkClaim) Release(ctx context.Context, ttl time.Duration) error {
+func (c walkClaim) Release(ctx context.Context, end idempotency.Release) error {
 	if c.walk.isDead {
 		return errDeath
 	}
-	return c.Checkpointer.Release(ctx, ttl)
+	return c.Checkpointer.Release(ctx, end)
 }

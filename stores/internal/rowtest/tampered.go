@@ -26,7 +26,7 @@ func TamperedRows(t *testing.T, newSubject func(t testing.TB) Subject, tampering
 			MustComplete(t, s.Store, "completed")
 			MustBegin(t, s.Store, "running")
 			_, claim := MustBegin(t, s.Store, "released")
-			require.NoError(t, claim.Release(t.Context(), time.Hour))
+			require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 			s.Set(t, key, tampering.Set)
 			before := s.Dump(t, key)
 			require.NotEmpty(t, before)

@@ -219,7 +219,7 @@ func (r *contractCheck) useAttempts() error {
 	if err != nil || other != nil || record.LeaseLeft <= lease || record.LeaseLeft > 2*lease {
 		return fmt.Errorf("begin beside the owner: %+v, claimed %t, %v", record, other != nil, err)
 	}
-	if err := claim.Release(r.ctx, ttl); err != nil {
+	if err := claim.Release(r.ctx, idempotency.Release{TTL: ttl}); err != nil {
 		return fmt.Errorf("release: %w", err)
 	}
 	if claim, err = r.beginAttempt(key, usual, 2); err != nil {
@@ -271,7 +271,7 @@ func (r *contractCheck) takeOver() error {
 	}
 	for name, err := range map[string]error{
 		"Extend": first.Extend(r.ctx, lease), "Complete": first.Complete(r.ctx, answerOf(nil), ttl),
-		"Release": first.Release(r.ctx, ttl),
+		"Release": first.Release(r.ctx, idempotency.Release{TTL: ttl}),
 	} {
 		if !errors.Is(err, idempotency.ErrClaimLost) {
 			return fmt.Errorf("%s of the attempt before: %v", name, err)
@@ -428,7 +428,7 @@ func (r *contractCheck) listRecords() error {
 			case state == idempotency.StateAbandoned:
 				err = claim.Extend(r.ctx, gone)
 			case state == idempotency.StateReleased:
-				err = claim.Release(r.ctx, ttl)
+				err = claim.Release(r.ctx, idempotency.Release{TTL: ttl})
 			case state == idempotency.StateCompleted:
 				err = claim.Complete(r.ctx, answerOf(make([]byte, i*n)), ttl)
 			}

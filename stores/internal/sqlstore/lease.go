@@ -36,7 +36,7 @@ type RowLeases interface {
 }
 
 // Steps read and change records with one statement each. The methods that change a record report whether the record was
-// changed. Extend, Complete, Release and Checkpoint change only an unexpired record that has the token, a lease and no
+// changed. Extend, Complete, Release, Abandon and Checkpoint change only an unexpired record that has the token, a lease and no
 // response.
 type Steps interface {
 	// Read returns the record of operation. Without a record, Found of the row is false.
@@ -55,8 +55,11 @@ type Steps interface {
 	// Complete also requires checkpoints of at least size bytes. Stores without rows ignore size.
 	Complete(operation uuid.UUID, token, response []byte, ttl time.Duration, size int) (bool, error)
 
-	// Release ends the lease, and keeps the record for ttl from now.
-	Release(operation uuid.UUID, token []byte, ttl time.Duration) (bool, error)
+	// Release ends the lease, and keeps the record with the reason for ttl from now.
+	Release(operation uuid.UUID, token []byte, reason idempotency.EndReason, ttl time.Duration) (bool, error)
+
+	// Abandon makes the lease lapse now, and keeps the record with the reason.
+	Abandon(operation uuid.UUID, token []byte, reason idempotency.EndReason) (bool, error)
 
 	// Free ends the lease, sets the attempt to zero, removes the checkpoints, and keeps the row for ttl from now.
 	Free(operation uuid.UUID, token []byte, ttl time.Duration) (bool, error)
@@ -326,16 +329,32 @@ func (c *completion) restoreRecord(steps Steps, seen *Row) (bool, error) {
 }
 
 // Release implements [idempotency.Claim].
-func (l *leaseClaim) Release(ctx context.Context, ttl time.Duration) error {
+func (l *leaseClaim) Release(ctx context.Context, end idempotency.Release) error {
 	l.settleMutex.Lock()
 	defer l.settleMutex.Unlock()
 	return l.noteClaimEnd(claimLost, l.runChange(ctx, "release", statusReleased, func(steps Steps) (recordStatus, error) {
-		release := func() (bool, error) { return steps.Release(l.operation, l.ownerToken, ttl) }
-		if ttl == 0 {
-			release = func() (bool, error) { return steps.Free(l.operation, l.ownerToken, l.freedRecordTTL()) }
+		switch {
+		case end.Abandoned:
+			return l.abandonRecord(steps, end.Reason)
+		case end.TTL == 0:
+			return l.changeRecord(steps, func() (bool, error) { return steps.Free(l.operation, l.ownerToken, l.freedRecordTTL()) }, nil)
 		}
-		return l.changeRecord(steps, release, nil)
+		return l.changeRecord(steps, func() (bool, error) { return steps.Release(l.operation, l.ownerToken, end.Reason, end.TTL) }, nil)
 	}))
+}
+
+// abandonRecord makes the lease lapse. If the statement changes nothing and the claim still holds the record, an earlier try
+// has made the lease lapse.
+func (l *leaseClaim) abandonRecord(steps Steps, reason idempotency.EndReason) (recordStatus, error) {
+	changed, err := steps.Abandon(l.operation, l.ownerToken, reason)
+	if changed || err != nil {
+		return statusChanged, err
+	}
+	_, status, err := l.readStatus(steps)
+	if status == statusRunning {
+		status = statusReleased
+	}
+	return status, err
 }
 
 // freedRecordTTL returns how long the row of a freed key stays: as long as a duplicate of the claim statement may still

@@ -15,6 +15,7 @@ type Seen struct {
 	Row
 	Steps    []byte // encoded checkpoints, unless the record has a response
 	Resolved []byte // encoded idempotency.Resolved; empty: no operator has resolved the operation
+	Ended    []byte // the idempotency.EndReason of a Release; empty: none
 }
 
 // contentSize returns the size of response, checkpoints and resolution in bytes.
@@ -30,6 +31,9 @@ func (s *Seen) Entry(operation uuid.UUID) (idempotency.Entry, error) {
 	}
 	e := s.entryWithoutKey(operation)
 	e.Size = s.NamesSize() + int64(s.contentSize())
+	if reason := idempotency.EndReason(s.Ended); reason.IsValid() && (e.State == idempotency.StateReleased || e.State == idempotency.StateAbandoned) {
+		e.Ended = reason
+	}
 	var err error
 	if e.Key, err = s.decodeKey(operation); err != nil {
 		return e, err

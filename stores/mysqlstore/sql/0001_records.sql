@@ -14,6 +14,7 @@ CREATE TABLE IF NOT EXISTS {records} (
     answer_size INT                 COMMENT 'bytes of the response, which need not be read for it; null: not completed',
     steps       MEDIUMBLOB          COMMENT 'the checkpoints, one behind the other; null: none',
     resolved    BLOB                COMMENT 'who has resolved the operation, and how; null: nobody',
+    ended       VARBINARY(32)       COMMENT 'why the last attempt ended without an answer; null: it did not say',
     PRIMARY KEY (operation),
     KEY expires (expires)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin COMMENT = 'idempotency records, version 1'

@@ -7,5 +7,5 @@
 UPDATE {records} FORCE INDEX (PRIMARY) SET
     user_id = {bytes}, endpoint = {bytes}, `key` = {bytes}, attempt = ?, fingerprint = {bytes}, token = {bytes},
     created = ?, lease = {now} + ?, expires = {now} + ?, response = {bytes_or_null}, answer_size = ?,
-    steps = IF(?, steps, {bytes_or_null}), resolved = IF(?, resolved, NULL)
+    steps = IF(?, steps, {bytes_or_null}), resolved = IF(?, resolved, NULL), ended = NULL
 WHERE operation = {bytes} AND token <=> {bytes_or_null} AND lease <=> ? AND expires <=> ? AND (response IS NULL) = ?

@@ -4,6 +4,6 @@
 --   expires, how many bytes of checkpoints
 UPDATE {records} FORCE INDEX (PRIMARY) SET
     token = {bytes}, lease = NULL, expires = {now} + ?, response = {bytes_or_null}, answer_size = ?, steps = {bytes_or_null},
-    resolved = {bytes_or_null}
+    resolved = {bytes_or_null}, ended = NULL
 WHERE operation = {bytes} AND token <=> {bytes_or_null} AND lease <=> ? AND expires <=> ? AND response IS NULL
     AND COALESCE(LENGTH(steps), 0) = ?

@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS {records} (
     header         text,                    -- a line for each value: "Name: value"
     trailer        text,
     body           bytea,                   -- null: not kept
-    note           text,                    -- for operators; null: none
+    note           text,                    -- for operators; before the completion: why the last attempt ended
     replays        bigint      NOT NULL DEFAULT 0,
     step_names     text[],                  -- steps that are done, until the operation is completed; null: none
     step_results   bytea[],                 -- in the order of step_names

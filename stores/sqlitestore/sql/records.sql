@@ -12,5 +12,6 @@ CREATE TABLE IF NOT EXISTS idempotency_records ( /* idempotency records, version
     expires     INTEGER NOT NULL,
     response    BLOB,                         -- null: not completed
     steps       BLOB,                         -- the checkpoints, one behind the other; null: none
-    resolved    BLOB                          -- who has resolved the operation, and how; null: nobody
+    resolved    BLOB,                         -- who has resolved the operation, and how; null: nobody
+    ended       TEXT                          -- why the last attempt ended without an answer; null: it did not say
 ) STRICT
