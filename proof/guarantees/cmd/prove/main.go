@@ -5,7 +5,7 @@
 //	go run ./proof/guarantees/cmd/prove -times 20  # twenty times the amounts, where a proof can be repeated: for hours
 //	go run ./proof/guarantees/cmd/prove -ci        # what CI has time for: a part of some proofs
 //	go run ./proof/guarantees/cmd/prove -only death,soak
-//	go run ./proof/guarantees/cmd/prove -write     # also writes the counts into proof/guarantees/README.md
+//	go run ./proof/guarantees/cmd/prove -write     # also writes the counts into proof/guarantees/last_run.tsv
 //
 // Run prove within the repository. prove fails if a proof fails, and prints the output of the failed proof.
 package main
@@ -29,7 +29,7 @@ func main() {
 	flag.BoolVar(&opts.isCI, "ci", false, "run what CI has time for: a part of some proofs")
 	flag.IntVar(&opts.parallelProofs, "parallel", 1, "how many proofs run at a time")
 	flag.StringVar(&opts.onlyNames, "only", "", "names of the proofs to run, separated by commas")
-	flag.BoolVar(&opts.writesPage, "write", false, "write the counts into proof/guarantees/README.md, unless something fails")
+	flag.BoolVar(&opts.writesTable, "write", false, "write the counts into proof/guarantees/last_run.tsv, unless something fails")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -41,14 +41,13 @@ func main() {
 
 type options struct {
 	repetitions, parallelProofs int
-	isCI, writesPage            bool
+	isCI, writesTable           bool
 	onlyNames                   string
 }
 
-// runProofs runs the chosen proofs, prints the table of their results, and writes the table into the page if opts says so.
-// runProofs runs the chosen proofs, prints the table of their results, and writes the table into the page if opts says so.
+// runProofs runs the chosen proofs, prints the table of their results, and writes the table into its file if opts says so.
 func runProofs(ctx context.Context, opts options) error {
-	if opts.isCI && (opts.writesPage || opts.repetitions != 1) {
+	if opts.isCI && (opts.writesTable || opts.repetitions != 1) {
 		return errors.New("-ci has amounts of its own, which are not written down")
 	}
 	root, err := findRoot()
@@ -65,10 +64,10 @@ func runProofs(ctx context.Context, opts options) error {
 	for _, r := range results {
 		err = errors.Join(err, r.err)
 	}
-	if err != nil || !opts.writesPage {
+	if err != nil || !opts.writesTable {
 		return err
 	}
-	return writePage(root, results)
+	return writeTable(root, results)
 }
 
 // chooseProofs returns the proofs that opts names, and all proofs, or all of CI, if opts names none.

@@ -30,7 +30,7 @@ var allProofs = []proof{
 		newCommand: func(o options) []string {
 			runTime := time.Duration(o.repetitions) * 5 * time.Minute
 			soak := []string{"go", "run", "./proof/guarantees/cmd/soak", "-for", runTime.String()}
-			if o.writesPage {
+			if o.writesTable {
 				soak = append(soak, "-plot", plotPath)
 			}
 			return soak
