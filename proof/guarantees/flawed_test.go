@@ -157,6 +157,10 @@ func (c *flawedClaim) Release(_ context.Context, end idempotency.Release) error 
 		case r.Response != nil:
 			return idempotency.ErrClaimLost
 		}
+		if end.Abandoned {
+			r.leaseEnd = now
+			return nil
+		}
 		if end.TTL == 0 && c.store.hasBug("a freed key is only released") {
 			end.TTL = time.Hour
 		}

@@ -92,9 +92,13 @@ func (s *storeRecord) storeResponse(token int, resp idempotency.Response) error 
 	return nil
 }
 
-func (s *storeRecord) releaseClaim(token int) error {
+func (s *storeRecord) releaseClaim(token int, now time.Duration, end idempotency.Release) error {
 	if token == 0 || token != s.token && s.storeBug != "any claim releases" || s.response != nil {
 		return idempotency.ErrClaimLost
+	}
+	if end.Abandoned && !s.isReleased {
+		s.leaseUntil = min(s.leaseUntil, now)
+		return nil
 	}
 	s.isReleased = true
 	return nil
@@ -282,11 +286,11 @@ func (c *claim) Complete(ctx context.Context, resp idempotency.Response, _ time.
 	return err
 }
 
-func (c *claim) Release(ctx context.Context, _ idempotency.Release) error {
+func (c *claim) Release(ctx context.Context, end idempotency.Release) error {
 	_, err := c.request.makeCall(ctx, releaseCall, func() error {
-		err := c.key.record.releaseClaim(c.token)
+		err := c.key.record.releaseClaim(c.token, c.request.world.storeTime(), end)
 		if err == nil {
-			c.ownLease().isHeld = false
+			c.ownLease().isHeld = end.Abandoned
 		}
 		return err
 	})
