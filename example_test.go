@@ -1711,29 +1711,22 @@ func ExampleValidator() {
 	// idempotency: MaxBody -1 is negative
 }
 
-// An access log contains the outcome of each request. accessLog is outside of the middleware, and puts an empty entry into
-// the context of the request. Observer and ErrorHandler fill the entry.
-func ExampleObserver_accessLog() {
-	opts := idempotency.Options{
-		Required: true,
-		Observer: func(ctx context.Context, e idempotency.Event) {
-			if entry, ok := ctx.Value(entryKey{}).(*logEntry); ok {
-				entry.event.Store(&e)
-			}
-		},
-		ErrorHandler: func(w http.ResponseWriter, r *http.Request, e *idempotency.Error) {
-			if entry, ok := r.Context().Value(entryKey{}).(*logEntry); ok {
-				entry.refusal.Store(&e.Code)
-			}
-			idempotency.WriteProblem(w, r, e)
-		},
-	}
-	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
+// The access log contains the outcome of each request. logRequests is outside of the middleware.
+func ExampleWithReport() {
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser,
+		idempotency.Options{Required: true})
 	if err != nil {
 		log.Fatal(err)
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: removeTime}))
-	service := accessLog(logger, idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	logRequests := func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ctx, report := idempotency.WithReport(r.Context())
+			defer func() { logger.InfoContext(ctx, r.Method+" "+r.URL.Path, "idempotency", report) }() // also after a panic
+			next.ServeHTTP(w, r.WithContext(ctx))
+		})
+	}
+	service := logRequests(idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, "paid")
 	})))
 
@@ -1750,43 +1743,11 @@ func ExampleObserver_accessLog() {
 	send("POST", "", "42.00")
 	send("GET", "", "")
 	// Output:
-	// level=INFO msg="POST /payments" outcome=executed operation=ca4e60da-6fb5-864c-b367-900239233779
-	// level=INFO msg="POST /payments" outcome=replayed operation=ca4e60da-6fb5-864c-b367-900239233779
-	// level=INFO msg="POST /payments" outcome=key-reused operation=ca4e60da-6fb5-864c-b367-900239233779 refusal=key-reused
-	// level=INFO msg="POST /payments" outcome=rejected refusal=key-missing
+	// level=INFO msg="POST /payments" idempotency.outcome=executed idempotency.attempt=1 idempotency.operation=ca4e60da-6fb5-864c-b367-900239233779
+	// level=INFO msg="POST /payments" idempotency.outcome=replayed idempotency.attempt=1 idempotency.operation=ca4e60da-6fb5-864c-b367-900239233779
+	// level=INFO msg="POST /payments" idempotency.outcome=key-reused idempotency.attempt=1 idempotency.operation=ca4e60da-6fb5-864c-b367-900239233779
+	// level=INFO msg="POST /payments" idempotency.outcome=rejected idempotency.refusal=key-missing
 	// level=INFO msg="GET /payments"
-}
-
-// logEntry holds the event and the code of a refusal for the access log. The fields are atomic, because a handler inside
-// http.TimeoutHandler may outlive the request, and because the event of a late answer comes after the request.
-type logEntry struct {
-	event   atomic.Pointer[idempotency.Event]
-	refusal atomic.Pointer[string]
-}
-
-type entryKey struct{}
-
-// accessLog logs one line for each request, also after a panic.
-func accessLog(logger *slog.Logger, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		entry := new(logEntry)
-		defer func() { logger.InfoContext(r.Context(), r.Method+" "+r.URL.Path, entry.attributes()...) }()
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), entryKey{}, entry)))
-	})
-}
-
-// attributes returns the outcome, the ID of the operation, and the code of a refusal. An unguarded request has no attributes.
-func (e *logEntry) attributes() (attrs []any) {
-	if event := e.event.Load(); event != nil {
-		attrs = append(attrs, slog.Any("outcome", event.Outcome))
-		if event.Operation != uuid.Nil { // Nil means that the request has no valid key
-			attrs = append(attrs, slog.Any("operation", event.Operation))
-		}
-	}
-	if code := e.refusal.Load(); code != nil {
-		attrs = append(attrs, slog.String("refusal", *code))
-	}
-	return attrs
 }
 
 // removeTime removes the time from a log line, so that the output of the example stays the same.
@@ -1795,4 +1756,44 @@ func removeTime(_ []string, a slog.Attr) slog.Attr {
 		return slog.Attr{}
 	}
 	return a
+}
+
+// The access log takes attributes by the context of the request. With httplog of chi, the line is
+// idempotency.ReportTo(httplog.SetAttrs).
+func ExampleReportTo() {
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, idempotency.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	report := idempotency.ReportTo(setAttrs)
+	service := logAttrs(report(idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, "paid")
+	}))))
+	for range 2 {
+		r := httptest.NewRequest("POST", "/payments", nil)
+		r.Header.Set("Idempotency-Key", "order-1")
+		service.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	// Output:
+	// level=INFO msg=/payments idempotency.outcome=executed idempotency.attempt=1 idempotency.operation=f556b87a-e96e-8526-8658-a1c7605dcf9d
+	// level=INFO msg=/payments idempotency.outcome=replayed idempotency.attempt=1 idempotency.operation=f556b87a-e96e-8526-8658-a1c7605dcf9d
+}
+
+type attrsKey struct{}
+
+// logAttrs stands for an access log with attributes of the context.
+func logAttrs(next http.Handler) http.Handler {
+	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: removeTime}))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		attrs := new([]slog.Attr)
+		ctx := context.WithValue(r.Context(), attrsKey{}, attrs)
+		next.ServeHTTP(w, r.WithContext(ctx))
+		logger.LogAttrs(ctx, slog.LevelInfo, r.URL.Path, *attrs...)
+	})
+}
+
+// setAttrs adds attributes to the line of the request.
+func setAttrs(ctx context.Context, attrs ...slog.Attr) {
+	line := ctx.Value(attrsKey{}).(*[]slog.Attr)
+	*line = append(*line, attrs...)
 }

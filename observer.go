@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -159,15 +161,17 @@ func (r *eventReporter) elapsedSince(t time.Time) time.Duration {
 	return time.Since(t)
 }
 
-// deliverEvent completes the event and passes the event to observer and logger.
+// deliverEvent completes the event and passes the event to the Report of ctx, observer and logger.
 func (r *eventReporter) deliverEvent(ctx context.Context, e *Event) {
 	level, isLogged := e.logLevel()
-	if r.observer == nil && !isLogged {
+	report, _ := ctx.Value(reportKey{}).(*Report)
+	if r.observer == nil && report == nil && !isLogged {
 		return
 	}
 	if e.Key != (Key{}) {
 		e.Operation = e.Key.OperationID()
 	}
+	report.keepEvent(e)
 	if r.observer != nil {
 		r.observer(ctx, *e)
 	}
@@ -213,4 +217,84 @@ func (r *eventReporter) loggerOrDefault() *slog.Logger {
 		return slog.Default()
 	}
 	return r.logger
+}
+
+// Report says what became of a request, for an access log outside of the Middleware, see [WithReport]. A Report is safe
+// for concurrent use.
+type Report struct {
+	lastEvent atomic.Pointer[Event]
+}
+
+type reportKey struct{}
+
+// WithReport returns a context for a request, or for [Runner.Do], and the Report that gets the events of the context. In
+// an access log, log the Report when next has returned or panicked:
+//
+//	ctx, report := idempotency.WithReport(r.Context())
+//	defer func() { logger.InfoContext(ctx, r.Method+" "+r.URL.Path, "idempotency", report) }()
+//	next.ServeHTTP(w, r.WithContext(ctx))
+//
+// The Report is then complete, also if the client has left, with one exception: if [http.TimeoutHandler] stands inside of
+// the access log and has given up, the handler still runs, and the Report stays empty until the handler returns. Events
+// that follow [OutcomeUnrecorded] are not reported. If several operations get the context, the Report has the last event.
+func WithReport(ctx context.Context) (context.Context, *Report) {
+	report := new(Report)
+	return context.WithValue(ctx, reportKey{}, report), report
+}
+
+// withoutReport returns ctx without the Report, for events that follow the outcome of the request.
+func withoutReport(ctx context.Context) context.Context {
+	return context.WithValue(ctx, reportKey{}, (*Report)(nil))
+}
+
+// ReportTo returns a middleware that gives the Report of each request to an access log outside, by one call of setAttrs
+// with the attribute "idempotency". The call comes before the request is served, because the value of the attribute is
+// read when the line is written, as with any [slog.LogValuer]. For example with httplog of chi:
+//
+//	r.Use(httplog.RequestLogger(logger, options), idempotency.ReportTo(httplog.SetAttrs))
+func ReportTo(setAttrs func(context.Context, ...slog.Attr)) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ctx, report := WithReport(r.Context())
+			setAttrs(ctx, slog.Any("idempotency", report))
+			next.ServeHTTP(w, r.WithContext(ctx))
+		})
+	}
+}
+
+// Event returns the last event. Without an event, as for a request without a key, ok is false.
+func (r *Report) Event() (e Event, ok bool) {
+	if last := r.lastEvent.Load(); last != nil {
+		return *last, true
+	}
+	return Event{}, false
+}
+
+// LogValue returns a group for package slog: outcome, attempt and operation and, for [OutcomeRejected], refusal with the
+// Code of the [Error]. Unknown attributes are left out. Without an event the group is empty, so slog leaves out the
+// group. The group is free of users and keys.
+func (r *Report) LogValue() slog.Value {
+	e, ok := r.Event()
+	if !ok {
+		return slog.GroupValue()
+	}
+	attrs := []slog.Attr{slog.String("outcome", string(e.Outcome))}
+	if e.Attempt != 0 {
+		attrs = append(attrs, slog.Int("attempt", e.Attempt))
+	}
+	if e.Operation != uuid.Nil {
+		attrs = append(attrs, slog.String("operation", e.Operation.String()))
+	}
+	if e.Outcome == OutcomeRejected {
+		attrs = append(attrs, slog.String("refusal", refusalFor(e.Err).Code)) // the other outcomes name their refusal
+	}
+	return slog.GroupValue(attrs...)
+}
+
+// keepEvent makes a copy of e the last event. A nil Report keeps nothing.
+func (r *Report) keepEvent(e *Event) {
+	if r != nil {
+		last := *e
+		r.lastEvent.Store(&last)
+	}
 }

@@ -204,6 +204,56 @@ func TestEventOfALateAnswer(t *testing.T) {
 	})
 }
 
+// The Report of a request keeps its outcome when the answer is settled later. The Report of the next request has the next outcome.
+func TestReportOfALateAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &refusingStore{Store: testservice.NewSpyStore(), refusesUntil: time.Now().Add(time.Minute)}
+		service := newObservedRunner(t, store, idempotency.RunnerOptions{StoreTimeout: time.Second, Lease: 3 * time.Second})
+		do := func() (report *idempotency.Report) {
+			ctx, report := idempotency.WithReport(t.Context())
+			_, isKnown := report.Event()
+			require.False(t, isKnown)
+			require.Empty(t, report.LogValue().Group())
+			_, _, err := service.Do(ctx, idempotency.Key{ID: "k"}, nil, workSlowly)
+			require.NoError(t, err)
+			return report
+		}
+		first := do()
+		require.Equal(t, idempotency.OutcomeUnrecorded, (<-service.events).Outcome)
+		require.Equal(t, idempotency.OutcomeRecorded, (<-service.events).Outcome)
+		e, isKnown := first.Event()
+		require.True(t, isKnown)
+		require.Equal(t, idempotency.OutcomeUnrecorded, e.Outcome)
+		require.Equal(t, "[outcome=unrecorded attempt=1 operation="+e.Operation.String()+"]", first.LogValue().String())
+
+		second := do()
+		e, _ = second.Event()
+		require.Equal(t, (<-service.events).Event, e)
+		require.Equal(t, idempotency.OutcomeReplayed, e.Outcome)
+		require.NoError(t, service.Shutdown(t.Context()))
+	})
+}
+
+// A Report needs no Observer, and the logger of a service without an Observer stays silent.
+func TestReportWithoutObserver(t *testing.T) {
+	t.Parallel()
+	var logged bytes.Buffer
+	runner, err := idempotency.NewRunner(testservice.NewSpyStore(), idempotency.RunnerOptions{
+		Logger: slog.New(slog.NewTextHandler(&logged, nil)),
+	})
+	require.NoError(t, err)
+	ctx, report := idempotency.WithReport(t.Context())
+	_, _, err = runner.Do(ctx, idempotency.Key{}, nil, workSlowly)
+	require.ErrorIs(t, err, idempotency.ErrKeyInvalid)
+	require.Equal(t, "[outcome=rejected refusal=key-invalid]", report.LogValue().String())
+	key := idempotency.Key{ID: "k"}
+	_, _, err = runner.Do(ctx, key, nil, workSlowly)
+	require.NoError(t, err)
+	require.Equal(t, "[outcome=executed attempt=1 operation="+key.OperationID().String()+"]", report.LogValue().String())
+	require.Empty(t, logged.String())
+}
+
 // refusingStore refuses all answers until the given time.
 type refusingStore struct {
 	idempotency.Store

@@ -212,7 +212,7 @@ func (s *settlement) sendCompletion(limit time.Duration) error {
 // response would have expired, or at the end of a Shutdown. If the backlog has no room, the lease is left to lapse and
 // the response is lost.
 func (s *settlement) completeInBackground() {
-	background, reportCtx := s.newBackgroundSettlement(), s.detachedContext()
+	background, eventCtx := s.newBackgroundSettlement(), withoutReport(s.detachedContext())
 	response := s.outcome.storedResponse.Clone() // the buffer of the body goes to the next request
 	background.outcome.storedResponse = response
 	size := len(response.Header) + len(response.Trailer) + len(response.Body)
@@ -228,7 +228,7 @@ func (s *settlement) completeInBackground() {
 			background.event.Outcome = OutcomeRecorded
 		}
 		background.runner.wakeWaiters(background.key)
-		background.reportOutsideRequest(reportCtx)
+		background.reportOutsideRequest(eventCtx)
 	})
 	if !hasRoom {
 		s.endClaim()

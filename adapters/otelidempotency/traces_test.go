@@ -120,6 +120,68 @@ func TestSpansWithOtelhttpOutside(t *testing.T) {
 	require.Equal(t, "_OTHER", eventErrorType(spans[5]))
 }
 
+// The span of otelhttp says what became of a request that is refused beside the first attempt, whose handler panics, or whose client
+// hangs up.
+func TestSpansOfInterruptedRequests(t *testing.T) {
+	t.Parallel()
+	entered, proceed := make(chan bool), make(chan bool)
+	keepOuterContext := func(s *service, payments http.Handler) http.Handler {
+		guarded := wrapWithoutOtelhttp(s, payments)
+		return s.addOtelhttp(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			guarded.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), outerContextKey{}, r.Context())))
+		}))
+	}
+	s := newService(t, keepOuterContext, func(w http.ResponseWriter, r *http.Request) {
+		switch op, _ := idempotency.FromContext(r.Context()); op.Attempt {
+		case 1:
+			entered <- true
+			<-proceed
+			panic(http.ErrAbortHandler)
+		case 2:
+			entered <- true
+			<-r.Context().Value(outerContextKey{}).(context.Context).Done()
+			charge(w, r)
+		}
+	}, idempotency.Options{})
+	ctx, hangUp := context.WithCancel(t.Context())
+	defer hangUp()
+	sendAndFail := func() (failed chan error) {
+		failed = make(chan error, 1)
+		go func() {
+			r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.server.URL+"/payments", strings.NewReader("4200"))
+			r.Header.Set("Idempotency-Key", key)
+			if resp, doErr := s.server.Client().Do(r); doErr == nil {
+				resp.Body.Close()
+			} else {
+				err = doErr
+			}
+			failed <- err
+		}()
+		<-entered
+		return failed
+	}
+	first := sendAndFail()
+	require.Equal(t, 409, s.send(t, key, "4200"))
+	s.awaitSpans(t, 1)
+	close(proceed)
+	require.Error(t, <-first)
+	s.awaitSpans(t, 2)
+	second := sendAndFail()
+	hangUp()
+	require.ErrorIs(t, <-second, context.Canceled)
+
+	spans, operation := s.awaitSpans(t, 3), s.events.all()[0].Operation.String()
+	for i, want := range []struct{ outcome, attempt string }{{"released", "1"}, {"in-progress", "1"}, {"executed", "2"}} {
+		got := ownAttributes(spans[i])
+		require.Equal(t, trace.SpanKindServer, spans[i].SpanKind)
+		require.Equal(t, want.outcome, got["outcome"])
+		require.Equal(t, want.attempt, got["attempt"])
+		require.Equal(t, operation, got["operation.id"])
+	}
+}
+
+type outerContextKey struct{}
+
 // eventErrorType returns the error.type of the last event of span.
 func eventErrorType(span tracetest.SpanStub) string {
 	for _, kv := range span.Events[len(span.Events)-1].Attributes {

@@ -2,12 +2,10 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/idempotency-go/idempotency"
@@ -24,47 +22,31 @@ func newAccessLog(c *config, out io.Writer) *accessLog {
 	return &accessLog{slog.New(slog.NewJSONHandler(out, nil))}
 }
 
-// accessRecord is the result of a request.
-type accessRecord struct {
-	isComplete bool // false if the handler has panicked, which breaks the connection
-
-	mu      sync.Mutex
-	outcome idempotency.Outcome
-}
-
-type accessContextKey struct{}
-
-// noteOutcome sets the outcome of a request in the access log. Without an access log, noteOutcome has no effect.
-func noteOutcome(ctx context.Context, outcome idempotency.Outcome) {
-	if record, ok := ctx.Value(accessContextKey{}).(*accessRecord); ok {
-		record.mu.Lock()
-		defer record.mu.Unlock()
-		record.outcome = outcome
-	}
-}
-
 // wrapHandler returns a handler that logs the requests to next. wrapHandler returns next if l is nil.
 func (l *accessLog) wrapHandler(next http.Handler) http.Handler {
 	if l == nil {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		startedAt, record, answer := time.Now(), new(accessRecord), &answerWriter{ResponseWriter: w}
-		defer func() { l.writeEntry(r, answer, record, time.Since(startedAt)) }()
-		next.ServeHTTP(answer, r.WithContext(context.WithValue(r.Context(), accessContextKey{}, record)))
-		record.isComplete = true
+		startedAt, answer, isComplete := time.Now(), &answerWriter{ResponseWriter: w}, false
+		ctx, report := idempotency.WithReport(r.Context())
+		defer func() {
+			l.writeEntry(r, answer, slog.Bool("complete", isComplete), slog.Float64("seconds", time.Since(startedAt).Seconds()),
+				slog.Any("", report))
+		}()
+		next.ServeHTTP(answer, r.WithContext(ctx))
+		isComplete = true // after a panic, which breaks the connection, isComplete stays false
 	})
 }
 
-func (l *accessLog) writeEntry(r *http.Request, answer *answerWriter, record *accessRecord, duration time.Duration) {
-	record.mu.Lock()
-	defer record.mu.Unlock()
+// writeEntry writes the line of a request. The attributes of the empty key in result stand beside the others.
+func (l *accessLog) writeEntry(r *http.Request, answer *answerWriter, result ...slog.Attr) {
 	peer, _, _ := net.SplitHostPort(r.RemoteAddr)
-	l.logger.LogAttrs(r.Context(), slog.LevelInfo, "request",
+	l.logger.LogAttrs(r.Context(), slog.LevelInfo, "request", append([]slog.Attr{
 		slog.String("peer", peer), slog.String("method", r.Method), slog.String("host", r.Host),
 		slog.String("path", r.URL.EscapedPath()), slog.String("proto", r.Proto),
-		slog.Int("status", answer.status), slog.Int64("bytes", answer.bytesWritten), slog.Bool("complete", record.isComplete),
-		slog.Float64("seconds", duration.Seconds()), slog.String("outcome", string(record.outcome)))
+		slog.Int("status", answer.status), slog.Int64("bytes", answer.bytesWritten),
+	}, result...)...)
 }
 
 // answerWriter records the status of an answer and the number of bytes. The status is 0 before the answer.

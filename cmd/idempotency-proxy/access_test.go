@@ -27,10 +27,10 @@ func TestAccessLog(t *testing.T) {
 	})
 	p := startProxy(t, upstream.URL, append(userHeaderFlags, "-store", "memory:", "-access-log")...)
 	type line struct {
-		Msg, Peer, Method, Host, Path, Proto, Outcome string
-		Status, Bytes                                 int
-		Complete                                      bool
-		Seconds                                       float64
+		Msg, Peer, Method, Host, Path, Proto, Outcome, Operation, Refusal string
+		Status, Bytes, Attempt                                            int
+		Complete                                                          bool
+		Seconds                                                           float64
 	}
 	lines := func() (all []line) {
 		for text := range strings.Lines(p.printedLines()) {
@@ -60,6 +60,14 @@ func TestAccessLog(t *testing.T) {
 		logged := lines()[i]
 		require.Equal(t, got.err == nil, logged.Complete, got)
 		require.Equal(t, test.wantOutcome, logged.Outcome)
+		if logged.Outcome == "" || logged.Outcome == "rejected" {
+			require.Zero(t, logged.Attempt)
+			require.Empty(t, logged.Operation)
+		} else {
+			require.Equal(t, 1, logged.Attempt)
+			require.Len(t, logged.Operation, 36, "a UUID")
+		}
+		require.Equal(t, logged.Outcome == "rejected", logged.Refusal == "user-unknown")
 		require.Equal(t, test.wantStatus, logged.Status)
 		if logged.Complete {
 			require.Equal(t, got.status, logged.Status)

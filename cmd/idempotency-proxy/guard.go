@@ -48,12 +48,11 @@ func newGuard(c *config, store idempotency.Store, user idempotency.UserFunc, m *
 	return idempotency.New(store, user, opts)
 }
 
-// newObserver returns an observer that counts outcomes and notes outcomes for the access log. The observer also logs the reason for
-// an unknown user, because the client never sees the reason.
+// newObserver returns an observer that counts outcomes. The observer also logs the reason for an unknown user, because the client
+// never sees the reason.
 func newObserver(m *proxyMetrics, log *slog.Logger) idempotency.Observer {
 	return func(ctx context.Context, e idempotency.Event) {
 		m.countOutcome(e)
-		noteOutcome(ctx, e.Outcome)
 		if errors.Is(e.Err, idempotency.ErrUserUnknown) {
 			log.InfoContext(ctx, "user unknown", "error", e.Err)
 		}
