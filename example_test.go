@@ -1775,8 +1775,8 @@ func ExampleReportTo() {
 		service.ServeHTTP(httptest.NewRecorder(), r)
 	}
 	// Output:
-	// level=INFO msg=/payments idempotency.outcome=executed idempotency.attempt=1 idempotency.operation=f556b87a-e96e-8526-8658-a1c7605dcf9d
-	// level=INFO msg=/payments idempotency.outcome=replayed idempotency.attempt=1 idempotency.operation=f556b87a-e96e-8526-8658-a1c7605dcf9d
+	// level=INFO msg=/payments idempotency.outcome=executed idempotency.attempt=1 idempotency.operation=ca4e60da-6fb5-864c-b367-900239233779
+	// level=INFO msg=/payments idempotency.outcome=replayed idempotency.attempt=1 idempotency.operation=ca4e60da-6fb5-864c-b367-900239233779
 }
 
 type attrsKey struct{}
