@@ -1650,7 +1650,7 @@ func ExampleInspector_list() {
 			return idempotency.Response{Body: []byte(answer)}, nil
 		})
 	}
-	listing, err := store.List(ctx, idempotency.ListRequest{Largest: true, Limit: 1})
+	listing, err := store.List(ctx, idempotency.ListRequest{Order: idempotency.LargestFirst, Limit: 1})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -370,13 +370,17 @@ type ListRequest struct {
 	// States are the states of the records to list. An empty slice means all states.
 	States []State
 
-	// User is the user of the records to list, see [Key]. Empty means all users. A store that does not keep users
-	// returns [errors.ErrUnsupported].
-	User string
+	// User, Endpoint and ID are the parts of the [Key] of the records to list. Empty means any. If a store does not
+	// keep a part, the error wraps [errors.ErrUnsupported]. A [RedisStore] keeps a digest of the user, and neither
+	// Endpoint nor ID.
+	User, Endpoint, ID string
 
-	// Largest sorts the records by Size, the largest first. By default, the records are sorted by Created, the oldest
-	// first.
-	Largest bool
+	// Since and Before bound Created: the records to list were created at Since or later, and before Before. Zero
+	// means no bound.
+	Since, Before time.Time
+
+	// Order is the order of the records. Empty means [NewestFirst].
+	Order ListOrder
 
 	// Limit is the maximum number of records to return. Zero means 100.
 	Limit int
@@ -384,10 +388,30 @@ type ListRequest struct {
 	// After is the last entry of the previous page. If After is set, the listing begins after this entry.
 	After *Entry
 
+	// Each, if set, gets all matching records, one after the other and in any order. Order, Limit and After are
+	// ignored then, and Listing.Entries stays empty, so that List needs memory for one record at a time. An error of
+	// Each ends List, which returns the error. Each must not call the store.
+	Each func(Entry) error
+
 	// Scan is the maximum number of records to read, in stores that read each record separately, such as Redis. Zero
 	// means 100,000.
 	Scan int
+
+	// Progress, if set, is called from time to time with the number of records that List has read, matching or not, and
+	// with an estimate of the number of records in the store, or zero. A store that answers with one statement never
+	// calls Progress.
+	Progress func(read, total int64)
 }
+
+// ListOrder is an order of records. Records that are equal in this order are sorted by Created and Operation.
+type ListOrder string
+
+// The orders of a [ListRequest].
+const (
+	NewestFirst  ListOrder = "newest"  // by Created
+	OldestFirst  ListOrder = "oldest"  // by Created
+	LargestFirst ListOrder = "largest" // by Size; of equal records, the oldest first
+)
 
 // Listing is the result of [Inspector.List].
 type Listing struct {
@@ -429,14 +453,41 @@ func (r ListRequest) withDefaults() ListRequest {
 	return r
 }
 
-// entryOrder returns the comparison that sorts entries. The operation comes last and makes the order unambiguous.
-func (r ListRequest) entryOrder() func(a, b Entry) int {
-	return func(a, b Entry) int {
-		bySize := 0
-		if r.Largest {
-			bySize = cmp.Compare(b.Size, a.Size)
-		}
-		return cmp.Or(bySize, a.Created.Compare(b.Created), bytes.Compare(a.Operation[:], b.Operation[:]))
+// Validate returns all faults of r, joined. A store calls Validate in List.
+func (r ListRequest) Validate() error {
+	var faults faults
+	faults.check(r.Limit >= 0, "list: Limit %d is negative", r.Limit)
+	faults.check(r.Scan >= 0, "list: Scan %d is negative", r.Scan)
+	isKnown := slices.Contains([]ListOrder{"", NewestFirst, OldestFirst, LargestFirst}, r.Order)
+	faults.check(isKnown, "list: Order %q is unknown", r.Order)
+	return errors.Join(faults...)
+}
+
+// Matches reports whether e is a record to list. If the store does not keep a part of the key, Matches reports false
+// for a request with this part.
+func (r ListRequest) Matches(e Entry) bool {
+	return (len(r.States) == 0 || slices.Contains(r.States, e.State)) && r.matchesKey(e.Key) && r.matchesTime(e.Created)
+}
+
+func (r ListRequest) matchesKey(key Key) bool {
+	return (r.User == "" || r.User == key.User) && (r.Endpoint == "" || r.Endpoint == key.Endpoint) && (r.ID == "" || r.ID == key.ID)
+}
+
+func (r ListRequest) matchesTime(created time.Time) bool {
+	return !created.Before(r.Since) && (r.Before.IsZero() || created.Before(r.Before))
+}
+
+// Compare orders entries by Order: the result is negative if a comes before b. No two entries of a listing are equal,
+// because Operation is compared last.
+func (r ListRequest) Compare(a, b Entry) int {
+	byAge := cmp.Or(a.Created.Compare(b.Created), bytes.Compare(a.Operation[:], b.Operation[:]))
+	switch r.Order {
+	case LargestFirst:
+		return cmp.Or(cmp.Compare(b.Size, a.Size), byAge)
+	case OldestFirst:
+		return byAge
+	default:
+		return -byAge
 	}
 }
 
@@ -448,26 +499,28 @@ type collector struct {
 }
 
 func newCollector(request ListRequest) (*collector, error) {
-	var faults faults
-	faults.check(request.Limit >= 0, "list: Limit %d is negative", request.Limit)
-	faults.check(request.Scan >= 0, "list: Scan %d is negative", request.Scan)
-	if faults != nil {
-		return nil, errors.Join(faults...)
+	if err := request.Validate(); err != nil {
+		return nil, err
 	}
 	request = request.withDefaults()
-	return &collector{request, Listing{Totals: make(map[State]Total)}, firsts.New(request.Limit, request.entryOrder())}, nil
+	return &collector{request, Listing{Totals: make(map[State]Total)}, firsts.New(request.Limit, request.Compare)}, nil
 }
 
-// addEntry counts an entry that matches the request, and keeps the entry if it belongs to the page.
-func (c *collector) addEntry(e Entry) {
-	if states := c.request.States; len(states) > 0 && !slices.Contains(states, e.State) {
-		return
+// addEntry counts an entry that matches the request, and keeps the entry if it belongs to the page. The error is that
+// of ListRequest.Each.
+func (c *collector) addEntry(e Entry) error {
+	if !c.request.Matches(e) {
+		return nil
 	}
 	total := c.listing.Totals[e.State]
 	c.listing.Totals[e.State] = Total{total.Records + 1, total.Bytes + e.Size}
-	if after := c.request.After; after == nil || c.request.entryOrder()(*after, e) < 0 {
+	if c.request.Each != nil {
+		return c.request.Each(e)
+	}
+	if after := c.request.After; after == nil || c.request.Compare(*after, e) < 0 {
 		c.firstEntries.Add(e)
 	}
+	return nil
 }
 
 func (c *collector) makeListing() Listing {

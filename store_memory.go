@@ -689,7 +689,7 @@ func (s *MemoryStore) resolveEntry(
 	return nil
 }
 
-// List implements [Inspector]. It visits all records, and ignores ListRequest.Scan. While List visits a shard, claims
+// List implements [Inspector]. It visits all records, and ignores ListRequest.Scan and Progress. While List visits a shard, claims
 // on the keys of this shard wait: some milliseconds in a store with a million records.
 func (s *MemoryStore) List(ctx context.Context, request ListRequest) (Listing, error) {
 	if s.optionFaults != nil {
@@ -703,19 +703,25 @@ func (s *MemoryStore) List(ctx context.Context, request ListRequest) (Listing, e
 		if err := ctx.Err(); err != nil {
 			return Listing{}, err
 		}
-		s.shards[i].listEntries(request.User, collected)
+		if err := s.shards[i].listEntries(collected); err != nil {
+			return Listing{}, err
+		}
 	}
 	return collected.makeListing(), nil
 }
 
-// listEntries adds the records of user to collected, or all records if user is empty.
-func (sh *shard) listEntries(user string, collected *collector) {
+// listEntries adds the records of the shard to collected.
+func (sh *shard) listEntries(collected *collector) error {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := sh.store.timeSinceStart()
 	for _, e := range sh.byExpiry { // contains every record of the shard
-		if e.isLive(now) && (user == "" || user == e.key.User) {
-			collected.addEntry(e.describeEntry(now))
+		if !e.isLive(now) {
+			continue
+		}
+		if err := collected.addEntry(e.describeEntry(now)); err != nil {
+			return err
 		}
 	}
+	return nil
 }

@@ -784,17 +784,17 @@ func TestMemoryListOfMany(t *testing.T) {
 	for i := range n {
 		testservice.MustComplete(t, store, testservice.NumberedKey(i), testservice.BodyOf(i*7919%n)) // all sizes differ
 	}
-	for _, largest := range []bool{false, true} {
-		all, err := store.List(t.Context(), idempotency.ListRequest{Largest: largest, Limit: n})
+	for _, order := range []idempotency.ListOrder{idempotency.NewestFirst, idempotency.OldestFirst, idempotency.LargestFirst} {
+		all, err := store.List(t.Context(), idempotency.ListRequest{Order: order, Limit: n})
 		require.NoError(t, err)
 		require.Len(t, all.Entries, n)
 		for _, limit := range []int{1, 10, 999, 1000, 1001, 2500} {
-			some, err := store.List(t.Context(), idempotency.ListRequest{Largest: largest, Limit: limit})
+			some, err := store.List(t.Context(), idempotency.ListRequest{Order: order, Limit: limit})
 			require.NoError(t, err)
 			require.Equal(t, listedOperations(all)[:limit], listedOperations(some))
 			require.Equal(t, all.Totals, some.Totals)
 		}
-		if largest {
+		if order == idempotency.LargestFirst {
 			require.Greater(t, all.Entries[0].Size, all.Entries[n-1].Size+n-2)
 		}
 	}

@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -261,8 +262,8 @@ func (s *RedisStore) List(ctx context.Context, request ListRequest) (Listing, er
 	if s.optionsFault != nil {
 		return Listing{}, s.optionsFault
 	}
-	if request.User != "" {
-		return Listing{}, fmt.Errorf("idempotency: Redis stores no users, so ListRequest.User must be empty: %w", errors.ErrUnsupported)
+	if request.User != "" || request.Endpoint != "" || request.ID != "" {
+		return Listing{}, fmt.Errorf("idempotency: Redis stores no parts of keys, so ListRequest has none: %w", errors.ErrUnsupported)
 	}
 	collected, err := newCollector(request)
 	if err != nil {
@@ -270,7 +271,7 @@ func (s *RedisStore) List(ctx context.Context, request ListRequest) (Listing, er
 	}
 	lister := &redisLister{store: s, collected: collected, seenOperations: make(map[uuid.UUID]bool)}
 	pattern := redisconn.Literal(s.keyPrefix) + "{" + strings.Repeat("?", len(uuid.Nil.String())) + "}"
-	if err := s.conn.Scan(ctx, pattern, startSize, lister.pickNames, lister.addRecord); err != nil {
+	if err := cmp.Or(s.conn.Scan(ctx, pattern, startSize, lister.pickNames, lister.addRecord), lister.eachFault); err != nil {
 		return Listing{}, err
 	}
 	return collected.makeListing(), nil
@@ -280,6 +281,7 @@ func (s *RedisStore) List(ctx context.Context, request ListRequest) (Listing, er
 type redisLister struct {
 	store          *RedisStore
 	collected      *collector
+	eachFault      error
 	seenOperations map[uuid.UUID]bool // because SCAN may return a name more than once
 }
 
@@ -329,8 +331,8 @@ func (l *redisLister) addRecord(name string, snapshot redisconn.Snapshot) {
 	switch {
 	case err != nil:
 		l.collected.listing.Unreadable++
-	case !head.IsFree():
-		l.collected.addEntry(entry)
+	case !head.IsFree() && l.eachFault == nil:
+		l.eachFault = l.collected.addEntry(entry)
 	}
 }
 

@@ -27,7 +27,7 @@ var listCases = []testCase{{
 	rule: "Without records, List returns an empty listing that is not Partial.",
 	checkRule: func(t *trial) {
 		t.checkListing(idempotency.ListRequest{})
-		t.checkListing(idempotency.ListRequest{States: []idempotency.State{idempotency.StateCompleted}, Largest: true})
+		t.checkListing(idempotency.ListRequest{States: []idempotency.State{idempotency.StateCompleted}, Order: idempotency.LargestFirst})
 	},
 }, {
 	name: "list/oldest",
@@ -40,7 +40,7 @@ var listCases = []testCase{{
 	rule: "With Largest, List orders the records by their size, the largest first.",
 	checkRule: func(t *trial) {
 		all := t.createAllCompleted(100, 4000, 2000)
-		t.checkListing(idempotency.ListRequest{Largest: true}, all[1], all[2], all[0])
+		t.checkListing(idempotency.ListRequest{Order: idempotency.LargestFirst}, all[1], all[2], all[0])
 	},
 }, {
 	name: "list/limit",
@@ -49,7 +49,7 @@ var listCases = []testCase{{
 		all := t.createAllCompleted(100, 4000, 2000)
 		for limit, most := range map[int]int{1: 1, 2: 2, 3: 3, 4: 3, math.MaxInt: 3} {
 			t.checkListingStart(most, idempotency.ListRequest{Limit: limit}, all...)
-			t.checkListingStart(most, idempotency.ListRequest{Limit: limit, Largest: true}, all[1], all[2], all[0])
+			t.checkListingStart(most, idempotency.ListRequest{Limit: limit, Order: idempotency.LargestFirst}, all[1], all[2], all[0])
 		}
 	},
 }, {
@@ -58,7 +58,7 @@ var listCases = []testCase{{
 	checkRule: func(t *trial) {
 		all := t.createAllCompleted(100, 4000, 2000)
 		t.checkPages(idempotency.ListRequest{Limit: 1}, all...)
-		t.checkPages(idempotency.ListRequest{Limit: 1, Largest: true}, all[1], all[2], all[0])
+		t.checkPages(idempotency.ListRequest{Limit: 1, Order: idempotency.LargestFirst}, all[1], all[2], all[0])
 	},
 }, {
 	name: "list/default limit",

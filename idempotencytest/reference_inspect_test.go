@@ -330,7 +330,7 @@ func listEntries(s bugChecker, found []idempotency.Entry, request idempotency.Li
 	for state, total := range sumTotals(found) {
 		got.Totals[state] = total
 	}
-	slices.SortFunc(found, orderOf(s, request.Largest))
+	slices.SortFunc(found, orderOf(s, request.Order == idempotency.LargestFirst))
 	if last := request.After; last != nil && !s.hasBug("pages are ignored") {
 		behind := slices.IndexFunc(found, func(e idempotency.Entry) bool { return e.Operation == last.Operation }) + 1
 		if s.hasBug("pages overlap") {

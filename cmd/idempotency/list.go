@@ -25,6 +25,13 @@ type listCommand struct {
 	Scan    int                 `default:"100000" help:"Maximum number of records to read, in Redis and DynamoDB."`
 }
 
+func (c *listCommand) order() idempotency.ListOrder {
+	if c.Largest {
+		return idempotency.LargestFirst
+	}
+	return idempotency.OldestFirst
+}
+
 func (c *listCommand) Run(a *app) error {
 	after, err := parseCursor(c.After)
 	store, err := a.openStore(err, requirePositive("--limit", c.Limit), requirePositive("--scan", c.Scan))
@@ -33,7 +40,7 @@ func (c *listCommand) Run(a *app) error {
 	}
 	defer store.closeClient()
 	listing, err := a.loadListing(store, idempotency.ListRequest{
-		States: c.State, User: c.User, Largest: c.Largest, Limit: min(c.Limit, math.MaxInt-1) + 1, Scan: c.Scan, After: after,
+		States: c.State, User: c.User, Order: c.order(), Limit: min(c.Limit, math.MaxInt-1) + 1, Scan: c.Scan, After: after,
 	})
 	if err != nil {
 		return err

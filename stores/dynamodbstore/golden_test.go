@@ -36,7 +36,7 @@ func TestGoldenItems(t *testing.T) {
 	require.Nil(t, claim)
 	require.Equal(t, 1, record.Attempt)
 	require.Zero(t, record.LeaseLeft)
-	listing, err := store.List(t.Context(), idempotency.ListRequest{Largest: true})
+	listing, err := store.List(t.Context(), idempotency.ListRequest{Order: idempotency.LargestFirst})
 	require.NoError(t, err)
 	require.Len(t, listing.Entries, len(items))
 	require.Equal(t, "payment 17", listing.Entries[0].Note)

@@ -143,7 +143,7 @@ func (l *listing) addItem(item map[string]value) {
 // compareEntries orders entries by size if the request asks for the largest, then by time of creation and operation.
 func (l *listing) compareEntries(a, b idempotency.Entry) int {
 	larger := 0
-	if l.request.Largest {
+	if l.request.Order == idempotency.LargestFirst {
 		larger = cmp.Compare(b.Size, a.Size)
 	}
 	return cmp.Or(larger, a.Created.Compare(b.Created), bytes.Compare(a.Operation[:], b.Operation[:]))

@@ -235,7 +235,7 @@ func TestListReadsNoAnswers(t *testing.T) {
 	const requested = "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS " +
 		"WHERE VARIABLE_NAME = 'INNODB_BUFFER_POOL_READ_REQUESTS'"
 	for _, request := range []idempotency.ListRequest{
-		{Limit: 1}, {Limit: 1, Largest: true}, {Limit: 1, States: []idempotency.State{idempotency.StateCompleted}},
+		{Limit: 1}, {Limit: 1, Order: idempotency.LargestFirst}, {Limit: 1, States: []idempotency.State{idempotency.StateCompleted}},
 	} {
 		requireEventually(t, "a listing while the server does nothing else", func() bool {
 			before := queryValue[int](t, w.db, requested)

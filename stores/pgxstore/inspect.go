@@ -85,7 +85,7 @@ func (t *Table) List(ctx context.Context, request idempotency.ListRequest) (idem
 	err = t.retryOnConn(ctx, new(bool), fromPool, func(conn *pgx.Conn) error {
 		listing = idempotency.Listing{Totals: make(map[idempotency.State]idempotency.Total)}
 		var batch pgx.Batch
-		batch.Queue(sql["list"], append([]any{states, users, request.Largest, int64(cmp.Or(request.Limit, 100))}, after...)...).
+		batch.Queue(sql["list"], append([]any{states, users, request.Order == idempotency.LargestFirst, int64(cmp.Or(request.Limit, 100))}, after...)...).
 			Query(scanEntries(&listing))
 		batch.Queue(sql["totals"], states, users).Query(scanTotals(&listing))
 		return conn.SendBatch(ctx, &batch).Close()

@@ -151,7 +151,7 @@ func TestListReadsNoAnswers(t *testing.T) {
 		large.Body = []byte(strings.Repeat("0123456789abcdef", 20_000*(i+1)))
 		require.NoError(t, claim.Complete(ctx, large, time.Hour))
 	}
-	request := idempotency.ListRequest{Largest: true, Limit: 2}
+	request := idempotency.ListRequest{Order: idempotency.LargestFirst, Limit: 2}
 	before, err := store.List(ctx, request)
 	require.NoError(t, err)
 	require.Len(t, before.Entries, 2)
@@ -185,11 +185,11 @@ func TestListPages(t *testing.T) {
 		}
 		execStatement(t, pool, "UPDATE "+tableName(opts)+" SET created_at = now() - interval '1 minute' "+
 			"WHERE operation >= '80000000-0000-0000-0000-000000000000'")
-		for _, largest := range []bool{false, true} {
-			all, err := store.List(ctx, idempotency.ListRequest{Largest: largest})
+		for _, order := range []idempotency.ListOrder{idempotency.NewestFirst, idempotency.OldestFirst, idempotency.LargestFirst} {
+			all, err := store.List(ctx, idempotency.ListRequest{Order: order})
 			require.NoError(t, err)
 			require.Len(t, all.Entries, 12)
-			request := idempotency.ListRequest{Largest: largest, Limit: 1, States: []idempotency.State{idempotency.StateCompleted}}
+			request := idempotency.ListRequest{Order: order, Limit: 1, States: []idempotency.State{idempotency.StateCompleted}}
 			for _, want := range all.Entries {
 				page, err := store.List(ctx, request)
 				require.NoError(t, err)
@@ -270,7 +270,7 @@ func TestInspectInEveryMode(t *testing.T) {
 			entry, err := store.Inspect(ctx, key)
 			require.NoError(t, err)
 			listing, err := store.List(ctx, idempotency.ListRequest{
-				States: []idempotency.State{idempotency.StateCompleted}, User: key.User, Largest: true, Limit: 1,
+				States: []idempotency.State{idempotency.StateCompleted}, User: key.User, Order: idempotency.LargestFirst, Limit: 1,
 			})
 			require.NoError(t, err)
 			require.Equal(t, entry.Created, listing.Entries[0].Created)

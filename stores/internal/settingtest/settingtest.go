@@ -438,7 +438,7 @@ func (r *contractCheck) listRecords() error {
 		}
 	}
 	for _, request := range []idempotency.ListRequest{
-		{User: user}, {User: user, Limit: 5}, {User: user, Limit: 5, Largest: true},
+		{User: user}, {User: user, Limit: 5}, {User: user, Limit: 5, Order: idempotency.LargestFirst},
 		{User: user, States: states[1:3], Limit: 4}, {States: states[1:3], Limit: 100},
 	} {
 		if err := r.readPages(request); err != nil {

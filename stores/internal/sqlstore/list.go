@@ -147,7 +147,7 @@ func afterCursor(request idempotency.ListRequest) string {
 	switch {
 	case request.After == nil:
 		return "TRUE"
-	case request.Largest:
+	case request.Order == idempotency.LargestFirst:
 		return afterBySizeSQL
 	default:
 		return afterSQL
@@ -155,7 +155,7 @@ func afterCursor(request idempotency.ListRequest) string {
 }
 
 func sortOrder(request idempotency.ListRequest) string {
-	if request.Largest {
+	if request.Order == idempotency.LargestFirst {
 		return sizeSQL + " DESC, created, operation"
 	}
 	return "created, operation"
