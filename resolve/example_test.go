@@ -10,6 +10,24 @@ import (
 	"github.com/idempotency-go/idempotency/resolve"
 )
 
+// A customer has asked for the erasure of personal data.
+func ExampleEraseUser() {
+	ctx := context.Background()
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	for _, id := range []string{"8e03978e", "a57f9324"} {
+		key := idempotency.Key{User: "acct_1", Endpoint: "POST /payments", ID: id}
+		_, claim, _ := store.Begin(ctx, key, idempotency.ClaimRequest{Lease: time.Minute, TTL: time.Hour})
+		_ = claim.Complete(ctx, idempotency.Response{Status: 201}, time.Hour)
+	}
+	erasure, err := resolve.EraseUser(ctx, store, "acct_1", resolve.EraseOptions{})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(erasure.Erased, "erased,", erasure.Running, "still running")
+	// Output:
+	// 2 erased, 0 still running
+}
+
 // A process has died while it charged a card. The provider has the charge, so its customer is to get a receipt.
 func Example() {
 	ctx := context.Background()

@@ -16,6 +16,8 @@
 //	// or, if the provider has no such charge: err = resolver.NotHappened(ctx, entry, by)
 //
 // Only an abandoned operation can be resolved. The record keeps its fingerprint, so a changed request is still refused.
+//
+// [EraseUser] removes all records of a user, unless an attempt is running.
 package resolve
 
 import (
