@@ -72,17 +72,23 @@ func (t *trial) tryForget(entry idempotency.Entry) error { return t.asInspector(
 // forgetRecord calls Forget, which must succeed.
 func (t *trial) forgetRecord(entry idempotency.Entry) { t.checkSuccess("Forget", t.tryForget(entry)) }
 
-// listRecords lists the records of the user of the key. If the store cannot list by user, listRecords lists all
-// records, because the database is empty apart from the records of the case.
+// listRecords lists the records of the user of the key, by tryList, which must succeed.
 func (t *trial) listRecords(listRequest idempotency.ListRequest) idempotency.Listing {
+	listing, err := t.tryList(listRequest)
+	t.checkSuccess("List", err)
+	return listing
+}
+
+// tryList lists the records of the user of the key, and returns the error of List to the caller. If the store cannot
+// list by user, tryList lists all records, because the database is empty apart from the records of the case.
+func (t *trial) tryList(listRequest idempotency.ListRequest) (idempotency.Listing, error) {
 	listRequest.User = t.key.User
 	listing, err := t.asInspector().List(t.ctx, listRequest)
 	if errors.Is(err, errors.ErrUnsupported) {
 		listRequest.User = ""
 		listing, err = t.asInspector().List(t.ctx, listRequest)
 	}
-	t.checkSuccess("List", err)
-	return listing
+	return listing, err
 }
 
 // withSiblingKey returns a trial with a new key of the same user.

@@ -15,12 +15,12 @@ var listCases = []testCase{{
 	rule: "List returns each record in the requested states once, with the entry of Inspect, but without the response.",
 	checkRule: func(t *trial) {
 		all := t.createOneOfEachState()
-		t.checkListing(idempotency.ListRequest{}, all...)
+		t.checkListing(oldestFirst, all...)
 		for _, listed := range all {
 			t.checkListing(idempotency.ListRequest{States: []idempotency.State{listed.expectedState}}, listed)
 		}
 		states := []idempotency.State{idempotency.StateReleased, idempotency.StateCompleted}
-		t.checkListing(idempotency.ListRequest{States: states}, filterStates(all, states...)...)
+		t.checkListing(idempotency.ListRequest{States: states, Order: idempotency.OldestFirst}, filterStates(all, states...)...)
 	},
 }, {
 	name: "list/nothing",
@@ -30,17 +30,25 @@ var listCases = []testCase{{
 		t.checkListing(idempotency.ListRequest{States: []idempotency.State{idempotency.StateCompleted}, Order: idempotency.LargestFirst})
 	},
 }, {
-	name: "list/oldest",
-	rule: "By default, List orders the records by the time of their first attempt, the oldest first.",
+	name: "list/newest",
+	rule: "By default, List orders the records by the time of their first attempt, the newest first.",
 	checkRule: func(t *trial) {
-		t.checkListing(idempotency.ListRequest{}, t.createAllCompleted(100, 4000, 2000)...)
+		all := t.createAllCompleted(100, 4000, 2000)
+		t.checkListing(idempotency.ListRequest{}, all[2], all[1], all[0])
+		t.checkListing(idempotency.ListRequest{Order: idempotency.NewestFirst}, all[2], all[1], all[0])
+	},
+}, {
+	name: "list/oldest",
+	rule: "With OldestFirst, List orders the records by the time of their first attempt, the oldest first.",
+	checkRule: func(t *trial) {
+		t.checkListing(oldestFirst, t.createAllCompleted(100, 4000, 2000)...)
 	},
 }, {
 	name: "list/largest",
-	rule: "With Largest, List orders the records by their size, the largest first.",
+	rule: "With LargestFirst, List orders the records by their size, the largest first, and of equal records the oldest first.",
 	checkRule: func(t *trial) {
-		all := t.createAllCompleted(100, 4000, 2000)
-		t.checkListing(idempotency.ListRequest{Order: idempotency.LargestFirst}, all[1], all[2], all[0])
+		all := t.createAllCompleted(100, 4000, 100, 2000)
+		t.checkListing(largestFirst, all[1], all[3], all[0], all[2])
 	},
 }, {
 	name: "list/limit",
@@ -48,7 +56,8 @@ var listCases = []testCase{{
 	checkRule: func(t *trial) {
 		all := t.createAllCompleted(100, 4000, 2000)
 		for limit, most := range map[int]int{1: 1, 2: 2, 3: 3, 4: 3, math.MaxInt: 3} {
-			t.checkListingStart(most, idempotency.ListRequest{Limit: limit}, all...)
+			t.checkListingStart(most, idempotency.ListRequest{Limit: limit}, all[2], all[1], all[0])
+			t.checkListingStart(most, idempotency.ListRequest{Limit: limit, Order: idempotency.OldestFirst}, all...)
 			t.checkListingStart(most, idempotency.ListRequest{Limit: limit, Order: idempotency.LargestFirst}, all[1], all[2], all[0])
 		}
 	},
@@ -56,9 +65,10 @@ var listCases = []testCase{{
 	name: "list/pages",
 	rule: "With After, List returns the entries that follow After in the order. The totals stay the same.",
 	checkRule: func(t *trial) {
-		all := t.createAllCompleted(100, 4000, 2000)
-		t.checkPages(idempotency.ListRequest{Limit: 1}, all...)
-		t.checkPages(idempotency.ListRequest{Limit: 1, Order: idempotency.LargestFirst}, all[1], all[2], all[0])
+		all := t.createAllCompleted(100, 4000, 100, 2000)
+		t.checkPages(idempotency.ListRequest{Limit: 1}, all[3], all[2], all[1], all[0])
+		t.checkPages(idempotency.ListRequest{Limit: 1, Order: idempotency.OldestFirst}, all...)
+		t.checkPages(idempotency.ListRequest{Limit: 1, Order: idempotency.LargestFirst}, all[1], all[3], all[0], all[2])
 	},
 }, {
 	name: "list/default limit",
@@ -79,8 +89,8 @@ var listCases = []testCase{{
 	rule: "If List has to fetch each record, List fetches at most Scan records. Partial says whether there are more.",
 	checkRule: func(t *trial) {
 		all := t.createAllCompleted(100, 200, 300, 400)
-		t.checkListing(idempotency.ListRequest{Scan: math.MaxInt}, all...)
-		t.checkListing(idempotency.ListRequest{Scan: 2 * len(all)}, all...)
+		t.checkListing(idempotency.ListRequest{Scan: math.MaxInt, Order: idempotency.OldestFirst}, all...)
+		t.checkListing(idempotency.ListRequest{Scan: 2 * len(all), Order: idempotency.OldestFirst}, all...)
 		got := t.listRecords(idempotency.ListRequest{Scan: 1})
 		n := got.Totals[idempotency.StateCompleted].Records
 		switch {
@@ -93,18 +103,89 @@ var listCases = []testCase{{
 	},
 }, {
 	name: "list/users",
-	rule: "If the store can list by user, List returns only the records of this user.",
+	rule: "With User, List returns only the records of this user, or ErrUnsupported.",
 	checkRule: func(t *trial) {
 		other := t.withKey(idempotency.Key{User: t.key.User + "'", Endpoint: t.key.Endpoint, ID: t.key.ID})
-		_, err := t.asInspector().List(t.ctx, idempotency.ListRequest{User: t.key.User})
-		if errors.Is(err, errors.ErrUnsupported) {
+		if !t.canList(idempotency.ListRequest{User: t.key.User}) {
 			return
 		}
-		t.checkSuccess("List", err)
 		mine, theirs := t.createCompleted(100), other.createCompleted(200)
 		t.checkListing(idempotency.ListRequest{}, mine)
 		other.checkListing(idempotency.ListRequest{}, theirs)
 		t.withKey(newKey()).checkListing(idempotency.ListRequest{})
+	},
+}, {
+	name: "list/endpoints",
+	rule: "With Endpoint, List returns only the records of this endpoint, or ErrUnsupported.",
+	checkRule: func(t *trial) {
+		t.checkKeyPart(func(key *idempotency.Key) *string { return &key.Endpoint })
+	},
+}, {
+	name: "list/keys",
+	rule: "With ID, List returns only the records with this key of the client, or ErrUnsupported.",
+	checkRule: func(t *trial) {
+		t.checkKeyPart(func(key *idempotency.Key) *string { return &key.ID })
+	},
+}, {
+	name: "list/times",
+	rule: "List returns the records that were created at Since or later, and before Before.",
+	checkRule: func(t *trial) {
+		all := t.createAllCompleted(100, 4000, 2000)
+		created := make([]time.Time, len(all))
+		for i, listed := range all {
+			created[i] = listed.inspectKey().Created
+		}
+		checkBounds := func(since, before time.Time, want ...listedRecord) {
+			t.checkListing(idempotency.ListRequest{Since: since, Before: before, Order: idempotency.OldestFirst}, want...)
+		}
+		none := time.Time{}
+		checkBounds(created[1], none, all[1], all[2])
+		checkBounds(created[1].Add(time.Microsecond), none, all[2])
+		checkBounds(none, created[1], all[0])
+		checkBounds(none, created[1].Add(time.Microsecond), all[0], all[1])
+		checkBounds(created[1], created[2], all[1])
+		checkBounds(created[1], created[1])
+		checkBounds(created[2], created[0])
+	},
+}, {
+	name: "list/each",
+	rule: "Each gets all matching records, each of them once, and Listing has only the totals.",
+	checkRule: func(t *trial) {
+		t.checkEach(idempotency.ListRequest{})
+		all := t.createOneOfEachState()
+		t.checkEach(idempotency.ListRequest{}, all...)
+		t.checkEach(idempotency.ListRequest{Limit: 1, Order: idempotency.LargestFirst}, all...)
+		t.checkEach(idempotency.ListRequest{States: []idempotency.State{idempotency.StateCompleted}}, all[0])
+	},
+}, {
+	name: "list/error of each",
+	rule: "An error of Each ends List, which returns the error.",
+	checkRule: func(t *trial) {
+		t.createAllCompleted(100, 200, 300)
+		errEach, calls := errors.New("the error of Each"), 0
+		_, err := t.tryList(idempotency.ListRequest{Each: func(idempotency.Entry) error {
+			if calls++; calls == 2 {
+				return errEach
+			}
+			return nil
+		}})
+		t.checkError("List", err, errEach)
+		if calls != 2 {
+			t.failf("List called Each %d times, although the second call has returned an error", calls)
+		}
+	},
+}, {
+	name: "list/progress",
+	rule: "If List calls Progress, the number of records that List has read never decreases, and neither number is negative.",
+	checkRule: func(t *trial) {
+		all := t.createAllCompleted(100, 200, 300)
+		reads, isNegative := []int64{}, false
+		t.checkListing(idempotency.ListRequest{Order: idempotency.OldestFirst, Progress: func(read, total int64) {
+			reads, isNegative = append(reads, read), isNegative || read < 0 || total < 0
+		}}, all...)
+		if isNegative || !slices.IsSorted(reads) {
+			t.failf("Progress was called with %v records read", reads)
+		}
 	},
 }, {
 	name: "list/expired",
@@ -124,7 +205,7 @@ var listCases = []testCase{{
 	checkRule: func(t *trial) {
 		all := t.createAllCompleted(100, 200)
 		for i, listed := range all {
-			got := t.listRecords(idempotency.ListRequest{})
+			got := t.listRecords(oldestFirst)
 			t.checkListed(got, len(all)-i, all[i:])
 			t.forgetRecord(got.Entries[0])
 			listed.checkNoRecord()
@@ -142,7 +223,7 @@ var listCases = []testCase{{
 			own := other.claimKey(request)
 			var got idempotency.Listing
 			var completeErr error
-			runBothAtOnce(round, func() { got = t.listRecords(idempotency.ListRequest{}) }, func() {
+			runBothAtOnce(round, func() { got = t.listRecords(oldestFirst) }, func() {
 				completeErr = own.claim.Complete(t.ctx, newReceipt("of another"), long)
 			})
 			t.checkSuccess("Complete", completeErr)
@@ -156,6 +237,12 @@ var listCases = []testCase{{
 		}
 	},
 }}
+
+// The requests for all records of a user in an order other than the default.
+var (
+	oldestFirst  = idempotency.ListRequest{Order: idempotency.OldestFirst}
+	largestFirst = idempotency.ListRequest{Order: idempotency.LargestFirst}
+)
 
 // listedRecord is a record that List must return.
 type listedRecord struct {
@@ -212,6 +299,69 @@ func (t *trial) checkListing(listRequest idempotency.ListRequest, want ...listed
 // checkListingStart checks that List returns the first most records in want, and that the totals count all of want.
 func (t *trial) checkListingStart(most int, listRequest idempotency.ListRequest, want ...listedRecord) {
 	t.checkListed(t.listRecords(listRequest), most, want)
+}
+
+// canList reports whether the store can list by the parts of the key in listRequest. A store that cannot must say so.
+func (t *trial) canList(listRequest idempotency.ListRequest) bool {
+	_, err := t.asInspector().List(t.ctx, listRequest)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return false
+	}
+	t.checkSuccess("List", err)
+	return true
+}
+
+// checkKeyPart checks lists by one part of the key, to which the result of part points.
+func (t *trial) checkKeyPart(part func(*idempotency.Key) *string) {
+	key := newKey()
+	key.Endpoint += "/" + key.ID // so that no other case has the endpoint
+	selectPart := func(value string) idempotency.ListRequest {
+		var selected idempotency.Key
+		*part(&selected) = value
+		return idempotency.ListRequest{
+			User: selected.User, Endpoint: selected.Endpoint, ID: selected.ID, Order: idempotency.OldestFirst,
+		}
+	}
+	if !t.canList(selectPart(*part(&key))) {
+		return
+	}
+	similar, ofOtherUser := key, key
+	*part(&similar) += "'"
+	ofOtherUser.User += "'"
+	mine := t.withKey(key).createCompleted(100)
+	t.waitForClock()
+	theirs := t.withKey(similar).createCompleted(200)
+	t.waitForClock()
+	shared := t.withKey(ofOtherUser).createCompleted(300)
+	check := func(listRequest idempotency.ListRequest, want ...listedRecord) {
+		got, err := t.asInspector().List(t.ctx, listRequest)
+		t.checkSuccess("List", err)
+		t.checkListed(got, len(want), want)
+	}
+	check(selectPart(*part(&key)), mine, shared)
+	check(selectPart(*part(&similar)), theirs)
+	check(selectPart(newKey().ID))
+	wholeKey := idempotency.ListRequest{User: key.User, Endpoint: key.Endpoint, ID: key.ID}
+	if t.canList(wholeKey) {
+		check(wholeKey, mine)
+	}
+}
+
+// checkEach checks that List passes exactly the records in want to Each, in any order.
+func (t *trial) checkEach(listRequest idempotency.ListRequest, want ...listedRecord) {
+	var entries []idempotency.Entry
+	listRequest.Each = func(entry idempotency.Entry) error {
+		entries = append(entries, entry)
+		return nil
+	}
+	got, err := t.tryList(listRequest)
+	t.checkSuccess("List", err)
+	if len(got.Entries) != 0 {
+		t.failf("with Each, List returned %d entries, want 0", len(got.Entries))
+	}
+	slices.SortFunc(entries, oldestFirst.Compare)
+	got.Entries = entries
+	t.checkListed(got, len(want), want)
 }
 
 // checkPages checks that the records in want are the entries of successive listings, each with a Limit of 1.

@@ -233,23 +233,27 @@ func (r *referenceStore) compareEntries(have, asked idempotency.Entry) error {
 func (r *referenceStore) List(_ context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.hasBug("knows no users") && request.User != "" {
+	hasOtherPart := request.Endpoint != "" || request.ID != ""
+	switch {
+	case r.hasBug("knows no users") && request.User != "", r.hasBug("knows users only") && hasOtherPart:
 		return idempotency.Listing{}, errors.ErrUnsupported
+	case r.hasBug("parts of keys are an error") && hasOtherPart:
+		return idempotency.Listing{}, errors.New("which part?")
 	}
-	found := r.collectEntries(request.User)
+	found := r.collectEntries(request)
 	if r.hasBug("listing in two steps") {
 		ran := slices.DeleteFunc(found, func(e idempotency.Entry) bool { return e.State != idempotency.StateRunning })
 		r.yieldLock()
-		found = append(ran, r.collectEntries(request.User)...)
+		found = append(ran, r.collectEntries(request)...)
 	}
-	return listEntries(r, found, request), nil
+	return listEntries(r, found, request)
 }
 
-// collectEntries returns the entries of all records of a user, or of all users if user is empty.
-func (r *referenceStore) collectEntries(user string) (found []idempotency.Entry) {
+// collectEntries returns the entries of all records with the key and the time of request.
+func (r *referenceStore) collectEntries(request idempotency.ListRequest) (found []idempotency.Entry) {
 	now := time.Now()
 	for key := range r.entries {
-		if e := r.findListableEntry(key, now); e != nil && r.belongsTo(user, key) {
+		if e := r.findListableEntry(key, now); e != nil && r.isSelected(request, key) && r.isInTime(request, e.Created) {
 			found = append(found, r.describeListedEntry(key, e, now))
 		}
 	}
@@ -264,9 +268,30 @@ func (r *referenceStore) findListableEntry(key idempotency.Key, now time.Time) *
 	return r.findEntry(key, now)
 }
 
-func (r *referenceStore) belongsTo(user string, key idempotency.Key) bool {
-	return user == "" || key.User == user || r.hasBug("all users are listed") ||
-		r.hasBug("users by their beginning") && strings.HasPrefix(key.User, user)
+// isSelected reports whether key has the parts of request.
+func (r *referenceStore) isSelected(request idempotency.ListRequest, key idempotency.Key) bool {
+	return r.isPart("users", request.User, key.User) && r.isPart("endpoints", request.Endpoint, key.Endpoint) &&
+		r.isPart("keys", request.ID, key.ID)
+}
+
+// isPart reports whether a request for the given part, or for any part if asked is empty, selects a key with the part.
+func (r *referenceStore) isPart(kind, asked, part string) bool {
+	return asked == "" || asked == part || r.hasBug("all "+kind+" are listed") ||
+		r.hasBug(kind+" by their beginning") && strings.HasPrefix(part, asked)
+}
+
+// isInTime reports whether a record that was created at this time is within the bounds of request.
+func (r *referenceStore) isInTime(request idempotency.ListRequest, created time.Time) bool {
+	isEarly, isLate := created.Before(request.Since), !request.Before.IsZero() && !created.Before(request.Before)
+	switch r.bug {
+	case "times are ignored":
+		return true
+	case "since is exclusive":
+		isEarly = !created.After(request.Since)
+	case "before is inclusive":
+		isLate = !request.Before.IsZero() && created.After(request.Before)
+	}
+	return !isEarly && !isLate
 }
 
 func (r *referenceStore) describeListedEntry(key idempotency.Key, e *entry, now time.Time) idempotency.Entry {
@@ -289,8 +314,11 @@ func (r *referenceStore) describeListedEntry(key idempotency.Key, e *entry, now 
 // bugChecker is the part of referenceStore that the functions below need.
 type bugChecker interface{ hasBug(bug string) bool }
 
-// listEntries returns the listing for a request. The parameter found has the entries of all records of the user.
-func listEntries(s bugChecker, found []idempotency.Entry, request idempotency.ListRequest) idempotency.Listing {
+// listEntries returns the listing for a request. The parameter found has the entries of all records with the key and the
+// time of request.
+func listEntries(
+	s bugChecker, found []idempotency.Entry, request idempotency.ListRequest,
+) (idempotency.Listing, error) {
 	scan := cmp.Or(request.Scan, 100_000)
 	got := idempotency.Listing{Totals: make(map[idempotency.State]idempotency.Total), Partial: s.hasBug("nothing is partial")}
 	if scans := s.hasBug("has to scan") || s.hasBug("scan is silent") || s.hasBug("scan is exceeded"); scans && len(found) > scan {
@@ -327,10 +355,17 @@ func listEntries(s bugChecker, found []idempotency.Entry, request idempotency.Li
 		slices.SortFunc(found, func(a, b idempotency.Entry) int { return b.Created.Compare(a.Created) })
 		found = found[:min(len(found), limit)]
 	}
+	reportProgress(s, request, len(found))
 	for state, total := range sumTotals(found) {
 		got.Totals[state] = total
 	}
-	slices.SortFunc(found, orderOf(s, request.Order == idempotency.LargestFirst))
+	if request.Each != nil && !s.hasBug("each is ignored") {
+		if s.hasBug("totals without each") {
+			clear(got.Totals)
+		}
+		return got, passEntries(s, found[:min(len(found), eachLimit(s, limit))], request.Each)
+	}
+	slices.SortFunc(found, orderOf(s, request.Order))
 	if last := request.After; last != nil && !s.hasBug("pages are ignored") {
 		behind := slices.IndexFunc(found, func(e idempotency.Entry) bool { return e.Operation == last.Operation }) + 1
 		if s.hasBug("pages overlap") {
@@ -345,7 +380,48 @@ func listEntries(s bugChecker, found []idempotency.Entry, request idempotency.Li
 	if s.hasBug("totals of what is listed") {
 		got.Totals = sumTotals(got.Entries)
 	}
-	return got
+	return got, nil
+}
+
+// reportProgress calls Progress after each of n records.
+func reportProgress(s bugChecker, request idempotency.ListRequest, n int) {
+	if request.Progress == nil {
+		return
+	}
+	for read := range n {
+		if s.hasBug("progress goes back") {
+			read = n - read
+		}
+		request.Progress(int64(read), int64(n))
+	}
+	if s.hasBug("progress of an unknown total") {
+		request.Progress(int64(n), -1)
+	}
+}
+
+// eachLimit returns the maximum number of entries that Each gets.
+func eachLimit(s bugChecker, limit int) int {
+	if s.hasBug("each gets a page") {
+		return limit
+	}
+	return math.MaxInt
+}
+
+// passEntries calls each for every entry.
+func passEntries(s bugChecker, entries []idempotency.Entry, each func(idempotency.Entry) error) (err error) {
+	for _, entry := range entries {
+		if s.hasBug("each gets some entries twice") && entry.State == idempotency.StateReleased {
+			_ = each(entry)
+		}
+		err = cmp.Or(err, each(entry))
+		switch {
+		case err != nil && s.hasBug("error of each is lost"):
+			return nil
+		case err != nil && !s.hasBug("each goes on after its error"):
+			return err
+		}
+	}
+	return err
 }
 
 // sumTotals returns the totals of entries by state.
@@ -358,14 +434,21 @@ func sumTotals(entries []idempotency.Entry) map[idempotency.State]idempotency.To
 }
 
 // orderOf returns the order of a listing, as a function for slices.SortFunc.
-func orderOf(s bugChecker, largest bool) func(a, b idempotency.Entry) int {
+func orderOf(s bugChecker, order idempotency.ListOrder) func(a, b idempotency.Entry) int {
+	oldest := func(a, b idempotency.Entry) int { return a.Created.Compare(b.Created) }
+	newest := func(a, b idempotency.Entry) int { return b.Created.Compare(a.Created) }
+	largest := func(a, b idempotency.Entry) int { return cmp.Or(cmp.Compare(b.Size, a.Size), oldest(a, b)) }
 	switch {
-	case largest && s.hasBug("smallest first"):
-		return func(a, b idempotency.Entry) int { return cmp.Compare(a.Size, b.Size) }
-	case largest && !s.hasBug("size is no order"):
-		return func(a, b idempotency.Entry) int { return cmp.Compare(b.Size, a.Size) }
-	case s.hasBug("newest first"):
-		return func(a, b idempotency.Entry) int { return b.Created.Compare(a.Created) }
+	case s.hasBug("smallest first") && order == idempotency.LargestFirst:
+		return func(a, b idempotency.Entry) int { return cmp.Or(cmp.Compare(a.Size, b.Size), oldest(a, b)) }
+	case s.hasBug("newest of equal size first") && order == idempotency.LargestFirst:
+		return func(a, b idempotency.Entry) int { return cmp.Or(cmp.Compare(b.Size, a.Size), newest(a, b)) }
+	case s.hasBug("size is no order") && order == idempotency.LargestFirst, s.hasBug("oldest first by default") && order == "":
+		return oldest
+	case s.hasBug("always newest first") && order == idempotency.OldestFirst:
+		return newest
 	}
-	return func(a, b idempotency.Entry) int { return a.Created.Compare(b.Created) }
+	return map[idempotency.ListOrder]func(a, b idempotency.Entry) int{
+		"": newest, idempotency.NewestFirst: newest, idempotency.OldestFirst: oldest, idempotency.LargestFirst: largest,
+	}[order]
 }
