@@ -156,17 +156,24 @@ func (s *Store) Forget(ctx context.Context, entry idempotency.Entry) error {
 }
 
 // List implements [idempotency.Inspector]. List decrypts nothing. Each Status is that of the inner store, and the notes
-// of sealed answers are left out.
+// of sealed answers are left out, also for ListRequest.Each.
 func (s *Store) List(ctx context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
 	store, err := innerAs[idempotency.Inspector](s)
 	if err != nil {
 		return idempotency.Listing{}, err
 	}
+	if s.acceptsPlain {
+		return store.List(ctx, request)
+	}
+	if each := request.Each; each != nil {
+		request.Each = func(entry idempotency.Entry) error {
+			entry.Note = "" // unauthenticated
+			return each(entry)
+		}
+	}
 	listing, err := store.List(ctx, request)
 	for i := range listing.Entries {
-		if !s.acceptsPlain {
-			listing.Entries[i].Note = "" // unauthenticated
-		}
+		listing.Entries[i].Note = ""
 	}
 	return listing, err
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/proof/testservice"
+	"github.com/idempotency-go/idempotency/stores/seal"
 )
 
 // secret is an answer with a note.
@@ -98,6 +99,26 @@ func TestInspectForgery(t *testing.T) {
 				require.Empty(t, entry.Note)
 			}
 		})
+	}
+}
+
+// A note that was not sealed is listed only if the store accepts plain answers, in the entries and by Each.
+func TestListNotes(t *testing.T) {
+	t.Parallel()
+	inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	testservice.MustComplete(t, inner, testservice.NumberedKey(0), secret())
+	for want, options := range map[string]seal.Options{
+		"": testservice.Sealing("key"), "charge ch_1": allowingClear(testservice.Sealing("key")),
+	} {
+		store := testservice.MustSeal(t, inner, options)
+		require.Equal(t, want, testservice.MustList(t, store).Entries[0].Note)
+		var notes []string
+		_, err := store.List(t.Context(), idempotency.ListRequest{Each: func(entry idempotency.Entry) error {
+			notes = append(notes, entry.Note)
+			return nil
+		}})
+		require.NoError(t, err)
+		require.Equal(t, []string{want}, notes)
 	}
 }
 
