@@ -93,6 +93,14 @@ func (k Key) OperationID() uuid.UUID {
 	return id
 }
 
+// digestUser returns the first 128 bits of a SHA-256 of the user. The tag keeps the digest apart from other digests of
+// the same text.
+func digestUser(user string) [16]byte {
+	var space [512]byte // as in OperationID
+	sum := sha256.Sum256(append(append(space[:0], "idempotency/user/1"...), user...))
+	return [16]byte(sum[:16])
+}
+
 // String returns [Key.OperationID].
 func (k Key) String() string { return k.OperationID().String() }
 

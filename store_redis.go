@@ -149,8 +149,8 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (
 	if s.optionsFault != nil {
 		return Record{}, nil, s.optionsFault
 	}
-	name, now := s.keyName(key.OperationID()), time.Now().UnixMilli()
-	claim := newRedisClaim(s, name, request, now)
+	name, user, now := s.keyName(key.OperationID()), digestUser(key.User), time.Now().UnixMilli()
+	claim := newRedisClaim(s, name, user, request, now)
 	storedRecord, replyLost, err := claim.claimKey(ctx, request.TakeOver)
 	switch {
 	case err != nil && replyLost:
@@ -161,7 +161,7 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (
 		record := Record{Attempt: 1, Fingerprint: request.Fingerprint, Created: time.UnixMilli(now), LeaseLeft: request.Lease}
 		return record, claim, nil
 	}
-	head, err := s.parseRecord(storedRecord, name)
+	head, err := s.parseRecord(storedRecord, name, &user)
 	if err != nil {
 		return Record{}, nil, err
 	}
@@ -199,7 +199,7 @@ type redisClaim struct {
 	runningRecord redisconn.Value // byte for byte as in Redis while the claim lasts
 	leaseMillis   int64           // as in the record
 	ttlMillis     any             // an int64, as in the record; converted once, because a conversion to any allocates
-	recordSpace   [256]byte       // the memory of the first runningRecord, enough for the longest head
+	recordSpace   [320]byte       // the memory of the first runningRecord, enough for the longest head
 
 	mayHaveSteps atomic.Bool // this attempt or an earlier one may have stored steps
 
@@ -214,11 +214,12 @@ type redisSettlement struct {
 }
 
 // newRedisClaim returns a claim on a new operation, before Redis has granted the claim.
-func newRedisClaim(s *RedisStore, name string, request ClaimRequest, now int64) *redisClaim {
+func newRedisClaim(s *RedisStore, name string, user [16]byte, request ClaimRequest, now int64) *redisClaim {
 	ttl := toMilliseconds(max(request.TTL, request.Lease))
 	c := &redisClaim{store: s, keyName: name, leaseMillis: toMilliseconds(request.Lease), ttlMillis: ttl}
-	c.runningRecord.Text = recordline.AppendRunning(
-		c.recordSpace[:0], s.operationIn(name), request.Fingerprint, c.leaseMillis, ttl, now)
+	c.runningRecord.Text = recordline.AppendRunning(c.recordSpace[:0], s.operationIn(name), &recordline.Head{
+		Lease: c.leaseMillis, TTL: ttl, User: user, Fingerprint: request.Fingerprint, Created: now,
+	})
 	return c
 }
 
@@ -428,9 +429,13 @@ func verdictError(verdict string, err error) error {
 	}
 }
 
-// parseRecord parses the record that was stored under name.
-func (s *RedisStore) parseRecord(value []byte, name string) (recordline.Head, error) {
+// parseRecord parses the record that was stored under name, for the user with the given digest. A nil user means that
+// the caller does not know the user.
+func (s *RedisStore) parseRecord(value []byte, name string, user *[16]byte) (recordline.Head, error) {
 	head, err := recordline.Parse(value, s.operationIn(name))
+	if err == nil && user != nil && head.User != *user {
+		err = recordline.ErrUser
+	}
 	if err != nil {
 		return head, fmt.Errorf("%w: %w", ErrRecordInvalid, err)
 	}

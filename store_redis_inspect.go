@@ -1,10 +1,10 @@
 package idempotency
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -85,11 +85,17 @@ func (s *RedisStore) neededRights() redisconn.Rights {
 // record without an expiry (after the command PERSIST, for example) hides its age: Inspect then counts the
 // lease from now, as Begin does, and Entry.Remaining is zero.
 func (s *RedisStore) Inspect(ctx context.Context, key Key) (Entry, error) {
-	return s.InspectOperation(ctx, key.OperationID())
+	user := digestUser(key.User)
+	return s.inspectRecord(ctx, key.OperationID(), &user)
 }
 
 // InspectOperation is like Inspect for a caller who knows only the ID of the operation, for example from a log.
 func (s *RedisStore) InspectOperation(ctx context.Context, operation uuid.UUID) (Entry, error) {
+	return s.inspectRecord(ctx, operation, nil)
+}
+
+// inspectRecord returns the entry of operation. If user is not nil, the record must have this digest of the user.
+func (s *RedisStore) inspectRecord(ctx context.Context, operation uuid.UUID, user *[16]byte) (Entry, error) {
 	if s.optionsFault != nil {
 		return Entry{}, s.optionsFault
 	}
@@ -103,7 +109,7 @@ func (s *RedisStore) InspectOperation(ctx context.Context, operation uuid.UUID) 
 		return entry, err
 	}
 	entry.Size, entry.Remaining = snapshot.Size, max(0, snapshot.Expiry)
-	head, err := s.parseRecord(snapshot.Start, name)
+	head, err := s.parseRecord(snapshot.Start, name, user)
 	if err == nil {
 		err = entry.addHead(head, snapshot)
 	}
@@ -250,28 +256,41 @@ func changeError(verdict string, err error) error {
 	}
 }
 
-// List implements [Inspector]. Redis stores no users, so ListRequest.User must be empty.
+// List implements [Inspector]. Redis keeps a digest of the user, so List finds the records of ListRequest.User, but
+// Entry.Key is empty. For an Endpoint or an ID, the error wraps [errors.ErrUnsupported].
 //
 // List goes through all keys of the database by SCAN, a thousand at a time, and reads the first 768 bytes of each
 // record, so List overlooks damage after byte 768. Redis serves other clients meanwhile. In a Cluster, List
 // asks every master in turn. Only a *redis.ClusterClient can ask every master: with any other client of a Cluster,
 // the error wraps [errors.ErrUnsupported].
 //
+// ListRequest.Progress gets the approximate number of keys that SCAN has passed, and the number of keys in the
+// database, or zero if the client has no right to DBSIZE.
+//
 // A key that has the name of a record, but holds no record, counts as unreadable.
 func (s *RedisStore) List(ctx context.Context, request ListRequest) (Listing, error) {
 	if s.optionsFault != nil {
 		return Listing{}, s.optionsFault
 	}
-	if request.User != "" || request.Endpoint != "" || request.ID != "" {
-		return Listing{}, fmt.Errorf("idempotency: Redis stores no parts of keys, so ListRequest has none: %w", errors.ErrUnsupported)
+	if request.Endpoint != "" || request.ID != "" {
+		return Listing{}, fmt.Errorf("idempotency: Redis keeps neither endpoints nor clients' keys: "+
+			"list by User, States, Since and Before, or inspect the whole key: %w", errors.ErrUnsupported)
+	}
+	lister := &redisLister{store: s, countedOperations: make(map[uuid.UUID]bool)}
+	if request.User != "" {
+		user := digestUser(request.User)
+		lister.user = &user
+		request.User = "" // the entries have no user that could match
 	}
 	collected, err := newCollector(request)
 	if err != nil {
 		return Listing{}, err
 	}
-	lister := &redisLister{store: s, collected: collected, seenOperations: make(map[uuid.UUID]bool)}
-	pattern := redisconn.Literal(s.keyPrefix) + "{" + strings.Repeat("?", len(uuid.Nil.String())) + "}"
-	if err := cmp.Or(s.conn.Scan(ctx, pattern, startSize, lister.pickNames, lister.addRecord), lister.eachFault); err != nil {
+	lister.collected = collected
+	if err := s.conn.Scan(ctx, redisconn.KeyScan{
+		Pattern:   redisconn.Literal(s.keyPrefix) + "{" + strings.Repeat("?", len(uuid.Nil.String())) + "}",
+		PickNames: lister.pickNames, StartSize: startSize, VisitKey: lister.addRecord, Progress: request.Progress,
+	}); err != nil {
 		return Listing{}, err
 	}
 	return collected.makeListing(), nil
@@ -279,31 +298,36 @@ func (s *RedisStore) List(ctx context.Context, request ListRequest) (Listing, er
 
 // redisLister collects the records of all servers for List.
 type redisLister struct {
-	store          *RedisStore
-	collected      *collector
-	eachFault      error
-	seenOperations map[uuid.UUID]bool // because SCAN may return a name more than once
+	store     *RedisStore
+	collected *collector
+	user      *[16]byte // the digest of the user whose records are to be listed, or nil for all users
+	readCount int
+
+	// SCAN may return a name more than once, so the lister remembers what it has counted: matching and unreadable records.
+	// The other records, of which there may be millions, are not remembered.
+	countedOperations map[uuid.UUID]bool
 }
 
 // startSize covers the longest head, the first line of the response, and the longest note.
 const startSize = 768
 
-// pickNames returns the names of records that the lister has not seen before. The result more is false once the
-// lister has seen ListRequest.Scan records.
-func (l *redisLister) pickNames(names []string) (fresh []string, more bool) {
-	for _, name := range names {
+// pickNames returns the names of records in a page of SCAN, each once, but no names of records that the lister has
+// counted before. The result more is false once the lister has read ListRequest.Scan records.
+func (l *redisLister) pickNames(names []string) (picked []string, more bool) {
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
 		operation, ok := l.store.parseKeyName(name)
 		switch {
-		case !ok || l.seenOperations[operation]:
-		case len(l.seenOperations) == l.collected.request.Scan:
+		case !ok || l.countedOperations[operation]:
+		case l.readCount == l.collected.request.Scan:
 			l.collected.listing.Partial = true
-			return fresh, false
+			return picked, false
 		default:
-			l.seenOperations[operation] = true
-			fresh = append(fresh, name)
+			l.readCount++
+			picked = append(picked, name)
 		}
 	}
-	return fresh, true
+	return picked, true
 }
 
 // parseKeyName returns the operation in name. The result ok reports whether name is the name of a record.
@@ -314,26 +338,34 @@ func (s *RedisStore) parseKeyName(name string) (operation uuid.UUID, ok bool) {
 	return operation, prefixed && closed && err == nil && s.keyName(operation) == name // uuid.Parse accepts other forms
 }
 
-// addRecord adds the record with the given name to the listing.
-func (l *redisLister) addRecord(name string, snapshot redisconn.Snapshot) {
+// addRecord adds the record with the given name to the listing. The error is that of ListRequest.Each.
+func (l *redisLister) addRecord(name string, snapshot redisconn.Snapshot) error {
 	if snapshot.Expiry == redisconn.NoKey {
-		return // the record has expired since SCAN
+		return nil // the record has expired since SCAN
 	}
 	operation, _ := l.store.parseKeyName(name)
 	entry := Entry{Operation: operation, Size: snapshot.Size, Remaining: max(0, snapshot.Expiry)}
-	head, err := l.store.parseRecord(snapshot.Start, name) // Start is empty if the value is no string
+	head, err := l.store.parseRecord(snapshot.Start, name, nil) // Start is empty if the value is no string
 	if err == nil {
 		err = entry.addHead(head, snapshot)
 	}
 	if err == nil && head.State == recordline.Done {
 		err = entry.addResponseLine(head, snapshot.Size)
 	}
-	switch {
-	case err != nil:
-		l.collected.listing.Unreadable++
-	case !head.IsFree() && l.eachFault == nil:
-		l.eachFault = l.collected.addEntry(entry)
+	if err == nil && !l.matches(head, entry) {
+		return nil
 	}
+	l.countedOperations[operation] = true
+	if err != nil {
+		l.collected.listing.Unreadable++
+		return nil
+	}
+	return l.collected.addEntry(entry)
+}
+
+// matches reports whether the record with the given head and entry is to be listed.
+func (l *redisLister) matches(head recordline.Head, entry Entry) bool {
+	return !head.IsFree() && (l.user == nil || head.User == *l.user) && l.collected.request.Matches(entry)
 }
 
 // addResponseLine adds the status and the note from the first line of a completed response to e. The error reports

@@ -303,7 +303,7 @@ func TestRedisRoundTrips(t *testing.T) {
 
 // goldenHead is the first line of a record, with placeholders for the parts that are different in each run.
 const goldenHead = "idempotency/1 %s token=<token> lease=60000 ttl=3600000 attempt=%d " +
-	"operation=b24d9d95-4c46-8928-9469-3b1c939f4f3f " +
+	"operation=b24d9d95-4c46-8928-9469-3b1c939f4f3f user=9516b3d00ae328291b352c1cb492c469 " +
 	"fingerprint=0100000000000000000000000000000000000000000000000000000000000000 created=<created>\n"
 
 const goldenResponse = "response/1 crc=a8844b8b 201 header=63 trailer=24 body=8\n" +
@@ -865,9 +865,17 @@ var malformed = map[string]func(record string) string{
 	"no operation": func(record string) string {
 		return replaceWord("operation", "")(strings.Replace(record, " operation", "operation", 1))
 	},
-	"operation too short":   replaceWord("operation", "operation=0"),
-	"operation too long":    replaceWord("operation", "operation="+digits),
-	"another operation":     replaceWord("operation", "operation="+uuid.Nil.String()),
+	"operation too short": replaceWord("operation", "operation=0"),
+	"operation too long":  replaceWord("operation", "operation="+digits),
+	"another operation":   replaceWord("operation", "operation="+uuid.Nil.String()),
+	"user too short":      replaceWord("user", "user="+digits[:31]),
+	"user too long":       replaceWord("user", "user="+digits[:33]),
+	"user in upper case":  replaceWord("user", "user="+strings.ToUpper(digits[:32])),
+	"another user":        replaceWord("user", "user="+digits[:32]),
+	"no user": func(record string) string {
+		return replaceWord("user", "")(strings.Replace(record, " user", "user", 1))
+	},
+	"user a name":           replaceWord("user", "user=alice"),
 	"fingerprint too short": replaceWord("fingerprint", "fingerprint=0"),
 	"another word":          appendToHead(" more=1"),
 	"a space at the end":    appendToHead(" "),
@@ -1152,6 +1160,135 @@ func TestRedisListIsBounded(t *testing.T) {
 	})
 }
 
+// List finds the records of a user by the digest in their heads, whatever the bytes of the user.
+func TestRedisListsByUser(t *testing.T) {
+	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+		store := newScopedStore(client)
+		users := []string{"alice", "Alice", "alice ", "\x00", "é", strings.Repeat("a", 255), strings.Repeat("a", 257), ""}
+		for i, user := range users {
+			for n := range i + 1 {
+				testservice.MustComplete(t, store, idempotency.Key{User: user, ID: strconv.Itoa(n)}, testservice.BodyOf(1))
+			}
+		}
+		for i, user := range users[:len(users)-1] {
+			listing, err := store.List(t.Context(), idempotency.ListRequest{User: user})
+			require.NoError(t, err)
+			require.Len(t, listing.Entries, i+1, "%q", user)
+			require.Equal(t, i+1, listing.Totals[idempotency.StateCompleted].Records)
+			require.Zero(t, listing.Entries[0].Key)
+		}
+		require.Len(t, testservice.MustList(t, store).Entries, 8*9/2)
+	})
+}
+
+// The digest of the user stays in the record through all attempts, and after the record was freed or lost.
+func TestRedisKeepsTheUser(t *testing.T) {
+	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+		store := newScopedStore(client)
+		key := testservice.NumberedKey(0)
+		requireListed := func(state idempotency.State, attempt int) {
+			t.Helper()
+			listing, err := store.List(t.Context(), idempotency.ListRequest{User: key.User})
+			require.NoError(t, err)
+			require.Len(t, listing.Entries, 1)
+			require.Equal(t, state, listing.Entries[0].State)
+			require.Equal(t, attempt, listing.Entries[0].Attempt)
+		}
+		claim := testservice.MustClaim(t, store, key, testservice.AttemptFor(time.Hour))
+		requireListed(idempotency.StateRunning, 1)
+		require.NoError(t, claim.Release(t.Context(), 0))
+		claim = testservice.MustClaim(t, store, key, testservice.AttemptFor(time.Hour))
+		requireListed(idempotency.StateRunning, 1)
+		require.NoError(t, claim.Release(t.Context(), time.Hour))
+		requireListed(idempotency.StateReleased, 1)
+		claim = testservice.MustClaim(t, store, key, testservice.AttemptFor(time.Hour))
+		requireListed(idempotency.StateRunning, 2)
+		require.NoError(t, client.Del(t.Context(), testservice.RedisKeys(t, client, "")...).Err())
+		require.ErrorIs(t, claim.Extend(t.Context(), time.Hour), idempotency.ErrRestored)
+		requireListed(idempotency.StateRunning, 2)
+		require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), time.Hour))
+		requireListed(idempotency.StateCompleted, 2)
+	})
+}
+
+func TestRedisEraseUser(t *testing.T) {
+	t.Parallel()
+	for name, newClient := range map[string]func(*testing.T) redis.Cmdable{
+		"server":  func(t *testing.T) redis.Cmdable { return testservice.NewRedisClient(t, servertest.Redis(t).Addr()) },
+		"cluster": func(t *testing.T) redis.Cmdable { return testservice.NewClusterClient(t, servertest.RedisCluster(t)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testservice.RequireErasure(t, newScopedStore(newClient(t)))
+		})
+	}
+}
+
+// List reports how many of the keys of all servers SCAN has passed, and ends with the first error of Each.
+func TestRedisListProgress(t *testing.T) {
+	t.Parallel()
+	const n = 4000
+	fill := func(t *testing.T, client redis.Cmdable) {
+		_, err := client.Pipelined(t.Context(), func(pipe redis.Pipeliner) error {
+			for i := range n {
+				pipe.Set(t.Context(), fmt.Sprint("other:", i), "", 0)
+			}
+			return nil
+		})
+		require.NoError(t, err)
+		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+		for i := range 10 {
+			testservice.MustComplete(t, store, testservice.NumberedKey(i), testservice.BodyOf(1))
+		}
+	}
+	for name, newClient := range map[string]func(*testing.T) redis.Cmdable{
+		"server":  func(t *testing.T) redis.Cmdable { return testservice.NewRedisClient(t, servertest.Redis(t).Addr()) },
+		"cluster": func(t *testing.T) redis.Cmdable { return testservice.NewClusterClient(t, servertest.RedisCluster(t)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client := newClient(t)
+			fill(t, client)
+			store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+			var reads []int64
+			_, err := store.List(t.Context(), idempotency.ListRequest{User: "alice", Progress: func(read, total int64) {
+				reads = append(reads, read)
+				require.EqualValues(t, n+10, total)
+			}})
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, len(reads), n/1000)
+			require.True(t, slices.IsSorted(reads), reads)
+			require.EqualValues(t, n+10, reads[len(reads)-1])
+
+			errEach, calls := errors.New("the pipe is closed"), 0
+			_, err = store.List(t.Context(), idempotency.ListRequest{
+				Each: func(idempotency.Entry) error { calls++; return errEach },
+			})
+			require.Equal(t, errEach, err)
+			require.Equal(t, 1, calls, "no other server is read after the error")
+		})
+	}
+}
+
+// A client without the right to DBSIZE lists, and does not know the number of keys.
+func TestRedisProgressWithoutTotal(t *testing.T) {
+	t.Parallel()
+	admin := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
+	testservice.MustComplete(t, idempotency.NewRedisStore(admin, idempotency.RedisOptions{}), testservice.NumberedKey(0), testservice.BodyOf(1))
+	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "support", "on", ">secret", "~*", "+@all", "-dbsize").Err())
+	options := *admin.Options()
+	options.Username, options.Password = "support", "secret"
+	client := redis.NewClient(&options)
+	t.Cleanup(func() { _ = client.Close() })
+	totals := []int64{}
+	listing, err := idempotency.NewRedisStore(client, idempotency.RedisOptions{}).List(t.Context(), idempotency.ListRequest{
+		Progress: func(_, total int64) { totals = append(totals, total) },
+	})
+	require.NoError(t, err)
+	require.Len(t, listing.Entries, 1)
+	require.Equal(t, []int64{0}, totals)
+}
+
 // Inspect and List treat a record without an expiry as Begin does: the lease begins now. Neither changes the record.
 func TestRedisInspectsRecordWithoutExpiry(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
@@ -1213,9 +1350,11 @@ func (h *droppedReplyHook) ProcessPipelineHook(next redis.ProcessPipelineHook) r
 func TestRedisListUnsupported(t *testing.T) {
 	t.Parallel()
 	_, client := testservice.NewMiniredis(t)
-	_, err := idempotency.NewRedisStore(client, idempotency.RedisOptions{}).
-		List(t.Context(), idempotency.ListRequest{User: "alice"})
-	require.ErrorIs(t, err, errors.ErrUnsupported)
+	for _, request := range []idempotency.ListRequest{{Endpoint: "POST /payments"}, {ID: "k"}, {User: "alice", ID: "k"}} {
+		_, err := idempotency.NewRedisStore(client, idempotency.RedisOptions{}).List(t.Context(), request)
+		require.ErrorIs(t, err, errors.ErrUnsupported)
+		require.ErrorContains(t, err, "list by User")
+	}
 
 	masters := servertest.RedisCluster(t)
 	pipeliner, err := testservice.NewClusterClient(t, masters).AutoPipeline()
@@ -1264,7 +1403,7 @@ func TestRedisInspectorFails(t *testing.T) {
 
 // redisForm matches the head of a record in Redis, by the description in record.lua.
 var redisForm = regexp.MustCompile(`^idempotency/1 (running|released|done) token=([^ \n]{32}) lease=([0-9]{1,13}) ` +
-	`ttl=([0-9]{1,13}) attempt=([0-9]{1,10}) operation=([^ \n]+) ` +
+	`ttl=([0-9]{1,13}) attempt=([0-9]{1,10}) operation=([^ \n]+) user=([0-9a-f]{32}) ` +
 	`fingerprint=([0-9a-f]{64}) created=([0-9]{1,13})\n`)
 
 // hexToken matches the token of a running or released record.
@@ -1278,10 +1417,13 @@ type redisEntry struct {
 	record                 idempotency.Record
 }
 
-// redisEntryOf parses the record of operation. The result ok is false for a value that no script writes.
+// aliceDigest is the digest of the user of testservice.NumberedKey.
+const aliceDigest = "9516b3d00ae328291b352c1cb492c469"
+
+// redisEntryOf parses the record of operation, whose user is alice. The result ok is false for a value that no script writes.
 func redisEntryOf(value, operation string) (e redisEntry, ok bool) {
 	m := redisForm.FindStringSubmatch(value)
-	if m == nil || m[6] != operation || strings.ContainsAny(m[0], "ABCDEFGHIJKLMNOPQRSTUVWXYZ") {
+	if m == nil || m[6] != operation || m[7] != aliceDigest || strings.ContainsAny(m[0], "ABCDEFGHIJKLMNOPQRSTUVWXYZ") {
 		return e, false
 	}
 	parseNumber := func(text string) int64 {
@@ -1294,8 +1436,8 @@ func redisEntryOf(value, operation string) (e redisEntry, ok bool) {
 		return e, false
 	}
 	e = redisEntry{state: m[1], isFree: isFree, leaseMillis: parseNumber(m[3]), ttlMillis: parseNumber(m[4])}
-	e.record.Attempt, e.record.Created = int(attempt), time.UnixMilli(parseNumber(m[8]))
-	_, _ = hex.Decode(e.record.Fingerprint[:], []byte(m[7]))
+	e.record.Attempt, e.record.Created = int(attempt), time.UnixMilli(parseNumber(m[9]))
+	_, _ = hex.Decode(e.record.Fingerprint[:], []byte(m[8]))
 	if e.state != "done" {
 		return e, rest == "" && hexToken.MatchString(m[2])
 	}

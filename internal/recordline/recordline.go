@@ -126,10 +126,11 @@ const (
 	upperCase     = "ABCDEFGHIJKLMNOPQRSTUVWXYZ" // a head has only lower-case letters
 )
 
-// These are the errors of [Parse].
+// These are the errors of [Parse], and of a caller who knows the user.
 var (
 	ErrHead      = errors.New("the head of the record in Redis is malformed")
 	ErrOperation = errors.New("the record in Redis belongs to another operation")
+	ErrUser      = errors.New("the record in Redis has the digest of another user")
 )
 
 // Head is the content of the first line of a record in Redis; record.lua shows its form. Times are in milliseconds.
@@ -140,6 +141,7 @@ type Head struct {
 	Lease       int64 // the duration of the lease when the claim was granted
 	TTL         int64 // the TTL of the record when the claim was granted
 	Attempt     int
+	User        [16]byte // the digest of the user
 	Fingerprint [32]byte
 	Created     int64
 	Ended       string // the reason of a Release
@@ -157,6 +159,7 @@ func Parse(value []byte, operation string) (Head, error) {
 	h.Lease, h.TTL = words.readDigits("lease=", timeSize), words.readDigits("ttl=", timeSize)
 	attempt := words.readDigits("attempt=", attemptSize)
 	ownOperation := words.Next("operation=")
+	user := words.readSized("user=", hex.EncodedLen(len(h.User)))
 	fingerprint := words.readSized("fingerprint=", hex.EncodedLen(len(h.Fingerprint)))
 	h.Created = words.readDigits("created=", timeSize)
 	if len(words.Rest) > 0 {
@@ -164,6 +167,9 @@ func Parse(value []byte, operation string) (Head, error) {
 	}
 	isFree := h.State == Released && bytes.Contains(line, []byte(" attempt=0 "))
 	if string(first) != headMagic || !words.OK || len(words.Rest) > 0 || attempt < 1 && !isFree || attempt > math.MaxInt32 {
+		return Head{}, ErrHead
+	}
+	if _, err := hex.Decode(h.User[:], user); err != nil {
 		return Head{}, ErrHead
 	}
 	if _, err := hex.Decode(h.Fingerprint[:], fingerprint); err != nil {
@@ -226,14 +232,16 @@ func (h Head) Origin() string {
 	return string(origin)
 }
 
-// AppendRunning appends the record of the first attempt at a new operation to b.
-func AppendRunning(b []byte, operation string, fingerprint [32]byte, lease, ttl, now int64) []byte {
+// AppendRunning appends the record of the first attempt at a new operation to b. The record has a random token, and the
+// lease, TTL, user, fingerprint and time of creation of h.
+func AppendRunning(b []byte, operation string, h *Head) []byte {
 	b = AppendToken(append(b, runningPrefix...))
-	b = strconv.AppendInt(append(b, " lease="...), lease, 10)
-	b = strconv.AppendInt(append(b, " ttl="...), ttl, 10)
+	b = strconv.AppendInt(append(b, " lease="...), h.Lease, 10)
+	b = strconv.AppendInt(append(b, " ttl="...), h.TTL, 10)
 	b = append(append(b, " attempt=1 operation="...), operation...)
-	b = hex.AppendEncode(append(b, " fingerprint="...), fingerprint[:])
-	b = strconv.AppendInt(append(b, " created="...), now, 10)
+	b = hex.AppendEncode(append(b, " user="...), h.User[:])
+	b = hex.AppendEncode(append(b, " fingerprint="...), h.Fingerprint[:])
+	b = strconv.AppendInt(append(b, " created="...), h.Created, 10)
 	return append(b, '\n')
 }
 

@@ -171,7 +171,7 @@ func TestLateReplyIsNotRead(t *testing.T) {
 	<-hook.isAnswered
 }
 
-// Scan shows exactly the keys that pick returns, whatever their type.
+// Scan visits exactly the keys that PickNames returns, whatever their type.
 func TestScan(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		for _, name := range []string{"a*b1", "a*b2", "a*b3", "axb1"} {
@@ -179,12 +179,14 @@ func TestScan(t *testing.T) {
 		}
 		require.NoError(t, client.RPush(t.Context(), "a*b4", "x").Err())
 		shown := map[string]redisconn.Snapshot{}
-		err := newConn(t, client, 0).Scan(t.Context(), redisconn.Literal("a*b")+"?", 5,
-			func(names []string) ([]string, bool) {
+		scan := redisconn.KeyScan{
+			Pattern: redisconn.Literal("a*b") + "?", StartSize: 5,
+			PickNames: func(names []string) ([]string, bool) {
 				return slices.DeleteFunc(names, func(name string) bool { return name == "a*b3" }), true
 			},
-			func(name string, snapshot redisconn.Snapshot) { shown[name] = snapshot })
-		require.NoError(t, err)
+			VisitKey: func(name string, snapshot redisconn.Snapshot) error { shown[name] = snapshot; return nil },
+		}
+		require.NoError(t, newConn(t, client, 0).Scan(t.Context(), scan))
 		require.Len(t, shown, 3)
 		require.Equal(t, "value", string(shown["a*b1"].Start))
 		require.Equal(t, int64(len("value of a*b2")), shown["a*b2"].Size)

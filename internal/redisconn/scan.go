@@ -69,15 +69,35 @@ func Literal(text string) string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`).Replace(text)
 }
 
-// Scan goes through the names of all keys that match pattern, by SCAN. Scan passes each page of names to pick, and
-// reads the keys that pick returns: the first startSize bytes of each value, its size and its expiry. Scan passes each
-// Snapshot to show. Scan ends early when pick returns more = false. A name may occur more than once, because SCAN
-// repeats names, and a slot may move to a server that Scan asks later. Calls to pick and show never overlap.
-func (c *Conn) Scan(
-	ctx context.Context, pattern string, startSize int64,
-	pick func(names []string) (picked []string, more bool), show func(name string, snapshot Snapshot),
-) error {
-	s := &keyScan{Conn: c, pattern: pattern, startSize: startSize, pickNames: pick, visitKey: show}
+// KeyScan has the arguments of [Conn.Scan]. Calls to its functions never overlap.
+type KeyScan struct {
+	// Pattern is a glob pattern for the names of the keys.
+	Pattern string
+
+	// PickNames returns those of the names whose keys Scan reads. The result more = false ends the scan. A name may occur
+	// more than once, because SCAN repeats names, and a slot may move to a server that Scan asks later.
+	PickNames func(names []string) (picked []string, more bool)
+
+	// StartSize is the number of bytes that Scan reads of each value.
+	StartSize int64
+
+	// VisitKey gets the state of each key that Scan has read. An error ends the scan.
+	VisitKey func(name string, snapshot Snapshot) error
+
+	// Progress, if set, is called for each page of SCAN with the approximate number of keys that SCAN has passed, matching
+	// or not, and with the number of keys on all servers, or zero if the servers do not tell.
+	Progress func(passed, total int64)
+}
+
+// scanPageSize is the number of keys that SCAN passes in one call.
+const scanPageSize = 1000
+
+// Scan goes through the names of all keys by SCAN, and reads some of the keys.
+func (c *Conn) Scan(ctx context.Context, scan KeyScan) error {
+	s := &keyScan{Conn: c, KeyScan: scan}
+	if s.Progress != nil {
+		s.totalKeys = c.countKeys(ctx)
+	}
 	var mu sync.Mutex
 	each := func(ctx context.Context, node *redis.Client) error {
 		mu.Lock()
@@ -91,6 +111,20 @@ func (c *Conn) Scan(
 		return fmt.Errorf("idempotency: list: the server belongs to a Cluster, which needs a *redis.ClusterClient: %w", errors.ErrUnsupported)
 	}
 	return s.scanNode(ctx, c.client)
+}
+
+// countKeys returns the number of keys on the server, or on all masters of a Cluster. After an error, countKeys returns
+// zero, because the number only serves the display of progress.
+func (c *Conn) countKeys(ctx context.Context) int64 {
+	var count int64
+	err := c.askNode(ctx, c.client, func() (err error) {
+		count, err = c.client.DBSize(ctx).Result()
+		return err
+	})
+	if err != nil {
+		return 0
+	}
+	return count
 }
 
 // isInCluster reports whether the server says that it belongs to a Cluster.
@@ -118,37 +152,49 @@ func (c *Conn) askNode(ctx context.Context, node commandClient, step func() erro
 // keyScan is a running Scan.
 type keyScan struct {
 	*Conn
-	pattern   string
-	startSize int64
-	pickNames func([]string) ([]string, bool)
-	visitKey  func(string, Snapshot)
+	KeyScan
+	visitFault            error // the error of VisitKey, which ends the scan of every server
+	passedKeys, totalKeys int64
 }
 
 // scanNode goes through the keys of one server.
 func (s *keyScan) scanNode(ctx context.Context, node commandClient) error {
-	for cursor, more := uint64(0), true; more; {
+	for cursor, more := uint64(0), s.visitFault == nil; more; {
 		var names []string
 		var next uint64
 		err := s.askNode(ctx, node, func() (err error) {
-			names, next, err = node.Scan(ctx, cursor, s.pattern, 1000).Result()
+			names, next, err = node.Scan(ctx, cursor, s.Pattern, scanPageSize).Result()
 			return err
 		})
 		if err != nil {
 			return err
 		}
 		cursor = next
-		names, more = s.pickNames(names)
+		names, more = s.PickNames(names)
 		more = more && cursor != 0
 		for batch := range slices.Chunk(names, 100) { // a longer transaction would delay other clients of the server
 			if err := s.visitKeys(ctx, node, batch); err != nil {
 				return err
 			}
 		}
+		s.reportPage()
 	}
 	return nil
 }
 
-// visitKeys reads the keys in names on one server, and passes their snapshots to visitKey.
+// reportPage reports the progress after a page of SCAN.
+func (s *keyScan) reportPage() {
+	if s.Progress == nil {
+		return
+	}
+	s.passedKeys += scanPageSize
+	if s.totalKeys > 0 { // the last page of each server has fewer keys
+		s.passedKeys = min(s.passedKeys, s.totalKeys)
+	}
+	s.Progress(s.passedKeys, s.totalKeys)
+}
+
+// visitKeys reads the keys in names on one server, and passes their snapshots to VisitKey.
 func (s *keyScan) visitKeys(ctx context.Context, node commandClient, names []string) error {
 	snapshots, err := s.readKeys(ctx, node, names)
 	if isAnswer(err) { // for example while a slot moves: the client of the whole Cluster follows redirections
@@ -158,7 +204,9 @@ func (s *keyScan) visitKeys(ctx context.Context, node commandClient, names []str
 		return err
 	}
 	for i, name := range names {
-		s.visitKey(name, snapshots[i])
+		if s.visitFault = s.VisitKey(name, snapshots[i]); s.visitFault != nil {
+			return s.visitFault
+		}
 	}
 	return nil
 }
@@ -170,7 +218,9 @@ func (s *keyScan) visitKeysSingly(ctx context.Context, names []string) error {
 		if err != nil {
 			return err
 		}
-		s.visitKey(name, snapshots[0])
+		if s.visitFault = s.VisitKey(name, snapshots[0]); s.visitFault != nil {
+			return s.visitFault
+		}
 	}
 	return nil
 }
@@ -182,7 +232,7 @@ func (s *keyScan) readKeys(ctx context.Context, node commandClient, names []stri
 		pipe := node.TxPipeline()
 		takeSnapshot := make([]func() Snapshot, len(names))
 		for i, name := range names {
-			start, size, expiry := pipe.GetRange(ctx, name, 0, s.startSize-1), pipe.StrLen(ctx, name), pipe.PTTL(ctx, name)
+			start, size, expiry := pipe.GetRange(ctx, name, 0, s.StartSize-1), pipe.StrLen(ctx, name), pipe.PTTL(ctx, name)
 			takeSnapshot[i] = func() Snapshot { return Snapshot{[]byte(start.Val()), size.Val(), expiry.Val(), nil} }
 		}
 		if _, err := pipe.Exec(ctx); err != nil && !isWrongType(err) {

@@ -43,6 +43,7 @@ if stored_operation == own_operation and (is_free or (state == 'released' or has
   local created = string.match(origin, ' created=(%d+)$')
   local is_well_formed = #stored_token == 32 and string.lower(record) == record and not string.find(record, ' \n', 1, true)
     and #lease <= 13 and #stored_ttl <= 13 and #created <= 13
+    and string.match(origin, ' user=(%x+) ') == string.match(claim, ' user=(%x+) ')
   if is_free and is_well_formed then
     put(key, claim, 'PX', ttl)
     return claim

@@ -3,7 +3,7 @@
 -- A record is one string. Its first line is the head below. In a completed record, the stored form of the response
 -- follows the head. Times are in milliseconds.
 --
---   idempotency/1 running token=5f.. lease=60000 ttl=86400000 attempt=1 operation=e1.. fingerprint=9c.. created=17..
+--   idempotency/1 running token=5f.. lease=60000 ttl=86400000 attempt=1 operation=e1.. user=d4.. fingerprint=9c.. created=17..
 --
 -- After Release, the head may end with the reason, as in " ended=panicked".
 --
@@ -19,8 +19,11 @@
 -- The operation in the head is the ID in the name of the record, and binds the record to its name: a record that was
 -- copied to another name is invalid. The scripts that settle a claim compare only the token, because a copy has the
 -- token of another claim.
+--
+-- The user in the head is a digest: the first 128 bits of a SHA-256 of the user. A SCAN that reads the heads finds all
+-- records of one user by the digest, so that the records can be listed and erased although Redis has no names of users.
 
-local HEAD = '^idempotency/1 (%l+) token=(%x+) lease=(%d+) ttl=(%d+) attempt=(%d+)( operation=([%x-]+) fingerprint=(%x+) created=%d+)[%l= -]*\n'
+local HEAD = '^idempotency/1 (%l+) token=(%x+) lease=(%d+) ttl=(%d+) attempt=(%d+)( operation=([%x-]+) user=%x+ fingerprint=(%x+) created=%d+)[%l= -]*\n'
 
 -- read returns the beginning of the record under key, or the empty string for a missing key.
 local function read(key)

@@ -118,4 +118,22 @@ var resolutionMutants = []mutant{{
 	from:   "	if ended, ok := r.endedByKey[key]; ok {\n		return ended, false\n	}\n",
 	to:     "	if _, ok := r.endedByKey[key]; ok {\n		r.endedByKey[key] = make(chan struct{})\n	}\n",
 	test:   "TestReconcileIsAskedOnce/may not wait",
+}, {
+	name: "redis-records-of-other-users", broken: "Erasing the records of a user erases the records of all users.",
+	file: "store_redis_inspect.go", needs: redis,
+	from: "(l.user == nil || head.User == *l.user)",
+	to:   "true",
+	test: "TestRedisEraseUser/server",
+}, {
+	name: "erasure-of-a-shortened-user", broken: "The records of a user with a long name stay when the user is erased.",
+	file: "resolve/erase.go",
+	from: "idempotency.Key{User: user}.Bounded().User",
+	to:   "user",
+	test: "TestEraseUser/memory",
+}, {
+	name: "erasure-of-what-has-changed", broken: "A record that changes while its user is erased stays, and nobody hears of it.",
+	file: "resolve/erase.go",
+	from: "		if !errors.Is(err, idempotency.ErrEntryChanged) {\n",
+	to:   "		if errors.Is(err, idempotency.ErrEntryChanged) {\n			return nil\n		} else if true {\n",
+	test: "TestEraseChangedRecords/claimed again",
 }}
