@@ -52,20 +52,23 @@ const erasePageSize = 10_000
 // maxEraseTries bounds how often EraseUser looks at a record that changes at each try, because its request is repeated.
 const maxEraseTries = 5
 
-// EraseUser removes the records of user from store, with their answers, results of steps and resolutions. The user is
-// as the [idempotency.UserFunc] returned it, and is not empty. After the removal, a repeated request runs its operation
-// as a new operation, so its effects may happen twice.
+// EraseUser removes the records of user from store, with their answers, results of steps and resolutions. Sealed answers
+// (see package seal) need no key for this. Pass the user as the [idempotency.UserFunc] returned it. After the removal, a
+// repeated request runs its operation as a new operation, so the effects may happen twice.
 //
-// A record stays while an attempt is running, because the owner of the attempt would store the record again: repeat
-// EraseUser after the lease. Stop the requests of the user first, because a request may store a new record while
-// EraseUser reads. EraseUser may be repeated and interrupted at any time, and then goes on with the records that are
-// left.
+// A record stays while an attempt is running, because the owner of the attempt would store the record again. An owner
+// whose lease has lapsed may do the same when its handler returns, and a new request of the user stores a new record. To
+// leave nothing behind, refuse requests of the user first, and repeat EraseUser after a lease until Running and Erased
+// are zero. EraseUser may be interrupted and repeated at any time.
 //
-// EraseUser reaches only the records of store. The same data may also be in backups, in replicas that lag, in the memory of
-// other processes with a store of package cache (up to its MaxAge), in logs, and in the systems that the handlers call.
+// EraseUser reaches only the records of store. The same data may also be in backups, in replicas that lag, in the memory
+// of other processes with a store of package cache (up to its MaxAge), in logs, and in the systems that handlers call.
 //
-// An error ends EraseUser. The counts then say what was done before. The error wraps [errors.ErrUnsupported] if the store
-// cannot list the records of a user.
+// An error ends EraseUser, and the counts say what was done before:
+//
+//   - an error that wraps [errors.ErrUnsupported]: the store cannot list the records of a user;
+//   - an error of List, InspectOperation or Forget of the store;
+//   - another error: user is empty.
 func EraseUser(ctx context.Context, store idempotency.Inspector, user string, opts EraseOptions) (Erasure, error) {
 	if user == "" {
 		return Erasure{}, errors.New("idempotency: resolve: no user whose records to erase")
@@ -87,7 +90,7 @@ func EraseUser(ctx context.Context, store idempotency.Inspector, user string, op
 			e.erasure.Unreadable += listing.Unreadable
 			return e.erasure, nil
 		}
-		request.After = &listing.Entries[erasePageSize-1] // the records before After that are left, are left for good
+		request.After = &listing.Entries[erasePageSize-1] // so that the records that stay are not listed again
 	}
 }
 
