@@ -1196,10 +1196,10 @@ func TestRedisKeepsTheUser(t *testing.T) {
 		}
 		claim := testservice.MustClaim(t, store, key, testservice.AttemptFor(time.Hour))
 		requireListed(idempotency.StateRunning, 1)
-		require.NoError(t, claim.Release(t.Context(), 0))
+		require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: 0}))
 		claim = testservice.MustClaim(t, store, key, testservice.AttemptFor(time.Hour))
 		requireListed(idempotency.StateRunning, 1)
-		require.NoError(t, claim.Release(t.Context(), time.Hour))
+		require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 		requireListed(idempotency.StateReleased, 1)
 		claim = testservice.MustClaim(t, store, key, testservice.AttemptFor(time.Hour))
 		requireListed(idempotency.StateRunning, 2)

@@ -95,14 +95,14 @@ func TestEraseChangedRecords(t *testing.T) {
 			require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), time.Hour))
 		}, resolve.Erasure{Erased: 1}},
 		"claimed again": {func(t *testing.T, s *changingStore, claim idempotency.Claim) {
-			require.NoError(t, claim.Release(t.Context(), time.Hour))
+			require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 			testservice.MustClaim(t, s, key, testservice.AttemptFor(time.Hour))
 		}, resolve.Erasure{Running: 1}},
 		"forgotten": {func(t *testing.T, s *changingStore, claim idempotency.Claim) {
-			require.NoError(t, claim.Release(t.Context(), 0))
+			require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: 0}))
 		}, resolve.Erasure{}},
 		"forgotten after the change": {func(t *testing.T, s *changingStore, claim idempotency.Claim) {
-			require.NoError(t, claim.Release(t.Context(), time.Hour))
+			require.NoError(t, claim.Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 			s.beforeForget = func() error {
 				require.NoError(t, s.MemoryStore.Forget(t.Context(), testservice.MustInspect(t, s, key)))
 				return idempotency.ErrEntryChanged

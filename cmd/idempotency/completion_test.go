@@ -44,7 +44,7 @@ func TestCompletionInBash(t *testing.T) {
 		{"eval \"$(idempotency completion --code bash)\"\n", "$ "},
 		{"echo rea''dy\n", "ready"},
 		{"idempotency lis\t", "list "},
-		{"--lar\t", "--largest "},
+		{"--ord\t", "--order "},
 		{"--state ab\t", "--state abandoned "},
 	} {
 		_, err := io.WriteString(terminal, step.typedText)

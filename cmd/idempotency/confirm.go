@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"golang.org/x/term"
@@ -27,6 +28,14 @@ func (a *app) askToConfirm(entry idempotency.Entry, warning, verb string) bool {
 	fmt.Fprintf(a.stderr, "Type %s to %s it, anything else to leave it: ", confirmationWord(entry), verb)
 	answer, _ := bufio.NewReader(a.stdin).ReadString('\n')
 	return strings.TrimSpace(answer) == confirmationWord(entry)
+}
+
+// askToErase asks the user to confirm the removal of count records. Only the number confirms.
+func (a *app) askToErase(count int) bool {
+	fmt.Fprintln(a.stderr, wrapText("The next request with one of these keys is executed A SECOND TIME. Stop the requests of the user first."))
+	fmt.Fprintf(a.stderr, "Type %d to erase them, anything else to leave it: ", count)
+	answer, _ := bufio.NewReader(a.stdin).ReadString('\n')
+	return strings.TrimSpace(answer) == strconv.Itoa(count)
 }
 
 // confirmationWord is the beginning of the operation ID, so that a user confirms a specific operation.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 
 	"github.com/google/uuid"
 
@@ -63,6 +64,12 @@ func (k keyFlags) operationID() uuid.UUID {
 // describeMissingKey describes the key when the store has no record.
 func (k keyFlags) describeMissingKey() string { return describeAbsence(k.operationID().String()) }
 
+// isIncomplete reports whether the flags give some of user, endpoint and key, so that only a search finds the operation.
+func (k keyFlags) isIncomplete() bool {
+	given := (k.User != "" || k.Endpoint != "" || k.Key != "")
+	return k.Operation == "" && given && (k.User == "" || k.Endpoint == "" || k.Key == "")
+}
+
 // inspectCommand describes the operation of a key.
 type inspectCommand struct {
 	keyFlags
@@ -70,11 +77,20 @@ type inspectCommand struct {
 }
 
 func (c *inspectCommand) Run(a *app) error {
-	store, err := a.openStore(c.checkFlags())
+	var fault error
+	if !c.isIncomplete() {
+		fault = c.checkFlags()
+	}
+	store, err := a.openStore(fault)
 	if err != nil {
 		return err
 	}
 	defer store.closeClient()
+	if c.isIncomplete() {
+		if c.Operation, err = c.searchOperation(a, store); err != nil {
+			return err
+		}
+	}
 	entry, err := a.loadEntry(c.keyFlags, store)
 	switch {
 	case errors.Is(err, idempotency.ErrNoRecord):
@@ -100,6 +116,31 @@ func (c *inspectCommand) Run(a *app) error {
 	}
 	return err
 }
+
+// searchOperation returns the ID of the only operation with the given parts of the key. If there are several, searchOperation
+// lists the newest of them and returns an error.
+func (c *inspectCommand) searchOperation(a *app, store *openedStore) (string, error) {
+	key := c.parseKey()
+	listing, err := a.loadListing(store, idempotency.ListRequest{
+		User: key.User, Endpoint: key.Endpoint, ID: key.ID, Limit: maxCandidates, Scan: math.MaxInt,
+	})
+	switch {
+	case err != nil:
+		return "", err
+	case len(listing.Entries) == 0:
+		document := inspection{Store: store.description, Story: "No record of the store matches."}
+		return "", errors.Join(a.reportAbsence(document), exitWithoutMatch(listing))
+	case len(listing.Entries) == 1:
+		return listing.Entries[0].Operation.String(), nil
+	}
+	if !a.flags.JSON {
+		a.showEntries(listing.Entries, withOperation)
+	}
+	return "", failWith(exitUsage, "several records match: choose one of them with --operation, or see all with list")
+}
+
+// maxCandidates is how many records inspect lists for the user to choose from.
+const maxCandidates = 20
 
 // reportAbsence prints that the record is missing, and returns the exit status as an error.
 func (a *app) reportAbsence(document inspection) error {

@@ -31,11 +31,11 @@ func TestJSON(t *testing.T) {
 			commandForAlice("inspect", "--body"), {"list"}, {"list", "--limit", "1"}, {"stats"}, {"check"},
 			commandForAlice("forget", "--yes"), commandForAlice("inspect"),
 			append([]string{"inspect"}, keyFlags(bob)...),
-			resolveCommand(carol, "--happened", "--status", "200", "--header", "A: b", "--yes"),
+			resolveCommand(carol, "--happened", "--status", "200", "--header", "A: b", "--yes"), {"erase", "--user", "carol", "--yes"},
 		} {
 			got := b.run(t, append(args, "--json")...)
-			if event := map[string]string{"forget": "forgotten", "resolve": "happened"}[args[0]]; event != "" {
-				require.Regexp(t, `^time=\S+ level=INFO msg="idempotency: `+event+`" operation=\S+ attempt=\d+ .*\n$`, got.stderr)
+			if event := map[string]string{"forget": "forgotten", "resolve": "happened", "erase": "erased the records of a user"}[args[0]]; event != "" {
+				require.Regexp(t, `^time=\S+ level=INFO msg="idempotency: `+event+`" .*\n$`, got.stderr)
 			} else {
 				require.Empty(t, got.stderr)
 			}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
@@ -17,31 +16,23 @@ import (
 
 // listCommand lists records.
 type listCommand struct {
-	State   []idempotency.State `enum:"running,abandoned,released,completed" help:"Only these states: ${enum}." placeholder:"STATE"`
-	User    string              `placeholder:"NAME" help:"List only records of this user. Redis does not store users."`
-	Largest bool                `help:"List the largest records first. Default: the oldest first."`
-	Limit   int                 `default:"100" help:"Maximum number of listed records."`
-	After   string              `placeholder:"CURSOR" help:"List the page after CURSOR. Each page ends with the next cursor."`
-	Scan    int                 `default:"100000" help:"Maximum number of records to read, in Redis and DynamoDB."`
-}
-
-func (c *listCommand) order() idempotency.ListOrder {
-	if c.Largest {
-		return idempotency.LargestFirst
-	}
-	return idempotency.OldestFirst
+	searchFlags
+	Order idempotency.ListOrder `enum:"newest,oldest,largest" default:"newest" help:"The records to list first: ${enum}." placeholder:"ORDER"`
+	Limit int                   `default:"100" help:"Maximum number of listed records."`
+	After string                `placeholder:"CURSOR" help:"List the page after CURSOR. Each page ends with the next cursor."`
+	Scan  int                   `default:"100000" help:"Maximum number of records to read, in Redis and DynamoDB."`
 }
 
 func (c *listCommand) Run(a *app) error {
 	after, err := parseCursor(c.After)
-	store, err := a.openStore(err, requirePositive("--limit", c.Limit), requirePositive("--scan", c.Scan))
+	request, searchErr := c.newListRequest(time.Now())
+	store, err := a.openStore(err, searchErr, requirePositive("--limit", c.Limit), requirePositive("--scan", c.Scan))
 	if err != nil {
 		return err
 	}
 	defer store.closeClient()
-	listing, err := a.loadListing(store, idempotency.ListRequest{
-		States: c.State, User: c.User, Order: c.order(), Limit: min(c.Limit, math.MaxInt-1) + 1, Scan: c.Scan, After: after,
-	})
+	request.Order, request.Limit, request.Scan, request.After = c.Order, min(c.Limit, math.MaxInt-1)+1, c.Scan, after
+	listing, err := a.loadListing(store, request)
 	if err != nil {
 		return err
 	}
@@ -55,14 +46,18 @@ func (c *listCommand) Run(a *app) error {
 	} else {
 		a.showListing(listing, next)
 	}
-	switch {
-	case err != nil || len(listing.Entries) > 0:
+	if err != nil || len(listing.Entries) > 0 {
 		return err
-	case listing.Partial || listing.Unreadable > 0: // the unread records may have a match
-		return exitSilently(exitUnknown)
-	default:
-		return exitSilently(exitNothing)
 	}
+	return exitWithoutMatch(listing)
+}
+
+// exitWithoutMatch returns the exit status of a search without a match. The records that were not read may have a match.
+func exitWithoutMatch(listing idempotency.Listing) error {
+	if listing.Partial || listing.Unreadable > 0 {
+		return exitSilently(exitUnknown)
+	}
+	return exitSilently(exitNothing)
 }
 
 // formatCursor returns the cursor for the page after e.
@@ -88,16 +83,6 @@ func parseCursor(text string) (*idempotency.Entry, error) {
 	}, nil
 }
 
-func (a *app) loadListing(store *openedStore, request idempotency.ListRequest) (idempotency.Listing, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), a.flags.Timeout)
-	defer cancel()
-	listing, err := store.List(ctx, request)
-	if errors.Is(err, errors.ErrUnsupported) {
-		return listing, &exitError{exitUsage, err}
-	}
-	return listing, err
-}
-
 // showListing prints a page of a listing.
 func (a *app) showListing(listing idempotency.Listing, next string) {
 	total := 0
@@ -106,7 +91,7 @@ func (a *app) showListing(listing idempotency.Listing, next string) {
 	}
 	switch {
 	case len(listing.Entries) > 0:
-		a.showEntries(listing.Entries)
+		a.showEntries(listing.Entries, withoutOperation)
 	case total > 0:
 		fmt.Fprintln(a.out, "No further record.")
 	default:
@@ -126,9 +111,16 @@ func (a *app) showListing(listing idempotency.Listing, next string) {
 	}
 }
 
-// showEntries prints a row for each entry, with the key or, if the store keeps no keys, with the operation. Columns without any
-// value are left out.
-func (a *app) showEntries(entries []idempotency.Entry) {
+// operationColumn says whether a table has a column with the operation. Rows without a key have the operation anyway.
+type operationColumn bool
+
+const (
+	withOperation    operationColumn = true
+	withoutOperation operationColumn = false
+)
+
+// showEntries prints a row for each entry. Columns without any value are left out.
+func (a *app) showEntries(entries []idempotency.Entry, shown operationColumn) {
 	rows := [][]string{{a.style.colourText(plain, "state"), "began", "attempt", "status", "bytes", "lease left", "kept for",
 		"user", "endpoint", "key", "operation"}}
 	used := make([]bool, len(rows[0]))
@@ -139,7 +131,7 @@ func (a *app) showEntries(entries []idempotency.Entry) {
 		if e.Status != 0 {
 			row[3] = fmt.Sprint(e.Status)
 		}
-		if (e.Key == idempotency.Key{}) {
+		if shown || e.Key == (idempotency.Key{}) {
 			row[10] = e.Operation.String()
 		}
 		for i, cell := range row {

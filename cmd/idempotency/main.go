@@ -1,5 +1,5 @@
-// Idempotency is a command for support and operators. The command inspects, lists, resolves and forgets the records of a service,
-// probes whether a service is idempotent, and describes the operation of an idempotency key.
+// Idempotency is a command for support and operators. The command inspects, lists, exports, resolves, forgets and erases the
+// records of a service, probes whether a service is idempotent, and describes the operation of an idempotency key.
 //
 //	export DATABASE_URL=postgres://app@db/shop
 //	idempotency inspect --user alice --endpoint 'POST /payments' --key order-1
@@ -19,6 +19,8 @@
 //     `happened`, `status`, `header`, `omitted`, `bodySize`, `operator`, `reason` and `remainingMs`.
 //   - list: `store`, `entries`, `next` (for --after, if there is another page), `totals` by state with `records` and `bytes`,
 //     `partial`, `unreadable`.
+//   - erase: `store`, and the numbers of records `erased`, `running` and `unreadable`.
+//   - export: an entry on each line, without `note`, and with pseudonyms for `user`, `endpoint` and `key`, unless --names is given.
 //   - check: `store`, `findings` with `severity` (unsafe or broken) and `problem`.
 //   - probe: `results` with `name`, `demands`, `source`, `status` (`passed`, `failed`, `partly made`, `not made`, `skipped`),
 //     `detail`, `exchanges` (`curl`, `answer`), `decisions` (`name`, `value`), `notes` and `interrupted`, and `requests`.

@@ -286,7 +286,7 @@ func (p *progress) observe(event probe.Event) {
 	if event.Result != nil {
 		line = ""
 	}
-	fmt.Fprintf(p.app.stderr, "\r\x1b[K%s", line)
+	fmt.Fprint(p.app.stderr, clearLine+line)
 }
 
 var statusColours = map[probe.Status]string{

@@ -236,7 +236,7 @@ func TestListPages(t *testing.T) {
 			require.NoError(t, json.Unmarshal([]byte(got.stdout), &page))
 			return page
 		}
-		for _, order := range []string{"--largest=false", "--largest"} {
+		for _, order := range []string{"--order=newest", "--order=oldest", "--order=largest"} {
 			all, next := list(order).Entries, ""
 			require.Len(t, all, 5)
 			for i := 0; i < 5; i += 2 {

@@ -46,6 +46,8 @@ type commandLine struct {
 	List    listCommand    `cmd:"" help:"List records, for example abandoned operations or the largest records."`
 	Resolve resolveCommand `cmd:"" help:"End an abandoned operation, either as executed, with its answer, or as not executed."`
 	Forget  forgetCommand  `cmd:"" help:"Remove the record of a key, so that the operation may be executed again."`
+	Erase   eraseCommand   `cmd:"" help:"Remove all records of a user."`
+	Export  exportCommand  `cmd:"" help:"Print records as JSON lines, with pseudonyms for users, endpoints and keys. They are the same in each export with one IDEMPOTENCY_EXPORT_SECRET."`
 	Check   checkCommand   `cmd:"" help:"Report unsafe settings and faults of the store. Run check as the role of the service."`
 	Probe   probeCommand   `cmd:"" help:"Test whether a service is idempotent: repeat requests, break connections, kill the process."`
 	Stats   statsCommand   `cmd:"" help:"Summarize the store: records by state, abandoned operations, the largest users."`

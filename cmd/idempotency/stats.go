@@ -32,6 +32,7 @@ func (c *statsCommand) Run(a *app) error {
 	}
 	abandoned, err := a.loadListing(store, idempotency.ListRequest{
 		States: []idempotency.State{idempotency.StateAbandoned}, Limit: c.Limit, Scan: c.Scan,
+		Order: idempotency.OldestFirst,
 	})
 	if err != nil {
 		return err
@@ -77,7 +78,7 @@ func (c *statsCommand) showStats(a *app, store *openedStore, all idempotency.Lis
 	}
 	if len(all.Entries) > 0 {
 		fmt.Fprint(a.out, "\nAbandoned, the oldest first:\n\n")
-		a.showEntries(all.Entries)
+		a.showEntries(all.Entries, withoutOperation)
 	}
 	if len(users) > 0 {
 		fmt.Fprint(a.out, "\nThe largest users:\n\n")

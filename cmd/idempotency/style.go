@@ -51,6 +51,9 @@ func (s colourMode) colourState(state idempotency.State) string {
 	return s.colourText(code, visible.Text(string(state)))
 }
 
+// clearLine makes the next text replace the present line of a terminal.
+const clearLine = "\r\x1b[K"
+
 // alignedTable prints rows in aligned columns. The caller has escaped the cells.
 type alignedTable struct{ tabWriter *tabwriter.Writer }
 

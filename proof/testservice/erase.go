@@ -24,7 +24,7 @@ func RequireErasure(t *testing.T, store idempotency.Store) {
 	for _, other := range append(others, key(user, "done"), key(user, "done as well")) {
 		MustComplete(t, store, other, BodyOf(10))
 	}
-	require.NoError(t, MustClaim(t, store, key(user, "released"), AttemptFor(time.Hour)).Release(t.Context(), time.Hour))
+	require.NoError(t, MustClaim(t, store, key(user, "released"), AttemptFor(time.Hour)).Release(t.Context(), idempotency.Release{TTL: time.Hour}))
 	lapsing := AttemptFor(time.Hour)
 	lapsing.Lease = time.Millisecond
 	MustClaim(t, store, key(user, "abandoned"), lapsing)
