@@ -57,7 +57,7 @@ func TestCheckoutComparesAfterALoss(t *testing.T) {
 	store := fmt.Sprintf("REDIS_URL=redis://:%s@%s", servertest.RedisPassword(), server.Addr())
 	c := startCheckoutOn(t, store, buildProgram(t, "checkout"))
 	pay := func(amount int) (status int, receipt string) {
-		body := strings.NewReader(fmt.Sprintf(`{"purchase":"p","amount":%d}`, amount))
+		body := strings.NewReader(fmt.Sprintf(`{"purchase":"p","amount":%d,"currency":"EUR"}`, amount))
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, c.pageURL+"/shop/with/payments", body)
 		require.NoError(t, err)
 		req.Header.Set("Idempotency-Key", "k")

@@ -27,10 +27,10 @@ type answer struct {
 	receipt  receipt
 }
 
-// sendPayment pays 42.00 for purchase. The ID of the purchase is the key, so all payments for a purchase have the same
+// sendPayment pays €42.00 for purchase. The ID of the purchase is the key, so all payments for a purchase have the same
 // key.
 func (c *customer) sendPayment(ctx context.Context, side, purchase, fault string) (answer, error) {
-	body, err := json.Marshal(payment{purchase, 4200})
+	body, err := json.Marshal(payment{purchase, 4200, currency})
 	if err != nil {
 		return answer{}, err
 	}

@@ -29,8 +29,12 @@ CREATE TABLE outcomes (outcome text NOT NULL)`
 // payment is a payment for a purchase, as the customer sends it.
 type payment struct {
 	Purchase string `json:"purchase"`
-	Amount   int64  `json:"amount"` // in hundredths
+	Amount   int64  `json:"amount"` // in cents
+	Currency string `json:"currency"`
 }
+
+// currency is the only currency of the shop, so the ledger has amounts without a currency.
+const currency = "EUR"
 
 // errOtherPayment means that the operation has charged another payment.
 var errOtherPayment = errors.New("the key was used for another payment")
@@ -67,7 +71,7 @@ func insertCharge(ctx context.Context, db querier, side, operation, fingerprint 
 // account is the number and the sum of charges.
 type account struct {
 	Charges int   `json:"charges"`
-	Total   int64 `json:"total"` // in hundredths
+	Total   int64 `json:"total"` // in cents
 }
 
 // sumCharges returns the account of side for purchase, or for all purchases if purchase is empty.

@@ -1,7 +1,8 @@
 // Checkout shows on a page why a payment needs idempotency keys. A customer presses "Pay", the answer gets lost, and the
 // customer presses again, ten times at once. The server is killed in the middle, and started again. The page shows the
-// charges without the middleware and with the middleware side by side. The connections really break, the process really
-// dies, and the charges are rows of a ledger that survives the process.
+// charges without the middleware and with the middleware side by side, and each request with its answer. One button plays
+// the whole story. The connections really break, the process really dies, and the charges are rows of a ledger that survives
+// the process.
 //
 //	go run ./examples/checkout            # serves the page until it is interrupted
 //	go run ./examples/checkout -load 500  # 500 orders, answers that get lost, and a kill while they are under way
@@ -13,8 +14,9 @@
 //
 //	go run ./examples/checkout -console 127.0.0.1:8081
 //
-// Stop the server during a payment: the page retries, and gets a 409. The console lists the operation, and /charges at the
-// same address lists the charges. Enter the result in the console, and try again: the customer gets the receipt.
+// Stop the server during a payment: the page retries, and gets a 409. The page then links to the console, which lists the
+// operation, and to /charges at the same address, which lists the charges. Enter the result in the console, and try again:
+// the customer gets the receipt.
 //
 // With -run, the program plays the story without a browser, and ends with the line
 //
@@ -59,6 +61,9 @@ func main() {
 	}
 	supervisor, end := newSupervisor(ctx)
 	defer end()
+	if *operators != "" {
+		defer startConsole(ctx, *operators, supervisor)()
+	}
 	defer startServer(listener, supervisor.newHandler())()
 	customer := newCustomer("http://" + listener.Addr().String())
 	switch {
@@ -69,11 +74,8 @@ func main() {
 		runLoad(ctx, customer, supervisor, *orders)
 	default:
 		fmt.Println("Open " + customer.baseURL)
-		if *operators != "" {
-			listener, err := net.Listen("tcp", *operators)
-			demo.Check(err)
-			defer startServer(listener, newOperatorHandler(ctx, supervisor.ledger))()
-			fmt.Printf("The console is at http://%s/idempotency/\n", listener.Addr())
+		if supervisor.consoleURL != "" {
+			fmt.Println("The console is at " + supervisor.consoleURL)
 		}
 		<-ctx.Done()
 	}

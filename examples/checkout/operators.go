@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 
@@ -10,6 +11,14 @@ import (
 	"github.com/idempotency-go/idempotency/console"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
+
+// startConsole serves the handler of the operators at address until stop is called, and has the page link to the console.
+func startConsole(ctx context.Context, address string, s *supervisor) (stop func()) {
+	listener, err := net.Listen("tcp", address)
+	demo.Check(err)
+	s.consoleURL = fmt.Sprintf("http://%s/idempotency/", listener.Addr())
+	return startServer(listener, newOperatorHandler(ctx, s.ledger))
+}
 
 // newOperatorHandler returns the handler for the operators: the console, and the list of charges that a provider would show.
 // Both work while the shop is dead.

@@ -67,8 +67,8 @@ type receipt struct {
 // handlePayment charges the customer in each run.
 func (s *shop) handlePayment(w http.ResponseWriter, r *http.Request) {
 	var p payment
-	if err := json.NewDecoder(r.Body).Decode(&p); err != nil || p.Purchase == "" || p.Amount <= 0 {
-		http.Error(w, "not a payment", http.StatusBadRequest)
+	if err := json.NewDecoder(r.Body).Decode(&p); err != nil || p.Purchase == "" || p.Amount <= 0 || p.Currency != currency {
+		http.Error(w, "not a payment in "+currency, http.StatusBadRequest)
 		return
 	}
 	side, operation, fingerprint, answer := without, uuid.NewString(), "", receipt{}

@@ -30,8 +30,8 @@ func playStory(ctx context.Context, c *customer) {
 	s.pressButton(ctx, "and once more", 1, "")
 
 	books := c.fetchBooks(ctx, "")
-	fmt.Printf("without: %d different receipts, total %d.00\n", s.countReceipts(without), books.Without.Total/100)
-	fmt.Printf("with:    %d different receipts, total %d.00\n", s.countReceipts(with), books.With.Total/100)
+	fmt.Printf("without: %d different receipts, total €%d.00\n", s.countReceipts(without), books.Without.Total/100)
+	fmt.Printf("with:    %d different receipts, total €%d.00\n", s.countReceipts(with), books.With.Total/100)
 	verdict := fmt.Sprintf("2 orders, %d presses: %d charges without the middleware, %d with it",
 		s.pressCount, books.Without.Charges, books.With.Charges)
 	fmt.Println(verdict)
@@ -53,7 +53,7 @@ type story struct {
 // beginOrder begins another order. All presses for an order have the same key.
 func (s *story) beginOrder() {
 	s.purchaseID = uuid.NewString()
-	fmt.Println("a customer orders something for 42.00")
+	fmt.Println("a customer orders something for €42.00")
 }
 
 // pressButton presses the button the given number of times at once, on both sides.

@@ -23,6 +23,7 @@ type supervisor struct {
 	ledger       *ledger
 	shop         *process.Service
 	restartPause time.Duration // from a death of the shop to its next start
+	consoleURL   string        // of the operators' console; empty without -console
 
 	killMutex  sync.Mutex // held from a kill to the next start
 	mu         sync.Mutex
@@ -31,8 +32,9 @@ type supervisor struct {
 
 // status is the status of the shop, for the page.
 type status struct {
-	Running bool `json:"running"`
-	Deaths  int  `json:"deaths"`
+	Running bool   `json:"running"`
+	Deaths  int    `json:"deaths"`
+	Console string `json:"console,omitempty"` // where an operator ends an order with an unknown outcome
 }
 
 // newSupervisor creates an empty ledger, and starts a shop. end stops the shop, and removes the ledger.
@@ -66,7 +68,7 @@ func (s *supervisor) killShop() {
 func (s *supervisor) setRunning(running bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.shopStatus = status{running, s.shop.Deaths}
+	s.shopStatus = status{Running: running, Deaths: s.shop.Deaths}
 }
 
 func (s *supervisor) currentStatus() status {
@@ -130,6 +132,7 @@ func (s *supervisor) showLedger(w http.ResponseWriter, r *http.Request) {
 
 func (s *supervisor) readBooks(ctx context.Context, purchase string) (b books, err error) {
 	b.Server = s.currentStatus()
+	b.Server.Console = s.consoleURL
 	if b.Without, err = s.ledger.sumCharges(ctx, without, purchase); err != nil {
 		return books{}, err
 	}

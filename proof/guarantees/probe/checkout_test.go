@@ -156,6 +156,7 @@ func getFromCheckout(ctx context.Context, url string) ([]byte, error) {
 // newPurchase returns a function for the fields of [probe.Service]. The key is the purchase, too, as on the page.
 func newPurchase(amount int) func(key string) *http.Request {
 	return func(key string) *http.Request {
-		return testservice.BuildJSON(http.MethodPost, "/with/payments", fmt.Sprintf(`{"purchase": %q, "amount": %d}`, key, amount))(key)
+		body := fmt.Sprintf(`{"purchase": %q, "amount": %d, "currency": "EUR"}`, key, amount)
+		return testservice.BuildJSON(http.MethodPost, "/with/payments", body)(key)
 	}
 }
