@@ -24,6 +24,7 @@ type listPage struct {
 	User       string
 	Filters    []stateFilter
 	Rows       []listRow
+	First      string // the address of the first page
 	More       string // the address of the next page
 	Later      bool   // the page is the second or a later page of the list
 	Partial    bool
@@ -65,7 +66,7 @@ func (c *Console) serveList(req *request) {
 		req.writeRefusal(http.StatusBadRequest, "Not readable", "The console has not made this address.", "./")
 		return
 	}
-	list.Later = after != nil
+	list.Later, list.First = after != nil, list.firstPageAddress(list.State)
 	err = c.fillList(req, list, after)
 	switch {
 	case errors.Is(err, errors.ErrUnsupported):
@@ -92,7 +93,7 @@ func (c *Console) fillList(req *request, list *listPage, after *idempotency.Entr
 	list.Partial, list.Unreadable = listing.Partial, listing.Unreadable
 	if entries := listing.Entries; len(entries) > operationsPerPage {
 		listing.Entries = entries[:operationsPerPage]
-		list.More = list.firstPageAddress(list.State) + nextPageParams(entries[operationsPerPage-1])
+		list.More = list.First + nextPageParams(entries[operationsPerPage-1])
 	}
 	for _, e := range listing.Entries {
 		row := listRow{Entry: e, Address: operationAddress(e.Operation)}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -31,7 +32,32 @@ func TestFrontPage(t *testing.T) {
 	require.Len(t, all.links(`operation[^"]*`), 5)
 	require.Contains(t, all.text(), "completed "+numbered(3).OperationID().String())
 	require.Contains(t, all.page, `<a href="?state=all" aria-current="page">`)
-	require.Contains(t, newDesk(t, newStore()).get("").text(), "None.")
+}
+
+// A list without operations says why, and what to do. The links lead to the form for searches, and to the first page.
+func TestEmptyLists(t *testing.T) {
+	t.Parallel()
+	empty, full := newDesk(t, newStore()), newDesk(t, newStoreWith(t, order))
+	last := "after=" + numbered(99).OperationID().String() + "&created=2100-01-01T00:00:00Z"
+	for _, test := range []struct {
+		desk    *desk
+		address string
+		says    string
+		link    string
+	}{
+		{empty, "", "Nothing waits for an operator. No operation was abandoned. If a customer misses an answer, take", "#operation"},
+		{empty, "?user=%3Cb%3E", "No operation of <b> was abandoned.", "#operation"},
+		{empty, "?state=all", "There are no records. A record appears with the first request that has a key", "./#operation"},
+		{empty, "?state=all&user=bob", "There are no records of bob. A record appears", "./#operation"},
+		{full, "?state=running", "No operation is running now. Choose another state above", "#operation"},
+		{full, "?state=released&user=alice", "No operation of alice is released now.", "#operation"},
+		{full, "?" + last, "No more of them. The rest was ended or has expired", "?state=abandoned"},
+	} {
+		got := test.desk.get(test.address)
+		require.Contains(t, got.text(), test.says, test.address)
+		require.NotEmpty(t, got.links(regexp.QuoteMeta(test.link)), test.address)
+		require.Contains(t, got.page, `<input id="operation"`)
+	}
 }
 
 // Whoever follows the links sees each operation once, in order. Those that are resolved meanwhile are missing, and no others.
@@ -151,6 +177,12 @@ func TestSearchInVain(t *testing.T) {
 		require.Contains(t, got.fault(), vain.says, name)
 	}
 	require.Contains(t, d.post("search", url.Values{"operation": {`"><b>`}}).page, `value="&#34;&gt;&lt;b&gt;"`)
+	for _, field := range []string{"key", "endpoint"} { // the page shows the fields that have a value
+		got := d.post("search", url.Values{field: {"typed in"}}).page
+		require.Contains(t, got, `<details open>`)
+		require.Contains(t, got, `name="`+field+`" value="typed in"`)
+	}
+	require.NotContains(t, d.get("").page, `<details open>`)
 }
 
 // What a listing leaves out is said.

@@ -3,6 +3,7 @@ package console
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -12,6 +13,23 @@ import (
 
 // searchForm has the values of the form for searches.
 type searchForm struct{ url.Values }
+
+// searchField is a field of the form for searches, below the field of the operation ID.
+type searchField struct{ Name, Label, Hint string }
+
+var searchFields = []searchField{
+	{"key", "Idempotency-Key", "As the client has sent it. It is found with user and endpoint."},
+	{"user", "User", "As the service names it. Alone, it lists all operations of the user."},
+	{"endpoint", "Endpoint", "Method and path, such as POST /payments."},
+}
+
+// Fields returns searchFields to the template.
+func (searchForm) Fields() []searchField { return searchFields }
+
+// HasFields reports whether the form has a value in one of searchFields, so that the page shows these fields.
+func (f searchForm) HasFields() bool {
+	return slices.ContainsFunc(searchFields, func(field searchField) bool { return f.Get(field.Name) != "" })
+}
 
 // serveSearch redirects to the operation or the list that a form describes. The form is posted because servers log addresses and
 // browsers remember them, and a key must not appear there.
