@@ -81,7 +81,7 @@ func TestBrowserPaysOnce(t *testing.T) {
 			_, _ = w.Write(browser.PayOnce)
 			return
 		}
-		_, _ = io.WriteString(w, `<!doctype html><html lang="en"><link rel="icon" href="data:,"><body data-done="0">`+
+		_, _ = io.WriteString(w, `<!doctype html><html lang="en"><link rel="icon" href="data:,"><body>`+
 			`<script type="module">import { payOnce } from '/pay.js'; window.payOnce = payOnce</script>`)
 	}))
 	t.Cleanup(page.Close)
@@ -92,7 +92,8 @@ func TestBrowserPaysOnce(t *testing.T) {
 	t.Cleanup(api.Close)
 	t.Cleanup(func() { close(p.releaseHeld) })
 
-	tab := openCheckout(t, page.URL, desktop)
+	tab := openTab(t, page.URL, desktop)
+	tab.awaitCondition(`'payOnce' in window`)
 	pay := func(amount int) string {
 		t.Helper()
 		tab.do(chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`delete window.answer,

@@ -1,17 +1,25 @@
 package examples_test
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/chromedp/chromedp"
-	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 )
 
-// liveRegions are the selectors of the parts of the page that change, and that a screen reader must read out.
-var liveRegions = []string{"#server[role=status]", "#with .verdict[aria-live=polite]", "#without .verdict[aria-live=polite]"}
+// liveRegions are the selectors of the parts of the page that change, and that a screen reader must announce.
+var liveRegions = []string{
+	"#scene[role=status]", "#server[role=status]", ".operator[role=status]",
+	"#with .verdict[aria-live=polite]", "#without .verdict[aria-live=polite]",
+}
 
-// A user does everything that the page offers, with each of these input devices.
+// pressElement is how a user presses an element of a page: with a mouse, a finger or the keyboard.
+type pressElement func(tab *browserTab, selector string)
+
+// A user does everything that the page offers, with each of these input devices, and in both color schemes. Meanwhile, no
+// sentence contradicts a number.
 func TestCheckoutPage(t *testing.T) {
 	t.Parallel()
 	program := buildProgram(t, "checkout")
@@ -19,19 +27,22 @@ func TestCheckoutPage(t *testing.T) {
 		name    string
 		picture string
 		emulate chromedp.Action[chromedp.Void]
-		press   func(tab *browserTab, button string)
+		press   pressElement
 	}{
-		{"mouse", "checkout.png", desktop, (*browserTab).clickButton},
-		{"keyboard in the dark", "checkout-dark.png",
-			chromedp.Steps(desktop, setPreference("color-scheme", "dark")), (*browserTab).reachButton},
-		{"phone", "phone.png", phone, (*browserTab).tapButton},
+		{"mouse", "checkout.png", desktop, (*browserTab).clickElement},
+		{"keyboard in the dark", "checkout-dark.png", chromedp.Steps(desktop, dark), (*browserTab).reachElement},
+		{"phone", "checkout-phone.png", phone, (*browserTab).tapElement},
+		{"phone in the dark", "checkout-phone-dark.png", chromedp.Steps(phone, dark), (*browserTab).tapElement},
 	}
 	for _, way := range ways {
 		t.Run(way.name, func(t *testing.T) {
 			t.Parallel()
 			checkout := startCheckout(t, program)
 			tab := openCheckout(t, checkout.pageURL, way.emulate)
-			playOnPage(tab, func(button string) { way.press(tab, button) }, way.picture)
+			playOnPage(tab, way.press, way.picture)
+			requireExchange(tab, way.press)
+			playStory(tab, way.press)
+			tab.requireConsistent()
 			require.Empty(t, tab.listComplaints())
 		})
 	}
@@ -39,37 +50,77 @@ func TestCheckoutPage(t *testing.T) {
 
 // playOnPage presses the buttons, and compares the page with the expected charges and answers. The screenshot gets the given
 // name.
-func playOnPage(tab *browserTab, press func(button string), name string) {
+func playOnPage(tab *browserTab, by pressElement, name string) {
 	tab.requireAccessible(liveRegions...)
 	const unknown = "The customer was charged once, and does not know it. "
 	const once = "The customer was charged once, and got "
-	press("lose")
-	tab.requireSide("without", side{"1", "42.00", unknown + "Trying again will charge again.", answers{"lost": 1}})
-	tab.requireSide("with", side{"1", "42.00", once + "the receipt.", answers{"lost": 1, "replayed": 1}})
+	const twice = "The customer was charged twice for one order: €42.00 too much."
+	tab.pressButton(by, "lose")
+	tab.requireSide("without", side{"1", "€42.00", unknown + "Trying again will charge again.", presses{"lost": 1}})
+	tab.requireSide("with", side{"1", "€42.00", once + "the receipt.", presses{"replayed": 1}})
 	require.Equal(tab.t, "Try again", tab.readText("#pay b"))
-	press("pay")
-	tab.requireSide("without", side{"2", "84.00", "The customer was charged twice for one order.", answers{"lost": 1, "new": 1}})
-	tab.requireSide("with", side{"1", "42.00", once + "the same receipt twice.", answers{"lost": 1, "replayed": 2}})
-	press("ten")
-	tab.requireSide("without", side{"12", "504.00", "The customer was charged 12 times for one order.", answers{"lost": 1, "new": 11}})
-	tab.requireSide("with", side{"1", "42.00", once + "the same receipt 12 times.", answers{"lost": 1, "replayed": 12}})
+	tab.pressButton(by, "pay")
+	tab.requireSide("without", side{"2", "€84.00", twice, presses{"lost": 1, "new": 1}})
+	tab.requireSide("with", side{"1", "€42.00", once + "the same receipt twice.", presses{"replayed": 2}})
+	tab.pressButton(by, "ten")
+	tab.requireSide("without", side{"12", "€504.00", "The customer was charged 12 times for one order: €462.00 too much.",
+		presses{"lost": 1, "new": 11}})
+	tab.requireSide("with", side{"1", "€42.00", once + "the same receipt 12 times.", presses{"replayed": 12}})
 	tab.requireAccessible(liveRegions...)
 	tab.savePicture(name)
 
-	press("fresh")
-	tab.requireSide("without", side{"0", "0.00", "Nothing was charged yet.", answers{}})
-	require.Equal(tab.t, "Pay 42.00", tab.readText("#pay b"))
-	press("stop")
+	tab.pressButton(by, "fresh")
+	tab.requireSide("without", side{"0", "€0.00", "Nothing was charged yet.", presses{}})
+	require.Equal(tab.t, "Pay €42.00", tab.readText("#pay b"))
+	tab.pressButton(by, "stop")
 	require.Equal(tab.t, "The server is running. It was killed once and started again.", tab.readText("#server"))
-	tab.requireSide("with", side{"1", "42.00", once + "the receipt.", answers{"lost": 1, "replayed": 1}})
-	press("pay")
-	tab.requireSide("without", side{"2", "84.00", "The customer was charged twice for one order.", answers{"lost": 1, "new": 1}})
-	tab.requireSide("with", side{"1", "42.00", once + "the same receipt twice.", answers{"lost": 1, "replayed": 2}})
+	tab.requireSide("with", side{"1", "€42.00", once + "the receipt.", presses{"replayed": 1}})
+	tab.pressButton(by, "pay")
+	tab.requireSide("without", side{"2", "€84.00", twice, presses{"lost": 1, "new": 1}})
+	tab.requireSide("with", side{"1", "€42.00", once + "the same receipt twice.", presses{"replayed": 2}})
 
-	press("fresh")
-	press("ten") // ten clicks, before the first answer
-	tab.requireSide("without", side{"10", "420.00", "The customer was charged 10 times for one order.", answers{"new": 10}})
-	tab.requireSide("with", side{"1", "42.00", once + "the same receipt 10 times.", answers{"new": 1, "replayed": 9}})
+	tab.pressButton(by, "fresh")
+	tab.pressButton(by, "ten") // ten clicks, before the first answer
+	tab.requireSide("without", side{"10", "€420.00", "The customer was charged 10 times for one order: €378.00 too much.",
+		presses{"new": 10}})
+	tab.requireSide("with", side{"1", "€42.00", once + "the same receipt 10 times.", presses{"new": 1, "replayed": 9}})
+}
+
+// requireExchange loses an answer, opens the press, and requires that the page shows both requests, with the key of the order,
+// and the answer.
+func requireExchange(tab *browserTab, by pressElement) {
+	tab.pressButton(by, "fresh")
+	key := tab.readText("#key")
+	tab.pressButton(by, "lose")
+	const row = "#with .presses li"
+	require.False(tab.t, evaluate[bool](tab, `document.querySelector('`+row+` .request').checkVisibility()`), "it is folded")
+	by(tab, row+" summary")
+	tab.awaitCondition(`document.querySelector('` + row + ` .request').checkVisibility()`)
+	shown := evaluate[[]string](tab, `Array.from(document.querySelectorAll('`+row+` pre'), (e) => e.textContent)`)
+	require.Len(tab.t, shown, 4)
+	body := `{"purchase":"` + key + `","amount":4200,"currency":"EUR"}`
+	const start = "POST /shop/with/payments\nContent-Type: application/json\nIdempotency-Key: "
+	require.Equal(tab.t, start+key+"\nCheckout-Fault: lose\n\n"+body, shown[0])
+	require.Equal(tab.t, "None: the connection broke.", shown[1])
+	require.Equal(tab.t, start+key+"\n\n"+body, shown[2])
+	require.Regexp(tab.t, `^201 Created\n(?s:.*)\nIdempotent-Replayed: true\n\n\{"receipt":"`+tab.readText(row+" .receipt")+
+		`","operation":"[0-9a-f-]{36}"\}$`, shown[3])
+	require.Equal(tab.t, "replayed, sent twice", tab.readText(row+" .what"))
+	tab.requireAccessible(liveRegions...)
+	by(tab, row+" summary")
+}
+
+// playStory has the page play the whole story, which ends as the program does with -run.
+func playStory(tab *browserTab, by pressElement) {
+	tab.pressButton(by, "story")
+	require.Equal(tab.t, "The end. 2 orders, 15 presses. Without the middleware: 15 charges, €630.00. With it: 2 charges, €84.00.",
+		tab.readText("#scene"))
+	tab.requireSide("without", side{"3", "€126.00", "The customer was charged 3 times for one order: €84.00 too much.",
+		presses{"lost": 1, "new": 2}})
+	tab.requireSide("with", side{"1", "€42.00", "The customer was charged once, and got the same receipt 3 times.",
+		presses{"replayed": 3}})
+	require.Equal(tab.t, "The server is running. It was killed twice and started again.", tab.readText("#server"))
+	tab.requireAccessible(liveRegions...)
 }
 
 // The user loads the page again after both sides have charged, before the answers. The script of the page continues the
@@ -82,24 +133,27 @@ func TestCheckoutPageLoadedAgain(t *testing.T) {
 		const send = fetch
 		window.fetch = (url, init) => send(url, init && { ...init, headers: { ...init.headers, 'Checkout-Fault': 'hold' } })
 	}`))
-	tab.do(chromedp.Click(chromedp.CSS("#pay")))
+	tab.clickElement("#pay")
 	for _, name := range []string{"without", "with"} {
 		tab.awaitCondition(`document.querySelector('#` + name + ` .charges').textContent === '1'`)
 	}
-	tab.requireSide("with", side{"1", "42.00", "Nothing was charged yet.", answers{}})
+	tab.requireSide("with", side{"1", "€42.00", "The customer was charged once, and waits for the receipt.", presses{"waiting": 1}})
+	tab.requireConsistent()
 
 	tab.do(chromedp.Navigate(checkout.pageURL))
 	tab.awaitCondition(`document.body.dataset.done === '1'`)
-	tab.requireSide("without", side{"1", "42.00",
-		"The customer was charged once, and does not know it. Trying again will charge again.", answers{}})
-	tab.requireSide("with", side{"1", "42.00", "The customer was charged once, and got the receipt.", answers{"replayed": 1}})
-	tab.clickButton("pay")
-	tab.requireSide("without", side{"2", "84.00", "The customer was charged twice for one order.", answers{"new": 1}})
-	tab.requireSide("with", side{"1", "42.00",
-		"The customer was charged once, and got the same receipt twice.", answers{"replayed": 2}})
+	tab.requireSide("without", side{"1", "€42.00",
+		"The customer was charged once, and does not know it. Trying again will charge again.", presses{}})
+	tab.requireSide("with", side{"1", "€42.00", "The customer was charged once, and got the receipt.", presses{"replayed": 1}})
+	tab.pressButton((*browserTab).clickElement, "pay")
+	tab.requireSide("without", side{"2", "€84.00",
+		"The customer was charged twice for one order: €42.00 too much.", presses{"new": 1}})
+	tab.requireSide("with", side{"1", "€42.00",
+		"The customer was charged once, and got the same receipt twice.", presses{"replayed": 2}})
+	tab.requireConsistent()
 	tab.do(chromedp.Navigate(checkout.pageURL))
 	tab.awaitCondition(`document.body.dataset.done === '0'`)
-	tab.requireSide("with", side{"0", "0.00", "Nothing was charged yet.", answers{}})
+	tab.requireSide("with", side{"0", "€0.00", "Nothing was charged yet.", presses{}})
 	require.Empty(t, tab.listComplaints())
 }
 
@@ -107,8 +161,8 @@ func TestCheckoutPageLoadedAgain(t *testing.T) {
 func TestCheckoutPageWithoutMotion(t *testing.T) {
 	t.Parallel()
 	tab := openCheckout(t, startCheckout(t, buildProgram(t, "checkout")).pageURL, setPreference("reduced-motion", "reduce"))
-	tab.clickButton("pay")
-	const animation = `getComputedStyle(document.querySelector('.answers li')).animationName`
+	tab.pressButton((*browserTab).clickElement, "pay")
+	const animation = `getComputedStyle(document.querySelector('.presses li')).animationName`
 	require.Equal(t, "none", evaluate[string](tab, animation))
 	tab.do(setPreference("reduced-motion", "no-preference"))
 	require.Equal(t, "arrive", evaluate[string](tab, animation), "others get some")
@@ -124,69 +178,51 @@ func TestCheckoutPageShowsTheDeath(t *testing.T) {
 	tab.awaitCondition(`document.querySelector('#server').textContent.startsWith('The server is running.')`)
 }
 
-// openCheckout opens the page of the checkout, and waits until the page is ready.
+// openCheckout opens the page of the checkout, has testdata/consistent.js watch the page, and waits until the page is ready.
 func openCheckout(t *testing.T, url string, emulate chromedp.Action[chromedp.Void]) *browserTab {
 	t.Helper()
-	tab := openTab(t, url, emulate)
+	watch, err := os.ReadFile(filepath.Join("testdata", "consistent.js"))
+	require.NoError(t, err)
+	tab := openTab(t, url, emulate, runFirst(string(watch)))
 	tab.awaitCondition(`document.body.dataset.done === '0'`)
 	return tab
 }
 
-// clickButton clicks on the button with the given ID, and waits for all answers.
-func (tab *browserTab) clickButton(button string) {
+// requireConsistent fails if a sentence has contradicted a number since the page was loaded.
+func (tab *browserTab) requireConsistent() {
 	tab.t.Helper()
-	tab.performAndWait(chromedp.Click(chromedp.CSS("#" + button)))
+	require.Empty(tab.t, evaluate[[]string](tab, `window.contradictions`))
+	require.Positive(tab.t, evaluate[int](tab, `window.looks`))
 }
 
-// tapButton taps on the button with the given ID, and waits for all answers.
-func (tab *browserTab) tapButton(button string) {
-	tab.t.Helper()
-	tab.performAndWait(chromedp.Tap(chromedp.CSS("#" + button)))
-}
-
-// reachButton moves the focus to a button with the Tab key, and presses Enter. The focus must be visible, and must stay on
-// the button.
-func (tab *browserTab) reachButton(button string) {
-	tab.t.Helper()
-	const focus = `document.activeElement.id`
-	for range 20 {
-		if evaluate[string](tab, focus) == button {
-			break
-		}
-		tab.do(chromedp.KeyEvent(kb.Tab))
-	}
-	require.Equal(tab.t, button, evaluate[string](tab, focus))
-	outline := evaluate[string](tab, `getComputedStyle(document.activeElement).outlineStyle`)
-	require.Equal(tab.t, "solid", outline, "the focus is visible")
-	tab.performAndWait(chromedp.KeyEvent(kb.Enter))
-	require.Equal(tab.t, button, evaluate[string](tab, focus), "the focus stays")
-}
-
-// performAndWait performs an action, and waits until the page has all answers.
-func (tab *browserTab) performAndWait(action chromedp.Action[chromedp.Void]) {
+// pressButton presses the button with the given ID, and waits for all answers. The focus must stay on a button that was reached
+// with the keyboard.
+func (tab *browserTab) pressButton(by pressElement, button string) {
 	tab.t.Helper()
 	done := evaluate[string](tab, `document.body.dataset.done`)
-	tab.do(action)
+	by(tab, "#"+button)
+	focused := evaluate[string](tab, `document.activeElement.id`)
 	tab.awaitCondition(`document.body.dataset.done !== '` + done + `'`)
+	require.Equal(tab.t, focused, evaluate[string](tab, `document.activeElement.id`), "the focus stays")
 }
 
 // side is the content of one side of the page: the shop with or without the middleware.
 type side struct {
 	Charges, Total, Verdict string
-	Answers                 answers
+	Presses                 presses
 }
 
-// answers has the number of answers of each kind.
-type answers map[string]int
+// presses has the number of presses of each kind.
+type presses map[string]int
 
 // requireSide compares the side with the given name with want.
 func (tab *browserTab) requireSide(name string, want side) {
 	tab.t.Helper()
 	const read = `(name => {
 		const root = document.getElementById(name), text = (s) => root.querySelector(s).textContent
-		const answers = {}
-		for (const li of root.querySelectorAll('.answers li')) answers[li.className] = (answers[li.className] ?? 0) + 1
-		return {Charges: text('.charges'), Total: text('.total'), Verdict: text('.verdict'), Answers: answers}
+		const presses = {}
+		for (const li of root.querySelectorAll('.presses li')) presses[li.className] = (presses[li.className] ?? 0) + 1
+		return {Charges: text('.charges'), Total: text('.total'), Verdict: text('.verdict'), Presses: presses}
 	})`
 	require.Equal(tab.t, want, evaluate[side](tab, read+`("`+name+`")`), name)
 }

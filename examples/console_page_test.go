@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/cdp"
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
@@ -32,11 +30,12 @@ func TestConsolePage(t *testing.T) {
 		name    string
 		picture string
 		emulate chromedp.Action[chromedp.Void]
-		press   func(o *operator, selector string)
+		press   func(tab *browserTab, selector string)
 	}{
-		{"mouse", "console.png", desktop, (*operator).clickElement},
-		{"keyboard in the dark", "dark.png", chromedp.Steps(desktop, setPreference("color-scheme", "dark")), (*operator).reachElement},
-		{"phone", "narrow.png", narrow, (*operator).tapElement},
+		{"mouse", "console.png", desktop, (*browserTab).clickElement},
+		{"keyboard in the dark", "console-dark.png", chromedp.Steps(desktop, dark), (*browserTab).reachElement},
+		{"phone", "console-phone.png", narrow, (*browserTab).tapElement},
+		{"phone in the dark", "console-phone-dark.png", chromedp.Steps(narrow, dark), (*browserTab).tapElement},
 	} {
 		t.Run(way.name, func(t *testing.T) {
 			t.Parallel()
@@ -45,7 +44,7 @@ func TestConsolePage(t *testing.T) {
 				abandonAttempt(t, store, paymentKey(i))
 			}
 			base := serveConsole(t, store)
-			o := &operator{openTab(t, base, way.emulate, disableJavaScript), store, way.press}
+			o := &operator{openWithoutScripts(t, base, way.emulate), store, way.press}
 			o.loadPage(base + "/admin/idempotency/")
 			o.resolveOperations(way.picture)
 			require.Empty(t, o.listComplaints())
@@ -61,6 +60,15 @@ func (o *operator) resolveOperations(picture string) {
 	o.pressAndLoad(".next", http.StatusOK)
 	require.EqualValues(o.t, 10, evaluate[int](o.browserTab, `document.querySelectorAll('tbody tr').length`))
 	o.pressAndLoad("header a", http.StatusOK)
+	o.pressAndLoad(".filters li:nth-child(2) a", http.StatusOK) // released
+	require.Equal(o.t, "No operation is released now.", o.readText(".none b"))
+	o.requireAccessible()
+	o.press(".none a") // leads to the search
+	o.awaitCondition(`document.activeElement.id === 'operation'`)
+	o.pressAndLoad(".filters li:last-child a", http.StatusOK) // all
+	require.Equal(o.t, "abandoned", o.readText("tbody .state"))
+	o.requireAccessible()
+	o.pressAndLoad("header a", http.StatusOK)
 
 	o.pressAndLoad("tbody a", http.StatusOK)
 	require.Contains(o.t, o.readText("main"), "Nobody knows what it has done.")
@@ -69,12 +77,13 @@ func (o *operator) resolveOperations(picture string) {
 	key := idempotency.Operation{ID: paymentKey(0).OperationID()}.DownstreamKey("charge")
 	require.Contains(o.t, o.readText("#ask ~ [role=status]"), key)
 
-	o.pressElement(o, "details:nth-of-type(1) summary")
+	requireApart(o.browserTab, ".title .state", "h1", "h2")
+	o.press("details:nth-of-type(1) summary")
 	o.fillField("#answer-status", "201")
 	o.fillField("#answer-body", `{"receipt": "R-17"}`)
 	o.requireAccessible()
 	o.savePicture(picture)
-	o.pressElement(o, "button[value=answer]") // without a reason
+	o.press("button[value=answer]") // without a reason
 	require.Equal(o.t, "answer-reason", o.focusedID(), "the browser asks for the reason, and sends nothing")
 	o.fillField("#answer-reason", "ch_17 is in the provider's list")
 	o.pressAndLoad("button[value=answer]", http.StatusOK)
@@ -87,7 +96,7 @@ func (o *operator) resolveOperations(picture string) {
 	o.requireAccessible()
 
 	o.findOperation("order-1")
-	o.pressElement(o, "details:nth-of-type(2) summary")
+	o.press("details:nth-of-type(2) summary")
 	o.fillField("#tombstone-status", "201")
 	o.fillField("#tombstone-reason", "ch_18, its receipt is lost")
 	o.pressAndLoad("button[value=tombstone]", http.StatusOK)
@@ -95,13 +104,13 @@ func (o *operator) resolveOperations(picture string) {
 	require.True(o.t, o.inspectEntry(1).Response.Omitted)
 
 	o.findOperation("order-2")
-	o.pressElement(o, "details:nth-of-type(3) summary")
+	o.press("details:nth-of-type(3) summary")
 	o.fillField("#not-reason", "not in the list")
 	o.pressAndLoad("button[value=not-happened]", http.StatusOK)
 	require.Contains(o.t, o.readText(".done"), "it has not happened")
 	require.Equal(o.t, idempotency.StateReleased, o.inspectEntry(2).State)
 
-	o.pressElement(o, "details summary")
+	o.press("details summary")
 	o.fillField("#forget-reason", "a test")
 	o.pressAndLoad("button[value=forget]", http.StatusNotFound)
 	require.Contains(o.t, o.readText("main"), "was forgotten")
@@ -109,10 +118,10 @@ func (o *operator) resolveOperations(picture string) {
 
 	o.loadPage(o.homeURL())
 	o.fillField("#operation", paymentKey(3).OperationID().String())
-	o.pressAndLoad("form:has(#operation) button", http.StatusOK)
+	o.pressAndLoad("form.find button", http.StatusOK)
 	require.Contains(o.t, o.readText("h1"), paymentKey(3).OperationID().String())
 	abandonAttempt(o.t, o.store, paymentKey(3)) // another attempt, since the page was made
-	o.pressElement(o, "details:nth-of-type(3) summary")
+	o.press("details:nth-of-type(3) summary")
 	o.fillField("#not-reason", "not in the list")
 	o.pressAndLoad("button[value=not-happened]", http.StatusConflict)
 	require.Contains(o.t, o.readText("[role=alert]"), "The operation has changed since the page was made. Nothing was changed.")
@@ -121,7 +130,7 @@ func (o *operator) resolveOperations(picture string) {
 	o.pressAndLoad("main a", http.StatusOK)
 	require.Contains(o.t, o.readText("dl"), "2", "the attempt")
 
-	o.pressElement(o, "details:nth-of-type(1) summary")
+	o.press("details:nth-of-type(1) summary")
 	o.fillField("#answer-status", "201")
 	o.fillField("#answer-header", "No header")
 	o.fillField("#answer-reason", "in the list")
@@ -129,6 +138,36 @@ func (o *operator) resolveOperations(picture string) {
 	require.Contains(o.t, o.pageTitle(), "Not changed: ")
 	require.Equal(o.t, "No header", evaluate[string](o.browserTab, `document.querySelector('#answer-header').value`))
 	o.requireAccessible()
+}
+
+// The Tab key reaches everything that can be pressed or filled in, in the order of the page. The first stop skips the header.
+func TestConsoleFocusOrder(t *testing.T) {
+	t.Parallel()
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	abandonAttempt(t, store, paymentKey(0))
+	base := serveConsole(t, store)
+	o := &operator{openWithoutScripts(t, base+"/admin/idempotency/", desktop), store, (*browserTab).reachElement}
+	const find = `var stops = [...document.querySelectorAll('a[href], button, input:not([type=hidden]), textarea, summary')]
+		.filter((e) => e.checkVisibility()); stops.length`
+	for _, leave := range []string{"tbody a", ""} {
+		count := evaluate[int](o.browserTab, find)
+		require.Greater(t, count, 5)
+		for i := range count {
+			o.do(chromedp.KeyEvent(kb.Tab))
+			require.Equal(t, i, evaluate[int](o.browserTab, `stops.indexOf(document.activeElement)`))
+		}
+		if leave != "" {
+			o.pressAndLoad(leave, http.StatusOK)
+		}
+	}
+
+	o.loadPage(base + "/admin/idempotency/")
+	o.do(chromedp.KeyEvent(kb.Tab))
+	require.Zero(t, evaluate[int](o.browserTab, `document.querySelector('.skip').getBoundingClientRect().left`), "it is shown")
+	o.do(pressEnter)
+	o.awaitCondition(`location.hash === '#main'`)
+	o.do(chromedp.KeyEvent(kb.Tab))
+	require.Equal(t, "operation", o.focusedID(), "behind the header")
 }
 
 // The console accepts forms over plain HTTP, too, although browsers then send fewer headers about the origin of a form.
@@ -139,7 +178,7 @@ func TestConsoleWithoutTLS(t *testing.T) {
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(serveConsole(t, store), "http://"))
 	require.NoError(t, err)
 	base := "http://admin.example:" + port // a name that the browser does not recognize as the local machine
-	o := &operator{openTab(t, base+"/admin/idempotency/", desktop, disableJavaScript), store, (*operator).clickElement}
+	o := &operator{openWithoutScripts(t, base+"/admin/idempotency/", desktop), store, (*browserTab).clickElement}
 	o.pressAndLoad("tbody a", http.StatusOK)
 	o.clickElement("details:nth-of-type(3) summary")
 	o.fillField("#not-reason", "not in the list")
@@ -165,7 +204,7 @@ func TestConsoleIsAttacked(t *testing.T) {
 			base, entry.Operation, fmt.Sprintf("%s %d %s", entry.State, entry.Attempt, entry.Created.UTC().Format(time.RFC3339Nano)))
 	}))
 	t.Cleanup(evil.Close)
-	o := &operator{openTab(t, evil.URL, desktop), store, (*operator).clickElement}
+	o := &operator{openTab(t, evil.URL, desktop), store, (*browserTab).clickElement}
 	require.Contains(t, strings.Join(o.listComplaints(), "\n"), "frame-ancestors 'none'")
 	o.pressAndLoad("button", http.StatusForbidden)
 	require.Contains(t, o.readText("[role=alert]"), "The form was not sent by this console.")
@@ -211,50 +250,24 @@ func abandonAttempt(t *testing.T, store *idempotency.MemoryStore, key idempotenc
 	}, time.Minute, time.Millisecond)
 }
 
-// disableJavaScript keeps the page from running scripts. The test can still evaluate expressions.
-var disableJavaScript = chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
-	_, err := cdp.Call(ctx, tab, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
-	return err
-})
-
 // operator is a user of the console, who presses elements with pressElement.
 type operator struct {
 	*browserTab
 	store        *idempotency.MemoryStore
-	pressElement func(o *operator, selector string)
+	pressElement func(tab *browserTab, selector string)
 }
 
-func (o *operator) clickElement(selector string) {
+// press presses the element that selector matches.
+func (o *operator) press(selector string) {
 	o.t.Helper()
-	o.do(chromedp.Click(chromedp.CSS(selector)))
-}
-
-func (o *operator) tapElement(selector string) {
-	o.t.Helper()
-	o.do(chromedp.Tap(chromedp.CSS(selector)))
-}
-
-// reachElement moves the focus to an element with the Tab key, requires that the focus is visible, and presses Enter.
-func (o *operator) reachElement(selector string) {
-	o.t.Helper()
-	there := fmt.Sprintf(`document.activeElement === document.querySelector(%q)`, selector)
-	for range 200 {
-		if evaluate[bool](o.browserTab, there) {
-			break
-		}
-		o.do(chromedp.KeyEvent(kb.Tab))
-	}
-	require.True(o.t, evaluate[bool](o.browserTab, there), "Tab does not lead to %s", selector)
-	outline := evaluate[string](o.browserTab, `getComputedStyle(document.activeElement).outlineStyle`)
-	require.Equal(o.t, "solid", outline, "the focus is visible")
-	o.do(chromedp.KeyEvent(kb.Enter))
+	o.pressElement(o.browserTab, selector)
 }
 
 // pressAndLoad presses an element that leads to another page, waits for that page, and requires the given status.
 func (o *operator) pressAndLoad(selector string, status int64) {
 	o.t.Helper()
 	resp, err := chromedp.RunResponse(o.ctx, chromedp.Func(func(context.Context, *chromedp.Target) error {
-		o.pressElement(o, selector)
+		o.press(selector)
 		return nil
 	}))
 	require.NoError(o.t, err)
@@ -273,14 +286,25 @@ func (o *operator) fillField(selector, text string) {
 		chromedp.SendKeys(chromedp.CSS(selector), text))
 }
 
+// requireApart fails if the element that selector matches touches one of others, as a badge that runs into a heading does.
+func requireApart(tab *browserTab, selector string, others ...string) {
+	tab.t.Helper()
+	const touches = `((a, b) => a.left < b.right + 8 && b.left < a.right + 8 && a.top < b.bottom + 4 && b.top < a.bottom + 4)`
+	for _, other := range others {
+		const box = `document.querySelector(%q).getBoundingClientRect()`
+		require.False(tab.t, evaluate[bool](tab, fmt.Sprintf(touches+"("+box+", "+box+")", selector, other)), other)
+	}
+}
+
 // findOperation searches for an operation by key. The key must not appear in the URL.
 func (o *operator) findOperation(key string) {
 	o.t.Helper()
 	o.loadPage(o.homeURL())
+	o.press("form.find summary")
 	o.fillField("#user", "acct_4711")
 	o.fillField("#endpoint", "POST /payments")
 	o.fillField("#key", key)
-	o.pressAndLoad("form:has(#user) button", http.StatusOK)
+	o.pressAndLoad("form.find details button", http.StatusOK)
 	require.NotContains(o.t, evaluate[string](o.browserTab, `location.href`), key)
 }
 
