@@ -11,7 +11,7 @@ import (
 )
 
 // The server is killed during a charge. The page repeats the request, and is refused, because the outcome is unknown. The page
-// links to the provider and to the console. An operator looks up the receipt at the provider, and enters the receipt in the
+// links to the provider, and to the operation in the console. An operator looks up the receipt at the provider, and enters the receipt in the
 // console. Then the customer's phone gets the receipt. The customer was charged once.
 func TestCheckoutConsole(t *testing.T) {
 	t.Parallel()
@@ -23,11 +23,11 @@ func TestCheckoutConsole(t *testing.T) {
 	customer.requireSide("with", side{"1", "€42.00", unknown, presses{"unknown": 1}})
 	require.Regexp(t, "^Outcome of the earlier attempt is unknown, sent ", customer.readText("#with .unknown .what"))
 	customer.requireAccessible(liveRegions...)
-	require.Equal(t, console, evaluate[string](customer, `document.querySelector('.console-link').href`))
 	require.Equal(t, chargesURL(console), evaluate[string](customer, `document.querySelector('.charges-link').href`))
+	link := evaluate[string](customer, `document.querySelector('.console-link').href`)
+	require.True(t, strings.HasPrefix(link, console), link)
 
-	o := &operator{browserTab: openWithoutScripts(t, console, desktop), pressElement: (*browserTab).clickElement}
-	o.pressAndLoad("tbody a", http.StatusOK)
+	o := &operator{browserTab: openWithoutScripts(t, link, desktop), pressElement: (*browserTab).clickElement}
 	receipt := findReceipt(t, console, o.readText("h1 code"))
 	o.clickElement("details:nth-of-type(1) summary")
 	o.fillField("#answer-status", "201")

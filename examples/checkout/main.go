@@ -14,9 +14,9 @@
 //
 //	go run ./examples/checkout -console 127.0.0.1:8081
 //
-// Stop the server during a payment: the page retries, and gets a 409. The page then links to the console, which lists the
-// operation, and to /charges at the same address, which lists the charges. Enter the result in the console, and try again:
-// the customer gets the receipt.
+// Stop the server during a payment: the page retries, and gets a 409. The page then links to the operation in the console,
+// and to /charges at the same address, which lists the charges. Enter the result in the console, and try again: the customer
+// gets the receipt.
 //
 // With -run, the program plays the story without a browser, and ends with the line
 //

@@ -221,7 +221,7 @@ function showOperator() {
   if (box.firstChild) return
   const steps = document.getElementById('operator-steps').content.cloneNode(true)
   steps.querySelector('.charges-link').href = new URL('../charges', consoleAddress)
-  steps.querySelector('.console-link').href = consoleAddress
+  steps.querySelector('.console-link').href = new URL(`operation?id=${order.with.presses.at(-1).operation}`, consoleAddress)
   box.replaceChildren(steps)
 }
 
@@ -249,7 +249,8 @@ function showAnswer(press, request, { status, statusText, headers }, text) {
   showExchange(press, request, formatMessage(line, [...headers], text))
   if (status !== 201) {
     const isProblem = headers.get('Content-Type') === 'application/problem+json'
-    const { type, title } = isProblem ? JSON.parse(text) : { type: '', title: text.trim() }
+    const { type, title, instance } = isProblem ? JSON.parse(text) : { type: '', title: text.trim() }
+    press.operation = instance?.replace('urn:uuid:', '')
     return showPress(press, type.endsWith('outcome-unknown') ? 'unknown' : 'refused', line, title)
   }
   const isReplay = headers.get('Idempotent-Replayed') === 'true'
