@@ -27,6 +27,8 @@ type listPage struct {
 	First      string // the address of the first page
 	More       string // the address of the next page
 	Later      bool   // the page is the second or a later page of the list
+	IsSearch   bool   // the list has the newest results of a search
+	HasMore    bool   // the search has more results
 	Partial    bool
 	Unreadable int
 }
@@ -83,6 +85,9 @@ func (c *Console) serveList(req *request) {
 // call of List unless the list is of all states.
 func (c *Console) fillList(req *request, list *listPage, after *idempotency.Entry) error {
 	listRequest := idempotency.ListRequest{User: list.User, Limit: operationsPerPage + 1, After: after}
+	if list.OldestFirst() {
+		listRequest.Order = idempotency.OldestFirst
+	}
 	if list.State != allStates {
 		listRequest.States = []idempotency.State{idempotency.State(list.State)}
 	}
@@ -91,16 +96,9 @@ func (c *Console) fillList(req *request, list *listPage, after *idempotency.Entr
 		return err
 	}
 	list.Partial, list.Unreadable = listing.Partial, listing.Unreadable
-	if entries := listing.Entries; len(entries) > operationsPerPage {
-		listing.Entries = entries[:operationsPerPage]
-		list.More = list.First + nextPageParams(entries[operationsPerPage-1])
-	}
-	for _, e := range listing.Entries {
-		row := listRow{Entry: e, Address: operationAddress(e.Operation)}
-		if req.mayShow && e.Key != (idempotency.Key{}) {
-			row.Parts = []string{e.Key.User, e.Key.Endpoint, e.Key.ID}
-		}
-		list.Rows = append(list.Rows, row)
+	list.addRows(req, listing.Entries)
+	if list.HasMore {
+		list.More = list.First + nextPageParams(listing.Entries[operationsPerPage-1])
 	}
 	if list.State != allStates && !list.Later {
 		listing, err = c.store.List(req.httpRequest.Context(), idempotency.ListRequest{User: list.User, Limit: 1})
@@ -108,6 +106,22 @@ func (c *Console) fillList(req *request, list *listPage, after *idempotency.Entr
 	list.addFilters(listing.Totals)
 	return err
 }
+
+// addRows adds the entries of a page. HasMore reports that there are more.
+func (l *listPage) addRows(req *request, entries []idempotency.Entry) {
+	l.HasMore = len(entries) > operationsPerPage
+	for _, e := range entries[:min(len(entries), operationsPerPage)] {
+		row := listRow{Entry: e, Address: operationAddress(e.Operation)}
+		if req.mayShow && e.Key != (idempotency.Key{}) {
+			row.Parts = []string{e.Key.User, e.Key.Endpoint, e.Key.ID}
+		}
+		l.Rows = append(l.Rows, row)
+	}
+}
+
+// OldestFirst reports that the list begins with the oldest operations, because these have waited longest for an operator. All
+// other lists begin with the newest operations.
+func (l *listPage) OldestFirst() bool { return l.State == listStates[0] }
 
 // addFilters adds the links to all states. Only the first page has totals.
 func (l *listPage) addFilters(totals map[idempotency.State]idempotency.Total) {

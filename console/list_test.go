@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -154,6 +155,44 @@ func TestSearch(t *testing.T) {
 	}
 }
 
+// A part of a key, or a time, finds the newest records first. The key is not in an address.
+func TestSearchByParts(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	for i := range 60 {
+		complete(t, store, idempotency.Key{User: "alice", Endpoint: "POST /refunds", ID: fmt.Sprint("refund-", i)}, receipt)
+	}
+	complete(t, store, order, receipt)
+	bob := idempotency.Key{User: "bob", Endpoint: order.Endpoint, ID: order.ID}
+	complete(t, store, bob, receipt)
+	d := newDesk(t, store)
+	day := func(days int) []string { return []string{time.Now().UTC().AddDate(0, 0, days).Format(time.DateOnly)} }
+	for name, test := range map[string]struct {
+		form  url.Values
+		found int
+		first idempotency.Key
+		says  string
+	}{
+		"key":               {url.Values{"key": {order.ID}}, 2, bob, ""},
+		"key in quotes":     {url.Values{"key": {`"` + order.ID + `"`}}, 2, bob, ""},
+		"endpoint":          {url.Values{"endpoint": {order.Endpoint}, "user": {"alice"}}, 1, order, ""},
+		"many":              {url.Values{"endpoint": {"POST /refunds"}}, 50, idempotency.Key{User: "alice", Endpoint: "POST /refunds", ID: "refund-59"}, "There are more."},
+		"times":             {url.Values{"since": day(-1), "before": day(2), "key": {order.ID}}, 2, bob, ""},
+		"before yesterday":  {url.Values{"before": day(-1)}, 0, idempotency.Key{}, "Nothing was found."},
+		"user and tomorrow": {url.Values{"user": {"bob"}, "since": day(2)}, 0, idempotency.Key{}, "Nothing was found."},
+	} {
+		got := d.post("search", test.form)
+		require.Equal(t, http.StatusOK, got.status, name)
+		links := got.links(`operation\?[^"]*`)
+		require.Len(t, links, test.found, name)
+		if test.found > 0 {
+			require.Equal(t, addressOf(test.first), links[0], name)
+		}
+		require.Contains(t, got.text(), test.says, name)
+		require.Equal(t, d.url+"search", got.url.String(), name)
+	}
+}
+
 // A search that finds nothing says so, and keeps what was typed in.
 func TestSearchInVain(t *testing.T) {
 	t.Parallel()
@@ -164,9 +203,8 @@ func TestSearchInVain(t *testing.T) {
 		status int
 		says   string
 	}{
-		"nothing":      {url.Values{}, 422, "A key is found by user, endpoint and key together."},
-		"key alone":    {url.Values{"key": {"order-1"}}, 422, "A key is found by user, endpoint and key together."},
-		"no key":       {url.Values{"user": {"alice"}, "endpoint": {"POST /payments"}}, 422, "A key is found by user"},
+		"nothing":      {url.Values{}, 422, "Fill in an operation ID, or any of the other fields."},
+		"no time":      {url.Values{"since": {"yesterday"}}, 422, "A time is a date, such as"},
 		"no ID":        {url.Values{"operation": {`"><b>`}}, 422, "An operation ID is a UUID."},
 		"another form": {url.Values{"operation": {"urn:uuid:" + absent.OperationID().String()}}, 404, "No record of this operation"},
 		"absent ID":    {url.Values{"operation": {absent.OperationID().String()}}, 404, "No record of this operation"},

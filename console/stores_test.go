@@ -25,7 +25,8 @@ func TestRedis(t *testing.T) {
 	complete(t, store, numbered(2), receipt)
 	d := newDesk(t, store)
 	require.Equal(t, []string{addressOf(order)}, d.get("").links(`operation[^"]*`))
-	require.Equal(t, http.StatusNotImplemented, d.post("search", url.Values{"user": {"alice"}}).status)
+	require.Equal(t, http.StatusOK, d.post("search", url.Values{"user": {"alice"}}).status)
+	require.Equal(t, http.StatusNotImplemented, d.post("search", url.Values{"key": {order.ID}}).status)
 	for _, form := range []url.Values{
 		{"user": {order.User}, "endpoint": {order.Endpoint}, "key": {order.ID}}, {"operation": {order.OperationID().String()}},
 	} {
