@@ -52,9 +52,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/idempotency-go/idempotency"
@@ -136,7 +134,7 @@ func New(store idempotency.Store, sender Sender, opts idempotency.Options) (*Rec
 func (rc *Receiver) Handler(next http.Handler) http.Handler {
 	guarded := rc.middleware.Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body := &deliveryBody{unverifiedBudget: &rc.unverifiedBudget}
+		body := bounds.NewBody(&rc.unverifiedBudget, "") // a refused delivery leaves the budget before its answer is sent
 		defer body.Close()
 		delivery, refusal := rc.verifyDelivery(r, body)
 		if refusal == nil {
@@ -157,29 +155,28 @@ func (rc *Receiver) Shutdown(ctx context.Context) error { return rc.middleware.S
 
 // verifyDelivery reads the body of r into body, and checks the signature. The returned request has the ID of the delivery
 // as its key, and body as its body.
-func (rc *Receiver) verifyDelivery(r *http.Request, body *deliveryBody) (*http.Request, *idempotency.Error) {
+func (rc *Receiver) verifyDelivery(r *http.Request, body *bounds.Body) (*http.Request, *idempotency.Error) {
 	if r.Method != http.MethodPost { // the method is part of a key, so a delivery could run once for each method
 		return nil, &idempotency.Error{Status: http.StatusMethodNotAllowed, Header: http.Header{"Allow": {http.MethodPost}}}
 	}
 	if refusal := rc.readBody(r, body); refusal != nil {
 		return nil, refusal
 	}
-	id, err := rc.sender.Verify(r.Header, body.unreadBytes)
+	content := body.Bytes()
+	id, err := rc.sender.Verify(r.Header, content)
 	if err != nil {
 		return nil, &idempotency.Error{Status: http.StatusUnauthorized, Header: http.Header{"Www-Authenticate": {"Signature"}},
 			Detail: "The signature is missing, wrong, or too old.", Err: fmt.Errorf("%w: %w", ErrSignature, err)}
 	}
 	delivery := r.Clone(r.Context())
-	delivery.Body, delivery.ContentLength = body, int64(len(body.unreadBytes))
+	delivery.Body, delivery.ContentLength = body, int64(len(content))
 	delivery.Header.Set("Idempotency-Key", id) // replaces a header that the sender has set
 	return delivery, nil
 }
 
 // readBody reads the body of r into body, within the budget for unverified bodies.
-func (rc *Receiver) readBody(r *http.Request, body *deliveryBody) *idempotency.Error {
-	var err error
-	body.buffer, err = bounds.ReadBody(r, rc.opts.MaxBody, &rc.unverifiedBudget, "")
-	body.unreadBytes = body.buffer.B
+func (rc *Receiver) readBody(r *http.Request, body *bounds.Body) *idempotency.Error {
+	err := body.ReadRequest(r, rc.opts.MaxBody)
 	switch {
 	case err == nil:
 		return nil
@@ -196,47 +193,6 @@ func (rc *Receiver) readBody(r *http.Request, body *deliveryBody) *idempotency.E
 	}
 }
 
-// deliveryBody is the body of a delivery. It counts against the budget for unverified bodies until the Middleware has
-// copied it into its own budget. A handler that runs for long therefore takes no room from new deliveries. A refused
-// delivery leaves the budget before its answer is sent, because the sender may read the answer slowly.
-type deliveryBody struct {
-	unverifiedBudget *bounds.Shares
-
-	mu          sync.Mutex
-	buffer      *bounds.Buffer // nil after releaseBuffer
-	unreadBytes []byte         // the unread rest of buffer
-}
-
-func (b *deliveryBody) Read(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	n := copy(p, b.unreadBytes)
-	b.unreadBytes = b.unreadBytes[n:]
-	if len(b.unreadBytes) > 0 {
-		return n, nil
-	}
-	b.releaseBuffer()
-	return n, io.EOF
-}
-
-// Close returns the room of the body to the budget. The unread rest of the body is lost.
-func (b *deliveryBody) Close() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.releaseBuffer()
-	return nil
-}
-
-// releaseBuffer frees the buffer, and returns its room to the budget. The caller holds mu.
-func (b *deliveryBody) releaseBuffer() {
-	if b.buffer == nil {
-		return
-	}
-	b.unverifiedBudget.GiveBack("", int64(cap(b.buffer.B)))
-	b.buffer.Free()
-	b.buffer, b.unreadBytes = nil, nil
-}
-
 // writeRefusal answers a delivery that the handler does not get. If the delivery has succeeded before, the answer is a
 // success. Otherwise the answer is a status that every sender treats as a failure that may pass.
 //
@@ -250,7 +206,7 @@ func (rc *Receiver) writeRefusal(w http.ResponseWriter, r *http.Request, e *idem
 			return
 		}
 	}
-	if body, ok := r.Body.(*deliveryBody); ok {
+	if body, ok := r.Body.(*bounds.Body); ok {
 		body.Close()
 	}
 	told := *e
