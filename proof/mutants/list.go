@@ -5,7 +5,7 @@ import "slices"
 // allMutants are the mutants of all lists, in the order in which they run.
 var allMutants = slices.Concat(
 	memoryMutants, redisMutants, postgresMutants, recordMutants, keyMutants, runnerMutants, leaseMutants,
-	middlewareMutants, cacheMutants, sealMutants, clientMutants, stepMutants, txStepMutants, resolutionMutants,
+	middlewareMutants, keyFromMutants, cacheMutants, sealMutants, clientMutants, stepMutants, txStepMutants, resolutionMutants,
 	probeMutants,
 )
 
