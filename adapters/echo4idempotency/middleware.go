@@ -23,7 +23,7 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// Middleware returns echo middleware that guards handlers with idem, a middleware of package idempotency or package upload. The
+// Middleware returns echo middleware that guards handlers with idem, a middleware of package idempotency, upload or keyfrom. The
 // ErrorHandler of idem writes refusals. The HTTPErrorHandler of echo never sees refusals.
 func Middleware(idem interface {
 	Handler(next http.Handler) http.Handler
@@ -36,6 +36,7 @@ func Middleware(idem interface {
 				if isGuarded = r != request; isGuarded {
 					hasAnswered, err = recordAnswer(c, next, w, r)
 				} else {
+					c.Request().Body = r.Body // which package keyfrom has put back
 					err = next(c)
 				}
 			})).ServeHTTP(outer, request)

@@ -25,8 +25,8 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Middleware returns gin middleware that guards all later handlers of the chain with idem, a middleware of package idempotency or
-// package upload. The ErrorHandler of idem writes refusals.
+// Middleware returns gin middleware that guards all later handlers of the chain with idem, a middleware of package idempotency,
+// upload or keyfrom. The ErrorHandler of idem writes refusals.
 func Middleware(idem interface {
 	Handler(next http.Handler) http.Handler
 }) gin.HandlerFunc {
@@ -36,6 +36,7 @@ func Middleware(idem interface {
 		idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			hasRun = true
 			if r == request { // the request is unguarded
+				c.Request.Body = r.Body // which package keyfrom has put back
 				c.Next()
 			} else {
 				wasWritten = recordAnswer(c, w, r)
