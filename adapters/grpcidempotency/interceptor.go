@@ -33,6 +33,12 @@ type Options struct {
 	// key. Nil means [NeedsKey].
 	Methods func(fullMethod string) bool
 
+	// Key returns the key in a field of the request, such as request_id of AIP-155, or "" without a key. Key is called for
+	// each call of a guarded method. The metadata may have the key, too: a call with two different keys is refused with
+	// INVALID_ARGUMENT. By default, Fingerprint has the field with the key, so a client that repeats a call has to send the
+	// key in the same place. Nil means that all keys are in the metadata.
+	Key func(ctx context.Context, req proto.Message) string
+
 	// ValidateKey returns an error for an unacceptable key, for example [idempotency.ValidateUUID]. The client sees the text of
 	// the error. Nil accepts every key.
 	ValidateKey func(id string) error
@@ -104,19 +110,25 @@ func New(runner *idempotency.Runner, user UserFunc, opts Options) (*Interceptor,
 func (i *Interceptor) Unary(
 	ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 ) (any, error) {
-	values := metadata.ValueFromIncomingContext(ctx, MetadataKey)
-	if len(values) == 0 && !i.opts.Required || !i.opts.Methods(info.FullMethod) {
+	if !i.opts.Methods(info.FullMethod) {
 		return handler(ctx, req)
 	}
-	key, err := i.resolveKey(ctx, info.FullMethod, values)
+	message, isProto := asProtoMessage(req)
+	sent := sentKeys{inMetadata: metadata.ValueFromIncomingContext(ctx, MetadataKey)}
+	if i.opts.Key != nil && isProto {
+		sent.inMessage = i.opts.Key(ctx, message)
+	}
+	if sent.areMissing() && !i.opts.Required {
+		return handler(ctx, req)
+	}
+	key, err := i.resolveKey(ctx, info.FullMethod, sent)
 	if err != nil {
 		return nil, err
 	}
 	if ctx.Value(guardedContextKey{}) == key {
 		return handler(ctx, req)
 	}
-	message, ok := asProtoMessage(req)
-	if !ok {
+	if !isProto {
 		return nil, newRefusal(ctx, refuseNonProto(req))
 	}
 	payload, err := i.opts.Fingerprint(ctx, message)
@@ -130,12 +142,35 @@ func (i *Interceptor) Unary(
 	return c.execute(payload)
 }
 
-// resolveKey returns the key of a call with the given values of MetadataKey. The error is the answer to the client.
-func (i *Interceptor) resolveKey(ctx context.Context, fullMethod string, values []string) (idempotency.Key, error) {
-	if len(values) == 0 {
+// sentKeys are the keys of a call, as the client has sent them.
+type sentKeys struct {
+	inMetadata []string
+	inMessage  string // empty without a key
+}
+
+func (k sentKeys) areMissing() bool { return len(k.inMetadata) == 0 && k.inMessage == "" }
+
+// parseKey returns the key, which must be the same in both places.
+func (k sentKeys) parseKey() (id string, err error) {
+	if k.inMessage != "" { // in quotes, because the message has the key as it is
+		id, err = idempotency.ParseKey([]string{`"` + quoteEscaper.Replace(k.inMessage) + `"`})
+	}
+	if err != nil || len(k.inMetadata) == 0 {
+		return id, err
+	}
+	id, err = idempotency.ParseKey(k.inMetadata)
+	if err == nil && k.inMessage != "" && id != k.inMessage {
+		return "", refuseInvalidKey(errors.New("the metadata and the message have different keys"))
+	}
+	return id, err
+}
+
+// resolveKey returns the key of a call. The error is the answer to the client.
+func (i *Interceptor) resolveKey(ctx context.Context, fullMethod string, sent sentKeys) (idempotency.Key, error) {
+	if sent.areMissing() {
 		return idempotency.Key{}, newRefusal(ctx, refuseMissingKey())
 	}
-	id, err := idempotency.ParseKey(values)
+	id, err := sent.parseKey()
 	if err != nil {
 		return idempotency.Key{}, newRefusal(ctx, toRefusal(err))
 	}

@@ -3,6 +3,7 @@ package grpcidempotency_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -120,6 +121,40 @@ func TestKeys(t *testing.T) {
 		require.False(t, s.call(context.Background(), 1).Replayed)
 		require.Equal(t, int64(2), s.runs.Load())
 	})
+}
+
+// The key may be in a field of the message. In these calls, an amount above 100 is the key, too.
+func TestKeyInMessage(t *testing.T) {
+	t.Parallel()
+	opts := grpcidempotency.Options{Key: func(_ context.Context, req proto.Message) string {
+		switch cents := req.(*amount).GetValue(); {
+		case cents == 1000:
+			return "a b"
+		case cents > 100:
+			return fmt.Sprintf(`"%d"`, cents) // quotes are a part of the key
+		}
+		return ""
+	}}
+	s := startService(t, setup{guardOptions: opts})
+	none := context.Background()
+	first := s.call(none, 200)
+	require.Equal(t, codes.OK, first.Code)
+	require.Equal(t, first.withoutMarker(), s.call(none, 200).withoutMarker())
+	for _, same := range []answer{s.call(none, 200), s.call(grpcidempotency.WithKey(none, `"200"`), 200)} {
+		require.True(t, same.Replayed)
+	}
+	require.EqualValues(t, 1, s.runs.Load())
+	require.False(t, s.call(metadata.AppendToOutgoingContext(none, "user", "bob"), 200).Replayed)
+	requireRefused(t, s.call(withKey("other"), 200), codes.InvalidArgument, "KEY_INVALID", 0)
+	requireRefused(t, s.call(none, 1000), codes.InvalidArgument, "KEY_INVALID", 0)
+	require.Equal(t, codes.OK, s.call(withKey("m"), 1).Code)
+	require.True(t, s.call(withKey("m"), 1).Replayed, "a key in the metadata alone")
+	require.False(t, s.call(none, 1).Replayed, "no key")
+
+	opts.Required = true
+	s = startService(t, setup{guardOptions: opts})
+	require.Equal(t, codes.OK, s.call(none, 200).Code)
+	requireRefused(t, s.call(none, 1), codes.InvalidArgument, "KEY_MISSING", 0)
 }
 
 func TestUnknownUser(t *testing.T) {
