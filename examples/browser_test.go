@@ -17,6 +17,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/examples/browser"
+	"github.com/idempotency-go/idempotency/fingerprint/keyfrom"
 )
 
 // paymentService is a service whose origin is not the origin of the page. The counters say how many of the next requests
@@ -34,7 +35,9 @@ type paymentService struct {
 // newHandler returns the handler of the service, guarded with opts.
 func (p *paymentService) newHandler(t *testing.T, opts idempotency.Options) http.Handler {
 	t.Helper()
-	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
+	// Pages with fetch send the key in the header, and forms in a hidden field.
+	idem, err := keyfrom.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts,
+		keyfrom.Form("idempotency-key"))
 	require.NoError(t, err)
 	guarded := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p.requestsToFail.Add(-1) >= 0 {
@@ -176,7 +179,7 @@ func TestBrowserCORS(t *testing.T) {
 func TestBrowserForms(t *testing.T) {
 	t.Parallel()
 	p := &paymentService{receivedKeys: make(chan string, 100)}
-	form := browser.FormKey(p.newHandler(t, browser.FormOptions))
+	form := p.newHandler(t, idempotency.Options{Required: true})
 	for _, test := range []struct {
 		name, body string
 		wantStatus int
@@ -186,7 +189,8 @@ func TestBrowserForms(t *testing.T) {
 		{"submitted again", "idempotency-key=k1&amount=1", 201, "charge 1 of idempotency-key=k1&amount=1"},
 		{"another amount", "idempotency-key=k1&amount=2", 409, "key-reused"},
 		{"another key", "idempotency-key=k2&amount=2", 201, "charge 2 of idempotency-key=k2&amount=2"},
-		{"without a key", "amount=2", 400, "key-invalid"},
+		{"without a key", "amount=2", 400, "key-missing"},
+		{"with an empty key", "amount=2&idempotency-key=", 400, "key-invalid"},
 	} {
 		r := httptest.NewRequest("POST", "/payments", strings.NewReader(test.body))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded; charset=utf-8")
@@ -203,9 +207,10 @@ func TestBrowserFormWithFileIsClickedTwice(t *testing.T) {
 	t.Parallel()
 	var uploads, requests atomic.Int32
 	boundaries, secondAnswered := make(chan string, 10), make(chan struct{})
-	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, browser.FormOptions)
+	idem, err := keyfrom.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser,
+		idempotency.Options{Required: true, Wait: 10 * time.Second}, keyfrom.Form("idempotency-key"))
 	require.NoError(t, err)
-	guarded := browser.FormKey(idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	guarded := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-secondAnswered: // the second request got an answer during this run of the handler
 		case <-time.After(time.Second):
@@ -219,7 +224,7 @@ func TestBrowserFormWithFileIsClickedTwice(t *testing.T) {
 		scan, _ := io.ReadAll(file)
 		w.WriteHeader(http.StatusCreated)
 		fmt.Fprintf(w, "upload %d: %s", uploads.Add(1), scan)
-	})))
+	}))
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /scans", func(w http.ResponseWriter, r *http.Request) {
 		_, params, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
@@ -232,8 +237,9 @@ func TestBrowserFormWithFileIsClickedTwice(t *testing.T) {
 	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `<!doctype html><html lang="en"><link rel="icon" href="data:,">
-			<form method="post" enctype="multipart/form-data" action="/scans?key=k1" target="answer">
-			<input name="note" value="a"><input type="file" name="scan"></form><iframe name="answer"></iframe>
+			<form method="post" enctype="multipart/form-data" action="/scans" target="answer">
+			<input type="hidden" name="idempotency-key" value="k1"><input name="note" value="a">
+			<input type="file" name="scan"></form><iframe name="answer"></iframe>
 			<script>
 				const files = new DataTransfer()
 				files.items.add(new File(['a page'], 'scan.txt'))
@@ -259,33 +265,34 @@ func TestBrowserFormWithFileIsClickedTwice(t *testing.T) {
 }
 
 // Each attempt to send a form with files has a new boundary. A second attempt gets the first answer. The service refuses the
-// key with another file, and a form without a key.
+// key with another file, and a form with an empty key.
 func TestBrowserFormsWithFiles(t *testing.T) {
 	t.Parallel()
 	p := &paymentService{receivedKeys: make(chan string, 100)}
-	server := httptest.NewServer(browser.FormKey(p.newHandler(t, browser.FormOptions)))
+	server := httptest.NewServer(p.newHandler(t, idempotency.Options{Required: true}))
 	t.Cleanup(server.Close)
 	for _, test := range []struct {
-		name, query, boundary, file string
-		wantStatus                  int
-		isReplay                    bool
-		wantAnswer                  string
+		name, key, boundary, file string
+		wantStatus                int
+		isReplay                  bool
+		wantAnswer                string
 	}{
-		{"submitted", "?key=k1", "first", "a page", 201, false, "charge 1 of --first"},
-		{"again, with another boundary", "?key=k1", "second", "a page", 201, true, "charge 1 of --first"},
-		{"another file", "?key=k1", "third", "b page", 409, false, "key-reused"},
-		{"another key", "?key=k2", "fourth", "b page", 201, false, "charge 2 of --fourth"},
-		{"without a key", "", "fifth", "a page", 400, false, "key-invalid"},
+		{"submitted", "k1", "first", "a page", 201, false, "charge 1 of --first"},
+		{"again, with another boundary", "k1", "second", "a page", 201, true, "charge 1 of --first"},
+		{"another file", "k1", "third", "b page", 409, false, "key-reused"},
+		{"another key", "k2", "fourth", "b page", 201, false, "charge 2 of --fourth"},
+		{"with an empty key", "", "fifth", "a page", 400, false, "key-invalid"},
 	} {
 		var body strings.Builder
 		form := multipart.NewWriter(&body)
 		require.NoError(t, form.SetBoundary(test.boundary))
+		require.NoError(t, form.WriteField("idempotency-key", test.key))
 		part, err := form.CreateFormFile("scan", "scan.txt")
 		require.NoError(t, err)
 		_, err = io.WriteString(part, test.file)
 		require.NoError(t, err)
 		require.NoError(t, form.Close())
-		resp, err := http.Post(server.URL+"/payments"+test.query, form.FormDataContentType(), strings.NewReader(body.String()))
+		resp, err := http.Post(server.URL+"/payments", form.FormDataContentType(), strings.NewReader(body.String()))
 		require.NoError(t, err)
 		answer, err := io.ReadAll(resp.Body)
 		require.NoError(t, err)
