@@ -148,13 +148,18 @@ func (a *admission) refuseByRecord(err error) (refusal error) {
 	case (err == ErrInProgress || err == ErrOutcomeUnknown) && a.event.Waited > 0 && a.ctx.Err() != nil:
 		a.event.Outcome, a.event.Err = OutcomeClientLeft, context.Cause(a.ctx)
 	case err == ErrInProgress:
-		a.event.LeaseLeft = a.record.LeaseLeft
-		if a.record.LeaseLeft < a.runner.opts.Lease/2 {
-			shown.RetryAfter = a.record.LeaseLeft // the owner missed a renewal, and may have crashed
-		}
+		a.event.LeaseLeft, shown.RetryAfter = a.record.LeaseLeft, a.runner.retryDelay(a.record.LeaseLeft)
 	}
 	a.reportEvent(a.ctx)
 	return shown
+}
+
+// retryDelay returns when a client should ask again about a running attempt with the given rest of the lease.
+func (r *Runner) retryDelay(leaseLeft time.Duration) time.Duration {
+	if leaseLeft < r.opts.Lease/2 {
+		return leaseLeft // the owner missed a renewal, and may have crashed
+	}
+	return time.Second
 }
 
 // judgeRecord compares the record that holds a key with a request of fingerprint fp. If judgeRecord returns nil, the
@@ -220,6 +225,7 @@ func (a *admission) requestClaim() (err error) {
 	defer cancel()
 	claimRequest := ClaimRequest{
 		Fingerprint: a.fingerprint, Lease: r.opts.Lease, TTL: r.opts.TTL, TakeOver: r.opts.Abandoned == ReExecute,
+		Remaining: r.readsRemaining,
 	}
 	a.requestedAt = time.Now()
 	a.record, a.claim, err = r.store.Begin(ctx, a.key, claimRequest)
@@ -293,7 +299,7 @@ func (a *admission) reconcileAbandoned() (refusal error) {
 		return a.awaitReconciliation(ended)
 	}
 	defer reconciliations.endReconciliation(a.key)
-	entry, err := a.inspectEntry()
+	entry, err := a.inspectEntry(a.runner.resolver)
 	switch {
 	case errors.Is(err, ErrNoRecord):
 		return nil
@@ -332,10 +338,10 @@ func (a *admission) awaitReconciliation(ended <-chan struct{}) (refusal error) {
 }
 
 // inspectEntry reads the operator's view of the operation from the store.
-func (a *admission) inspectEntry() (Entry, error) {
+func (a *admission) inspectEntry(inspector Inspector) (Entry, error) {
 	ctx, cancel := a.storeContext(a.runner.opts.StoreTimeout)
 	defer cancel()
-	return a.runner.resolver.Inspect(ctx, a.key)
+	return inspector.Inspect(ctx, a.key)
 }
 
 // callReconcile calls Options.Reconcile and makes a resolution of the answer. Reconcile has half a lease, because the client

@@ -83,6 +83,10 @@ type Error struct {
 	// OriginalStatus is the status code of an answer that was not kept, or zero unless the reason is [ErrNotReplayable].
 	OriginalStatus int
 
+	// StatusURL is where the client can ask what became of the operation, see [KeyInfo]. If StatusURL is empty, the
+	// answer has no member "statusUrl".
+	StatusURL string
+
 	// Header has further fields of the answer, such as WWW-Authenticate. Header replaces fields of outer middleware
 	// with the same name.
 	Header http.Header
@@ -235,7 +239,8 @@ func (e *Error) problemBody() []byte {
 		Instance       string `json:"instance,omitempty"`
 		Retry          Retry  `json:"retry,omitempty"`
 		OriginalStatus int    `json:"originalStatus,omitempty"`
-	}{uri, e.Title, e.Status, e.Detail, e.Instance, e.Retry, e.OriginalStatus})
+		StatusURL      string `json:"statusUrl,omitempty"`
+	}{uri, e.Title, e.Status, e.Detail, e.Instance, e.Retry, e.OriginalStatus, e.StatusURL})
 	return body
 }
 

@@ -4,11 +4,16 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"math"
+	"net/http"
+	"net/url"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -164,7 +169,8 @@ func (e Entry) OpenMarks() (names []string) {
 
 // Inspector shows and forgets records for operators. A [MemoryStore], a [RedisStore] and the stores in the other
 // modules implement Inspector. A store of package cache or seal implements Inspector in front of an Inspector.
-// Requests never use an Inspector, and some methods are slow. An Inspector is safe for concurrent use.
+// Only [Middleware.Status] and Options.Reconcile use an Inspector for clients, and some methods are slow. An Inspector is
+// safe for concurrent use.
 //
 // The error of a method wraps [errors.ErrUnsupported] if the store, or the store that it wraps, does not support the
 // method.
@@ -218,19 +224,20 @@ type Resolver interface {
 	Resolve(ctx context.Context, entry Entry, resolution Resolution) error
 }
 
-// findResolver returns the Resolver for store: store itself, or a store behind it. The error wraps
-// [errors.ErrUnsupported] if no such store is a Resolver, or if a wrapper that implements Resolver stands in front of
-// a store that does not.
-func findResolver(store Store) (Resolver, error) {
-	resolver, ok := As[Resolver](store)
-	for behind := resolver; ok; {
-		wrapper, wraps := behind.(interface{ Unwrap() Store })
+// findAbility returns the T for store, which purpose needs: store itself, or a store behind it. The error wraps
+// [errors.ErrUnsupported] if no such store is a T, or if a wrapper that implements T stands in front of a store that
+// does not.
+func findAbility[T Inspector](store Store, purpose string) (ability T, err error) {
+	found, ok := As[T](store)
+	for behind := found; ok; {
+		wrapper, wraps := any(behind).(interface{ Unwrap() Store })
 		if !wraps {
-			return resolver, nil
+			return found, nil
 		}
-		behind, ok = As[Resolver](wrapper.Unwrap())
+		behind, ok = As[T](wrapper.Unwrap())
 	}
-	return nil, fmt.Errorf("idempotency: Reconcile with a %T, which is no Resolver: %w", store, errors.ErrUnsupported)
+	return ability, fmt.Errorf("idempotency: %s with a %T, which is no %s: %w",
+		purpose, store, reflect.TypeFor[T]().Name(), errors.ErrUnsupported)
 }
 
 // Resolution describes how an abandoned operation ends.
@@ -526,4 +533,232 @@ func (c *collector) addEntry(e Entry) error {
 func (c *collector) makeListing() Listing {
 	c.listing.Entries = c.firstEntries.Values()
 	return c.listing
+}
+
+// Status returns a handler that tells clients the state of their keys, so that a client can ask what became of a request
+// without sending the request again. A service mounts the handler at any path, inside authentication and outside of
+// [Middleware.Handler]. A client asks by GET, with its key and its credentials as in the request:
+//
+//	GET /payments/status?method=POST&path=%2Fpayments
+//	Idempotency-Key: 8e03978e-40d5-43e8-bc93-6894a57f9324
+//
+// The parameters method and path are those of the request. For Options.Endpoint and Options.Replay, Status makes a
+// request with this method and path, without a body, and with host, header and context of the question. An Endpoint must
+// not need more, such as the pattern of a router. The member statusUrl of a refusal has the parameters (see [KeyInfo]).
+//
+// The answer is a JSON object with status 200 and the member state, which tells what the same request with the same key
+// would get:
+//
+//   - never-seen: the handler's answer. The user has no record of the key: the key was never used, or the record has
+//     expired or was forgotten. The keys of other users are never-seen.
+//   - running: in-progress. The field Retry-After says when to ask again.
+//   - unfinished: the handler's answer. The last attempt stored no answer, or its owner disappeared, see [ReExecute].
+//   - done: the stored answer.
+//   - not-kept: not-replayable. The operation is completed, but its answer was not kept.
+//   - outcome-unknown: outcome-unknown, see [Refuse].
+//
+// Further members are instance, as in an [Error]; began, the time at which the first attempt began; keptUntil, the time
+// until which the key is kept; and for a completed operation status, the status of its answer, and completed, the time
+// of completion. Unknown members are left out. With the parameter answer=true, done has the member answer, with status,
+// header, trailer, and body or, if the body is no text, bodyBase64. Options.Replay may refuse this. Status does not
+// compare the content of requests, so the user must include everything that decides who may see an answer.
+//
+// A question is no attempt: Status makes one request to the store, which changes no record, and never waits, runs a
+// handler or calls Reconcile. Refusals are answered as those of the Middleware:
+//
+//   - 400: key-missing or key-invalid; or method or path are missing, or Options.Methods lacks the method.
+//   - 401: user-unknown.
+//   - 403: Options.Replay refuses the answer.
+//   - 405: the method of the question is neither GET nor HEAD.
+//   - 501: the store is no [Inspector]. If KeyInfo.StatusURL is set, [New] reports this.
+//   - 503: the store is unavailable, or the record cannot be read. Observer and Logger get [OutcomeUnavailable].
+func (m *Middleware) Status() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		key, status, err := m.answerQuestion(r)
+		if err != nil {
+			m.writeRefusal(w, r, key, err)
+			return
+		}
+		body, _ := json.Marshal(status) // marshalling strings, numbers and times cannot fail
+		h := w.Header()
+		h.Set("Content-Type", "application/json")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Cache-Control", "no-store")
+		if status.retryAfter > 0 {
+			h.Set("Retry-After", strconv.FormatInt(retryAfterSeconds(status.retryAfter), 10))
+		}
+		_, _ = w.Write(body) // a client that has left asks again
+	})
+}
+
+// keyState is the state of a key as Status names it.
+type keyState string
+
+const (
+	keyNeverSeen      keyState = "never-seen"
+	keyRunning        keyState = "running"
+	keyUnfinished     keyState = "unfinished"
+	keyDone           keyState = "done"
+	keyNotKept        keyState = "not-kept"
+	keyOutcomeUnknown keyState = "outcome-unknown"
+)
+
+// keyStatus is the answer of [Middleware.Status].
+type keyStatus struct {
+	State      keyState      `json:"state"`
+	Instance   string        `json:"instance"`
+	Status     int           `json:"status,omitempty"`
+	Began      time.Time     `json:"began,omitzero"`
+	Completed  time.Time     `json:"completed,omitzero"`
+	KeptUntil  time.Time     `json:"keptUntil,omitzero"`
+	Answer     *shownAnswer  `json:"answer,omitempty"`
+	retryAfter time.Duration // zero unless the state is running
+}
+
+// shownAnswer is a stored answer as JSON. Body is the body if it is text, and BodyBase64 otherwise.
+type shownAnswer struct {
+	Status     int         `json:"status"`
+	Header     http.Header `json:"header"`
+	Trailer    http.Header `json:"trailer,omitempty"`
+	Body       string      `json:"body,omitempty"`
+	BodyBase64 []byte      `json:"bodyBase64,omitempty"`
+}
+
+// answerQuestion returns the status of the key in question r, or the key, if it is known, and a refusal.
+func (m *Middleware) answerQuestion(r *http.Request) (key Key, status keyStatus, refusal error) {
+	target, wantsAnswer, err := parseQuestion(r, m.opts.Methods)
+	if err == nil {
+		key, err = m.readKey(r, target)
+	}
+	if err != nil {
+		return key, status, refuseQuestion(err)
+	}
+	if m.inspector == nil {
+		return key, status, refuseUnsupported(errors.ErrUnsupported)
+	}
+	a := admission{request: request{runner: m.runner, key: key, ctx: r.Context()}}
+	a.event.Began = m.eventReporter.currentTime()
+	entry, err := a.inspectEntry(m.inspector)
+	if err == nil {
+		status, err = m.describeStatus(&entry, target.Method)
+	}
+	status.Instance = "urn:uuid:" + key.OperationID().String()
+	switch {
+	case errors.Is(err, ErrNoRecord):
+		status.State = keyNeverSeen
+	case errors.Is(err, errors.ErrUnsupported):
+		return key, status, refuseUnsupported(err)
+	case err != nil:
+		return key, status, a.refuseRequest(OutcomeUnavailable, err)
+	case wantsAnswer && status.State == keyDone:
+		answer := m.unstoredFields.filterResponse(entry.Response)
+		status.Answer, refusal = answer.show(), m.askReplay(target, answer)
+	}
+	return key, status, refusal
+}
+
+// parseQuestion returns the request that question r is about, and whether r asks for the answer to that request.
+func parseQuestion(r *http.Request, methods []string) (target *http.Request, wantsAnswer bool, err error) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return nil, false, &Error{Status: http.StatusMethodNotAllowed, Header: http.Header{"Allow": {"GET, HEAD"}}}
+	}
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	method, path := query["method"], query["path"]
+	if err != nil || len(method) != 1 || len(path) != 1 || !strings.HasPrefix(path[0], "/") {
+		return nil, false, newQuestionError("The query must have the parameters method and path of the request in question.")
+	}
+	address, err := url.ParseRequestURI(path[0])
+	switch {
+	case err != nil:
+		return nil, false, newQuestionError("The parameter path must be the path of a URL, with its percent-encoding.")
+	case !slices.Contains(methods, method[0]):
+		return nil, false, newQuestionError("Requests with this method have no keys.")
+	}
+	target = r.WithContext(r.Context())
+	target.Method, target.RequestURI, target.URL, target.Pattern = method[0], path[0], address, ""
+	target.Body, target.ContentLength, target.TransferEncoding = http.NoBody, 0, nil
+	target.Form, target.PostForm, target.MultipartForm = nil, nil, nil
+	return target, query.Get("answer") == "true", nil
+}
+
+// newQuestionError returns the refusal of a malformed question.
+func newQuestionError(detail string) *Error {
+	return &Error{Status: http.StatusBadRequest, Detail: detail}
+}
+
+// refuseQuestion returns the refusal for err. A question about an invalid key must not lead a client to a new key, which
+// would be a second operation.
+func refuseQuestion(err error) *Error {
+	refusal := *refusalFor(err)
+	if errors.Is(err, ErrKeyMissing) || errors.Is(err, ErrKeyInvalid) {
+		refusal.Retry = ""
+	}
+	if errors.Is(err, ErrKeyMissing) {
+		refusal.Detail = "Ask with the idempotency key of the request in question."
+	}
+	return &refusal
+}
+
+// refuseUnsupported returns the refusal for a store that cannot show records.
+func refuseUnsupported(err error) *Error {
+	return &Error{Status: http.StatusNotImplemented, Detail: "This service cannot look keys up.", Err: err}
+}
+
+// questionURL returns the address at which a client can ask about request r.
+func (i KeyInfo) questionURL(r *http.Request) string {
+	address, _ := url.Parse(i.StatusURL) // validate has parsed StatusURL
+	query := address.Query()
+	query.Set("method", r.Method)
+	query.Set("path", requestPath(r))
+	address.RawQuery = query.Encode()
+	return address.String()
+}
+
+// describeStatus returns the status of an operation with the given entry, without the answer. The method is that of the
+// operation's request. The error wraps [ErrRecordInvalid].
+func (m *Middleware) describeStatus(entry *Entry, method string) (keyStatus, error) {
+	status := keyStatus{Began: entry.Created.UTC().Truncate(time.Second)}
+	if entry.Remaining > 0 && entry.State != StateRunning { // renewals and the completion keep a running operation longer
+		status.KeptUntil = time.Now().Add(entry.Remaining).UTC().Truncate(time.Second)
+	}
+	switch resp := entry.Response; {
+	case entry.State == StateRunning:
+		status.State, status.retryAfter = keyRunning, m.runner.retryDelay(entry.LeaseLeft)
+	case entry.State == StateReleased, entry.State == StateAbandoned && m.opts.Abandoned == ReExecute:
+		status.State = keyUnfinished
+	case entry.State == StateAbandoned:
+		status.State = keyOutcomeUnknown
+	case entry.State != StateCompleted || resp == nil:
+		return status, fmt.Errorf("%w: the entry has the state %q", ErrRecordInvalid, entry.State)
+	case resp.Omitted:
+		status.State, status.Status = keyNotKept, resp.Status
+	default:
+		status.State, status.Status = keyDone, resp.Status
+		if err := resp.checkSendable(method); err != nil {
+			return status, fmt.Errorf("%w: %w", ErrRecordInvalid, err)
+		}
+	}
+	if entry.State == StateCompleted && !entry.Completed.IsZero() {
+		status.Completed = entry.Completed.UTC().Truncate(time.Second)
+	}
+	return status, nil
+}
+
+// show returns the answer with the fields that a client has seen.
+func (resp *Response) show() *shownAnswer {
+	shown := &shownAnswer{Status: resp.Status, Header: make(http.Header), Trailer: make(http.Header)}
+	for name, values := range resp.Header.Header() {
+		if len(values) > 0 && !strings.HasPrefix(name, http.TrailerPrefix) {
+			shown.Header[name] = values
+		}
+	}
+	for name, values := range resp.Trailer.Header() {
+		shown.Trailer[strings.TrimPrefix(name, http.TrailerPrefix)] = values
+	}
+	if utf8.Valid(resp.Body) {
+		shown.Body = string(resp.Body)
+	} else {
+		shown.BodyBase64 = resp.Body
+	}
+	return shown
 }

@@ -1,8 +1,13 @@
 package idempotency_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +18,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/proof/servertest"
 	"github.com/idempotency-go/idempotency/proof/testservice"
+	"github.com/idempotency-go/idempotency/stores/cache"
 )
 
 // Inspect finds a record by the parts of its key as the service and the client know these parts, however long the parts are.
@@ -251,4 +257,305 @@ func TestFaultsOfAResolution(t *testing.T) {
 		require.Error(t, idempotency.Resolution{Operator: unprintable, TTL: 1}.Validate(), "%q", unprintable)
 	}
 	require.NoError(t, idempotency.Resolution{Operator: "Zoë 語", Reason: strings.Repeat("é", 500), TTL: 1}.Validate())
+}
+
+func TestStatusInEveryState(t *testing.T) {
+	t.Parallel()
+	newRedisStore := func() idempotency.Store {
+		client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
+		return idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+	}
+	for name, newStore := range map[string]func() idempotency.Store{
+		"memory": func() idempotency.Store { return testservice.NewSpyStore() },
+		"redis":  newRedisStore,
+		"sealed": func() idempotency.Store {
+			return testservice.MustSeal(t, newRedisStore(), testservice.Sealing("key"))
+		},
+		"cached": func() idempotency.Store {
+			return cache.New(testservice.MustSeal(t, newRedisStore(), testservice.Sealing("key")), cache.Options{})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testservice.CheckStatus(t, newStore())
+		})
+	}
+}
+
+func TestMalformedQuestions(t *testing.T) {
+	t.Parallel()
+	users := func(r *http.Request) (string, error) {
+		if user := r.Header.Get("X-User"); user != "eve" {
+			return user, nil
+		}
+		return "", &idempotency.Error{Status: http.StatusServiceUnavailable, Code: "login-down"}
+	}
+	opts := idempotency.Options{ValidateKey: func(id string) error {
+		if id == "weak" {
+			return errors.New("too short")
+		}
+		return nil
+	}}
+	svc := testservice.Setup{User: users, Opts: opts}.ServeStatus(t, testservice.Echo)
+	require.Equal(t, http.StatusCreated, svc.Pay("alice", "key", "charge").Status)
+	begins := svc.Store.Begins.Load()
+	for name, test := range map[string]struct {
+		user, key string
+		edit      testservice.Edit
+		status    int
+		body      string
+	}{
+		"no key":            {"alice", "", nil, 400, `problems#key-missing`},
+		"two keys":          {"alice", "key", testservice.WithHeader("Idempotency-Key", "key", "key"), 400, `problems#key-invalid`},
+		"malformed key":     {"alice", `"key`, nil, 400, `problems#key-invalid`},
+		"refused key":       {"alice", "weak", nil, 400, `Reason: too short.`},
+		"no user":           {"", "key", nil, 401, `problems#user-unknown`},
+		"failing user":      {"eve", "key", nil, 503, `problems#login-down`},
+		"no method":         {"alice", "key", testservice.WithQuery("method", ""), 400, `no keys`},
+		"unguarded method":  {"alice", "key", testservice.WithQuery("method", "PUT"), 400, `no keys`},
+		"no path":           {"alice", "key", testservice.WithQuery("path", ""), 400, `parameters method and path`},
+		"a URL":             {"alice", "key", testservice.WithQuery("path", "http://a/payments"), 400, `parameters method and path`},
+		"a malformed path":  {"alice", "key", testservice.WithQuery("path", "/%zz"), 400, `percent-encoding`},
+		"a malformed query": {"alice", "key", withRawQuery("method=POST;path=/payments"), 400, `parameters method and path`},
+		"no query":          {"alice", "key", withRawQuery(""), 400, `parameters method and path`},
+		"two paths":         {"alice", "key", withRawQuery("method=POST&path=/payments&path=/"), 400, `parameters method and path`},
+		"a POST":            {"alice", "key", testservice.WithMethod("POST"), 405, `Method Not Allowed`},
+		"a DELETE":          {"alice", "key", testservice.WithMethod("DELETE"), 405, `Method Not Allowed`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := svc.Ask(test.user, test.key, testservice.WithHeader("X-User", test.user), orNothing(test.edit))
+			require.Equal(t, test.status, got.Status, got.Body)
+			require.Contains(t, got.Body, test.body)
+			require.NotContains(t, got.Body, "new-key", "no problem of a question leads to a second operation")
+			require.Equal(t, "application/problem+json", got.Header.Get("Content-Type"))
+			require.Equal(t, "no-store", got.Header.Get("Cache-Control"))
+			require.Equal(t, test.status == http.StatusMethodNotAllowed, got.Header.Get("Allow") == "GET, HEAD")
+		})
+	}
+	require.Equal(t, begins, svc.Store.Begins.Load())
+	require.Len(t, svc.Journal.All(), 1, "only the payment has an outcome")
+}
+
+// orNothing returns edit, or an edit without an effect for nil.
+func orNothing(edit testservice.Edit) testservice.Edit {
+	if edit == nil {
+		return func(*http.Request) {}
+	}
+	return edit
+}
+
+func withRawQuery(query string) testservice.Edit {
+	return func(r *http.Request) { r.URL.RawQuery = query }
+}
+
+// readingStore counts the calls of Inspect, and fails them with failure unless it is nil. It must never be asked for a claim.
+type readingStore struct {
+	*idempotency.MemoryStore
+	reads   atomic.Int64
+	failure error
+}
+
+func (s *readingStore) Begin(
+	context.Context, idempotency.Key, idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	panic("a question has claimed a key")
+}
+
+func (s *readingStore) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
+	s.reads.Add(1)
+	if s.failure != nil {
+		return idempotency.Entry{}, s.failure
+	}
+	return s.MemoryStore.Inspect(ctx, key)
+}
+
+// A question costs one request to the store for every user, also if the operation is abandoned and Reconcile could end it.
+func TestQuestionReadsOnce(t *testing.T) {
+	t.Parallel()
+	records := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	store := &readingStore{MemoryStore: records}
+	opts := idempotency.Options{
+		Abandoned: idempotency.Refuse, Wait: time.Hour,
+		Reconcile: func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
+			panic("Reconcile was called")
+		},
+	}
+	svc := testservice.Setup{Store: store, Opts: opts}.ServeStatus(t, testservice.Echo)
+	key := func(id string) idempotency.Key {
+		return idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: id}
+	}
+	testservice.MustClaim(t, records, key("running"), testservice.AttemptFor(time.Hour))
+	lapsing := testservice.AttemptFor(time.Hour)
+	lapsing.Lease = time.Millisecond
+	testservice.MustClaim(t, records, key("abandoned"), lapsing)
+	testservice.MustComplete(t, records, key("done"), testservice.BodyOf(1))
+	testservice.Until(t, func() bool {
+		return testservice.MustInspect(t, records, key("abandoned")).State == idempotency.StateAbandoned
+	})
+	n := int64(0)
+	for id, state := range map[string]string{
+		"running": "running", "abandoned": "outcome-unknown", "done": "done", "unused": "never-seen",
+	} {
+		testservice.RequireStatus(t, svc.Ask("alice", id), state)
+		testservice.RequireStatus(t, svc.Ask("bob", id), "never-seen")
+		n += 2
+		require.Equal(t, n, store.reads.Load())
+	}
+}
+
+func TestQuestionToAFailingStore(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		failure error
+		status  int
+		want    string
+	}{
+		"down":        {testservice.ErrDown, 503, "store-unavailable"},
+		"damaged":     {fmt.Errorf("%w: crc", idempotency.ErrRecordInvalid), 503, "its record cannot be read"},
+		"unsupported": {errors.ErrUnsupported, 501, "cannot look keys up"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := &readingStore{idempotency.NewMemoryStore(idempotency.MemoryOptions{}), atomic.Int64{}, test.failure}
+			svc := testservice.Setup{Store: store}.ServeStatus(t, testservice.Echo)
+			got := svc.Ask("alice", "key")
+			require.Equal(t, test.status, got.Status)
+			require.Contains(t, got.Body, test.want)
+			require.Equal(t, test.status == 503, got.Header.Get("Retry-After") == "1")
+			if test.status == http.StatusServiceUnavailable {
+				event := svc.Journal.Last(t)
+				require.Equal(t, idempotency.OutcomeUnavailable, event.Outcome)
+				require.ErrorIs(t, event.Err, test.failure)
+				require.Equal(t, "POST /payments", event.Key.Endpoint)
+			}
+		})
+	}
+}
+
+// A store that shows nothing is a fault if the options say where to ask. Otherwise a question is refused.
+func TestStatusWithoutInspector(t *testing.T) {
+	t.Parallel()
+	blind := struct{ idempotency.Store }{idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
+	for name, store := range map[string]idempotency.Store{"plain": blind, "cached": cache.New(blind, cache.Options{})} {
+		svc := testservice.Setup{Store: store}.ServeStatus(t, testservice.Echo)
+		require.Equal(t, http.StatusNotImplemented, svc.Ask("alice", "key").Status, name)
+		_, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{
+			KeyInfo: idempotency.KeyInfo{StatusURL: testservice.StatusPath},
+		})
+		require.ErrorIs(t, err, errors.ErrUnsupported, name)
+		require.ErrorContains(t, err, "which is no Inspector", name)
+	}
+}
+
+func TestStatusOfDamagedRecord(t *testing.T) {
+	t.Parallel()
+	client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+	svc := testservice.Setup{Store: store}.ServeStatus(t, testservice.Echo)
+	require.Equal(t, http.StatusCreated, svc.Pay("alice", "key", "charge").Status)
+	name := testservice.RedisKeys(t, client, "")[0]
+	whole := client.Get(t.Context(), name).Val()
+	for _, damage := range damages {
+		damaged := damage(whole)
+		require.NoError(t, client.Set(t.Context(), name, damaged, time.Hour).Err())
+		testservice.RequireProblem(t, svc.Ask("alice", "key"), http.StatusServiceUnavailable, "store-unavailable")
+		require.Equal(t, damaged, client.Get(t.Context(), name).Val())
+	}
+	require.NoError(t, client.Set(t.Context(), name, whole, time.Hour).Err())
+	testservice.RequireStatus(t, svc.Ask("alice", "key"), "done")
+	sealed := testservice.Setup{Store: testservice.MustSeal(t, store, testservice.Sealing("key"))}.ServeStatus(t, testservice.Echo)
+	testservice.RequireProblem(t, sealed.Ask("alice", "key"), http.StatusServiceUnavailable, "store-unavailable")
+}
+
+// While Redis stands still, a question is refused after StoreTimeout. Afterwards the answer is true again.
+func TestStatusWhileRedisIsAway(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	store := idempotency.NewRedisStore(testservice.NewRedisClient(t, server.Addr()), idempotency.RedisOptions{})
+	opts := idempotency.Options{StoreTimeout: 200 * time.Millisecond}
+	svc := testservice.Setup{Store: store, Opts: opts}.ServeStatus(t, testservice.Echo)
+	testservice.Until(t, func() bool { return svc.Pay("alice", "key", "charge").Status == http.StatusCreated })
+	require.NoError(t, server.Pause())
+	defer server.Resume()
+	testservice.RequireProblem(t, svc.Ask("alice", "key"), http.StatusServiceUnavailable, "store-unavailable")
+	server.Resume()
+	testservice.Until(t, func() bool { return svc.Ask("alice", "key").Status == http.StatusOK })
+	testservice.RequireStatus(t, svc.Ask("alice", "key"), "done")
+}
+
+// An answer that is asked for passes the filter and the rights of a replay. Replay gets the request in question.
+func TestAskedAnswer(t *testing.T) {
+	t.Parallel()
+	opts := idempotency.Options{
+		OmitHeaders: []string{"Set-Cookie"},
+		Endpoint:    func(r *http.Request) string { return r.Host + " " + idempotency.DefaultEndpoint(r) },
+		Replay: func(r *http.Request, resp *idempotency.Response) error {
+			if r.Header.Get("X-Role") == "guest" {
+				return errors.New("guests see no answers")
+			}
+			if r.Method != http.MethodPost || r.URL.Path != "/payments" || resp.Header.Get("Set-Cookie") != "" {
+				return fmt.Errorf("a replay of %s %s", r.Method, r.URL)
+			}
+			return nil
+		},
+	}
+	svc := testservice.Setup{Opts: opts}.ServeStatus(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header()["Date"] = nil // suppresses the field
+		w.Header().Set("Set-Cookie", "s=1")
+		w.Header().Set(http.TrailerPrefix+"X-Sum", "7")
+		w.Header().Set("Content-Type", "application/octet-stream")
+		w.WriteHeader(http.StatusPaymentRequired)
+		_, _ = w.Write([]byte("\xff\x00"))
+		w.(http.Flusher).Flush()
+	})
+	require.Equal(t, http.StatusPaymentRequired, svc.Pay("alice", "key", "charge").Status)
+	ask := testservice.WithQuery("answer", "true")
+	status := testservice.RequireStatus(t, svc.Ask("alice", "key", ask), "done")
+	require.Equal(t, &testservice.ShownAnswer{
+		Status: http.StatusPaymentRequired, Header: http.Header{"Content-Type": {"application/octet-stream"}},
+		Trailer: http.Header{"X-Sum": {"7"}}, BodyBase64: []byte("\xff\x00"),
+	}, status.Answer)
+
+	guest := testservice.WithHeader("X-Role", "guest")
+	testservice.RequireProblem(t, svc.Ask("alice", "key", ask, guest), http.StatusForbidden, "replay-refused")
+	require.Nil(t, testservice.RequireStatus(t, svc.Ask("alice", "key", guest), "done").Answer)
+	testservice.RequireStatus(t, svc.Ask("bob", "key", ask), "never-seen")
+	elsewhere := func(r *http.Request) { r.Host = "other.example" }
+	testservice.RequireStatus(t, svc.Ask("alice", "key", elsewhere), "never-seen")
+
+	head := svc.Ask("alice", "key", testservice.WithMethod(http.MethodHead))
+	require.Equal(t, http.StatusOK, head.Status)
+	require.Empty(t, head.Body)
+	require.Equal(t, "application/json", head.Header.Get("Content-Type"))
+}
+
+// A client that follows statusUrl of a refusal with its key learns the state, whatever the path of its request.
+func TestRefusalsNameTheStatusURL(t *testing.T) {
+	t.Parallel()
+	alice := testservice.WithHeader("X-User", "alice")
+	for _, address := range []string{testservice.StatusPath, "../payments/status?tenant=7", "http://payments.example/payments/status"} {
+		opts := idempotency.Options{KeyInfo: idempotency.KeyInfo{StatusURL: address}}
+		svc := testservice.Setup{Opts: opts}.ServeStatus(t, func(_ http.ResponseWriter, r *http.Request) {
+			idempotency.Decide(r.Context(), idempotency.Tombstone)
+		})
+		for _, path := range []string{"/payments", "/caf%C3%A9/a%2Fb", "/a;b=c&d?q=1"} {
+			require.Equal(t, http.StatusOK, svc.Send(path, "key", "", alice).Status)
+			problem := testservice.RequireProblem(t, svc.Send(path, "key", "", alice), http.StatusConflict, "not-replayable")
+			requireState(t, svc, path, problem.StatusURL, "not-kept")
+
+			reused := testservice.RequireProblem(t, svc.Send(path, "key", "other", alice), http.StatusConflict, "key-reused")
+			require.Empty(t, reused.StatusURL)
+		}
+	}
+}
+
+// requireState asks at address, which is relative to path.
+func requireState(t *testing.T, svc *testservice.Service, path, address, state string) {
+	t.Helper()
+	base, err := url.Parse(svc.Server.URL + path)
+	require.NoError(t, err)
+	target, err := base.Parse(address)
+	require.NoError(t, err)
+	got := svc.Send(target.RequestURI(), "key", "", testservice.WithMethod("GET"), testservice.WithHeader("X-User", "alice"))
+	testservice.RequireStatus(t, got, state)
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/idempotency-go/idempotency/internal/bounds"
 )
@@ -30,6 +31,7 @@ func SingleUser(*http.Request) (string, error) { return "single", nil }
 // Middleware makes handlers safe to retry. A Middleware is safe for concurrent use.
 type Middleware struct {
 	runner         *Runner
+	inspector      Inspector // for Status; nil if the store has none
 	userFunc       UserFunc
 	opts           Options
 	eventReporter  *eventReporter
@@ -46,14 +48,19 @@ func New(store Store, user UserFunc, opts Options) (*Middleware, error) {
 	if user == nil {
 		err = errors.Join(err, errors.New("idempotency: UserFunc is nil: use SingleUser if there is one caller only"))
 	}
+	inspector, missing := findAbility[Inspector](store, "Status")
+	if opts.KeyInfo.StatusURL != "" {
+		err = errors.Join(err, missing)
+	}
 	if err != nil {
 		return nil, err
 	}
 	runner.waitingRequests.userShares = bounds.Shares{Total: math.MaxInt64, Each: maxWaitingPerUser}
+	runner.readsRemaining = opts.KeyInfo.KeptUntilField != ""
 	return &Middleware{
-		runner: runner, userFunc: user, opts: opts,
-		eventReporter: &runner.eventReporter, unstoredFields: newUnstoredFields(opts.OmitHeaders),
-		bodyBudget: bounds.Shares{Total: cmp.Or(opts.MaxBodies, math.MaxInt64), Each: opts.MaxUserBodies},
+		runner: runner, inspector: inspector, userFunc: user, opts: opts, eventReporter: &runner.eventReporter,
+		unstoredFields: newUnstoredFields(slices.Concat(opts.OmitHeaders, opts.KeyInfo.fieldNames())),
+		bodyBudget:     bounds.Shares{Total: cmp.Or(opts.MaxBodies, math.MaxInt64), Each: opts.MaxUserBodies},
 	}, nil
 }
 
@@ -102,7 +109,7 @@ func (m *Middleware) Handler(next http.Handler) http.Handler {
 // serveGuarded answers a guarded request, or returns the key, if it is known, and an error for the caller to answer.
 // serveGuarded does the cheapest checks first: the header, next the body, and at last the record in the store.
 func (m *Middleware) serveGuarded(next http.Handler, w http.ResponseWriter, r *http.Request) (key Key, refusal error) {
-	key, err := m.readKey(r)
+	key, err := m.readKey(r, r)
 	if err != nil {
 		return key, m.rejectRequest(r, key, err)
 	}
@@ -134,8 +141,8 @@ func (m *Middleware) rejectRequest(r *http.Request, key Key, err error) error {
 	return refusalFor(err)
 }
 
-// writeRefusal sets the problem type, the instance, and the status of a reused key, in a copy of the refusal, and passes
-// the copy to ErrorHandler.
+// writeRefusal sets the problem type, the instance, the address of Status, and the status of a reused key, in a copy of
+// the refusal, and passes the copy to ErrorHandler.
 func (m *Middleware) writeRefusal(w http.ResponseWriter, r *http.Request, key Key, err error) {
 	refusal := *refusalFor(err) // a copy, because the service may share one Error among requests
 	refusal.Type = cmp.Or(refusal.Type, problemType(m.opts.ProblemBase, refusal.Code))
@@ -145,11 +152,15 @@ func (m *Middleware) writeRefusal(w http.ResponseWriter, r *http.Request, key Ke
 	if errors.Is(err, ErrKeyReused) {
 		refusal.Status = m.opts.ReuseStatus
 	}
+	if m.opts.KeyInfo.StatusURL != "" && (errors.Is(err, ErrOutcomeUnknown) || errors.Is(err, ErrNotReplayable)) {
+		refusal.StatusURL = cmp.Or(refusal.StatusURL, m.opts.KeyInfo.questionURL(r))
+	}
 	m.opts.ErrorHandler(w, r, &refusal)
 }
 
-// readKey returns the key of the request, or the reason to refuse the request.
-func (m *Middleware) readKey(r *http.Request) (Key, error) {
+// readKey returns the key with the ID and the user of request r and the endpoint of request target, or the reason to
+// refuse r.
+func (m *Middleware) readKey(r, target *http.Request) (Key, error) {
 	id, err := findKey(r.Header, m.opts.Headers)
 	if err != nil {
 		return Key{}, err
@@ -166,7 +177,7 @@ func (m *Middleware) readKey(r *http.Request) (Key, error) {
 	if user == "" {
 		return Key{}, ErrUserUnknown
 	}
-	return newKey(r, user, id, m.opts.Endpoint), nil
+	return newKey(target, user, id, m.opts.Endpoint), nil
 }
 
 // exchange carries a guarded request through admission, attempt, settlement and answer. Afterwards the exchange
@@ -246,6 +257,7 @@ func (e *exchange) sendReplay(replay *Response) (refusal error) {
 	}
 	e.reportEvent(e.ctx)
 	e.releaseBody()
+	e.middleware.opts.KeyInfo.setFields(e.w.Header(), e.record.Created, e.record.Remaining)
 	e.middleware.unstoredFields.filterResponse(replay).sendAsReplay(e.w)
 	return nil
 }
@@ -263,10 +275,29 @@ func (e *exchange) checkReplay(replay *Response) error {
 	defer reader.Close()
 	r := e.requestWithBody(e.ctx, reader)
 	defer e.adoptForm(r)
-	if err := e.middleware.opts.Replay(r, e.middleware.unstoredFields.filterResponse(replay)); err != nil {
+	return e.middleware.askReplay(r, e.middleware.unstoredFields.filterResponse(replay))
+}
+
+// askReplay returns a refusal if Options.Replay denies request r the answer.
+func (m *Middleware) askReplay(r *http.Request, answer *Response) (refusal error) {
+	if m.opts.Replay == nil {
+		return nil
+	}
+	if err := m.opts.Replay(r, answer); err != nil {
 		return refuseAs(ErrReplayRefused, err)
 	}
 	return nil
+}
+
+// setFields sets the fields of an answer that is stored. The operation began at began, and the store keeps the record
+// for remaining. A zero is unknown.
+func (i KeyInfo) setFields(h http.Header, began time.Time, remaining time.Duration) {
+	if i.BeganField != "" && !began.IsZero() {
+		h[i.BeganField] = []string{began.UTC().Format(http.TimeFormat)}
+	}
+	if i.KeptUntilField != "" && remaining > 0 {
+		h[i.KeptUntilField] = []string{time.Now().Add(remaining).UTC().Format(http.TimeFormat)}
+	}
 }
 
 // requestWithBody returns a copy of the request with ctx. The body of the copy is reader, which begins with the first
@@ -496,6 +527,13 @@ func (j *answerJudge) canStoreWhole(answer *Response) bool {
 type overflowSettler struct {
 	settlement  *settlement
 	answerJudge answerJudge
+}
+
+// setKeyInfo sets the fields of KeyInfo for a first answer, which the store has if the claim is settled.
+func (v *overflowSettler) setKeyInfo(h http.Header) {
+	if s := v.settlement; s.claimState == claimSettled && s.outcome.recordAction == actionComplete {
+		v.answerJudge.opts.KeyInfo.setFields(h, s.record.Created, s.runner.opts.TTL)
+	}
 }
 
 // settleOverflow completes the record with the status of the answer if the answer completes the operation. Otherwise, with

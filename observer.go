@@ -25,6 +25,8 @@ type Outcome string
 //   - A request has no outcome if a function of the service panics before the handler runs, for example a [UserFunc],
 //     Options.Replay, or a Cipher of package seal. The panic goes on unchanged.
 //
+// A question to [Middleware.Status] has an outcome only if the store fails: store-unavailable.
+//
 // In the comments below, "ran" means that the handler ran.
 const (
 	OutcomeExecuted      Outcome = "executed"          // ran, and the answer is stored
@@ -39,7 +41,7 @@ const (
 	OutcomeQuotaExceeded Outcome = "quota-exceeded"    // refused: the user has used up a share of the store
 	OutcomeUnknown       Outcome = "outcome-unknown"   // refused: an earlier attempt ended without a known result
 	OutcomeRejected      Outcome = "rejected"          // refused because of the key, user or body
-	OutcomeUnavailable   Outcome = "store-unavailable" // refused: the store could not grant a claim
+	OutcomeUnavailable   Outcome = "store-unavailable" // refused: the store could not grant a claim, or show the record
 	OutcomeUnprotected   Outcome = "unprotected"       // ran without a claim, as FailOpen allows
 	OutcomeUnrecorded    Outcome = "unrecorded"        // ran and was answered, but the answer is not stored yet
 	OutcomeRecorded      Outcome = "recorded"          // follows unrecorded: the answer, or only its status, is stored now

@@ -129,6 +129,9 @@ type Options struct {
 	// ErrorHandler answers refused requests. Nil means [WriteProblem].
 	ErrorHandler func(http.ResponseWriter, *http.Request, *Error)
 
+	// KeyInfo is what answers and refusals tell a client about its key.
+	KeyInfo KeyInfo
+
 	// TTL and all fields below are the same as in [RunnerOptions].
 	TTL          time.Duration
 	Lease        time.Duration
@@ -139,6 +142,31 @@ type Options struct {
 	FailOpen     bool
 	Observer     Observer
 	Logger       *slog.Logger
+}
+
+// KeyInfo is what answers and refusals of a [Middleware] tell a client about its key. By default they tell nothing.
+type KeyInfo struct {
+	// StatusURL is the address at which the service has mounted [Middleware.Status]: an absolute URL, or a reference that
+	// clients resolve against the URL of their request, such as /payments/status. The refusals outcome-unknown and
+	// not-replayable then have the member statusUrl: StatusURL with a query that asks about the refused request. If
+	// StatusURL is set, the store must be an [Inspector].
+	StatusURL string
+
+	// BeganField is the name of a response field with the time at which the first attempt at the operation began, as an
+	// HTTP date (RFC 9110, section 5.6.7). An answer has the field if the answer is stored before it is sent, and each
+	// replay has the same value. The field itself is never stored, even if the handler has set a field with this name.
+	BeganField string
+
+	// KeptUntilField is the name of a response field with the time until which the key is kept, as an HTTP date by the
+	// clock of this process: until then, a retry gets the same answer. The same answers as for BeganField have the
+	// field, except replays from a store that does not know the time. With a [RedisStore], each replay takes one more
+	// round trip.
+	KeptUntilField string
+}
+
+// fieldNames returns the names of the response fields that are set.
+func (i KeyInfo) fieldNames() []string {
+	return slices.DeleteFunc([]string{i.BeganField, i.KeptUntilField}, func(name string) bool { return name == "" })
 }
 
 // RunnerOptions are the settings of a [Runner]. The zero value of each field is the default.
@@ -248,6 +276,8 @@ func (o Options) withDefaults() Options {
 	if o.ErrorHandler == nil {
 		o.ErrorHandler = WriteProblem
 	}
+	o.KeyInfo.BeganField = http.CanonicalHeaderKey(o.KeyInfo.BeganField)
+	o.KeyInfo.KeptUntilField = http.CanonicalHeaderKey(o.KeyInfo.KeptUntilField)
 	return o
 }
 
@@ -282,7 +312,32 @@ func (o Options) validate() error {
 	isBase := err == nil && (strings.HasSuffix(o.ProblemBase, "/") || strings.HasSuffix(o.ProblemBase, "#"))
 	faults.check(isBase, "ProblemBase %q is no URL that ends in / or #", o.ProblemBase)
 	faults.check(o.ReuseStatus >= 400 && o.ReuseStatus <= 499, "ReuseStatus %d is no 4xx status", o.ReuseStatus)
+	return errors.Join(append(faults, o.KeyInfo.validate())...)
+}
+
+// validate returns all faults of a KeyInfo whose names are in canonical form.
+func (i KeyInfo) validate() error {
+	var faults faults
+	address, err := url.Parse(i.StatusURL)
+	isAddress := err == nil && !strings.Contains(i.StatusURL, "#") && slices.Contains([]string{"", "http", "https"}, address.Scheme)
+	faults.check(isAddress, "KeyInfo.StatusURL %q is no address of HTTP without a fragment", i.StatusURL)
+	for _, name := range i.fieldNames() {
+		faults.check(isToken(name), "KeyInfo: %q is not a field name", name)
+		faults.check(!isResponseField(name) && !hasOtherMeaning(name), "KeyInfo: %q has a meaning of its own", name)
+	}
+	faults.check(i.BeganField == "" || i.BeganField != i.KeptUntilField, "KeyInfo: two fields have the name %q", i.BeganField)
 	return errors.Join(faults...)
+}
+
+// isResponseField reports whether HTTP or this package gives the field a meaning in responses. The parameter name is in
+// canonical form.
+func isResponseField(name string) bool {
+	switch name {
+	case "Age", "Allow", "Cache-Control", "Etag", "Expires", "Last-Modified", "Link", "Location", "Retry-After", "Server",
+		"Set-Cookie", "Strict-Transport-Security", "Vary", "Www-Authenticate", replayMarker:
+		return true
+	}
+	return isConnectionField(name, name)
 }
 
 // hasOtherMeaning reports whether HTTP gives the field a meaning that rules out a key as the value. The parameter name

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/proof/servertest"
 	"github.com/idempotency-go/idempotency/proof/testservice"
 	"github.com/idempotency-go/idempotency/stores/cache"
 	"github.com/idempotency-go/idempotency/stores/seal"
@@ -40,6 +41,21 @@ func TestNewReportsEveryFault(t *testing.T) {
 	}
 	_, err = idempotency.New(testservice.NewSpyStore(), idempotency.SingleUser, idempotency.Options{Methods: []string{}})
 	require.ErrorContains(t, err, "Methods")
+	for fault, info := range map[string]idempotency.KeyInfo{
+		`StatusURL "mailto:a@b"`:  {StatusURL: "mailto:a@b"},
+		`StatusURL "/status#k"`:   {StatusURL: "/status#k"},
+		`StatusURL "/%"`:          {StatusURL: "/%"},
+		`StatusURL "ftp://a/"`:    {StatusURL: "ftp://a/"},
+		`"a b" is not a field`:    {BeganField: "a b"},
+		`"Date" has a meaning`:    {BeganField: "date"},
+		`"Expires" has`:           {KeptUntilField: "expires"},
+		`"Idempotent-Replayed"`:   {KeptUntilField: "idempotent-replayed"},
+		`"Content-Length" has`:    {KeptUntilField: "Content-Length"},
+		`two fields have the nam`: {BeganField: "X-A", KeptUntilField: "x-a"},
+	} {
+		_, err = idempotency.New(testservice.NewSpyStore(), idempotency.SingleUser, idempotency.Options{KeyInfo: info})
+		require.ErrorContains(t, err, fault)
+	}
 	_, err = idempotency.NewRunner(testservice.NewSpyStore(), idempotency.RunnerOptions{TTL: math.MaxInt64, Lease: math.MaxInt64})
 	require.ErrorContains(t, err, "TTL")
 	_, err = idempotency.NewRunner(testservice.NewSpyStore(), idempotency.RunnerOptions{TTL: 99 * 365 * 24 * time.Hour})
@@ -605,5 +621,91 @@ func TestNewReportsFaultsOfTheStore(t *testing.T) {
 				require.ErrorContains(t, err, fault)
 			}
 		})
+	}
+}
+
+// The fields of KeyInfo are in a first answer and in its replays, and in no record.
+func TestOptionKeyInfoFields(t *testing.T) {
+	t.Parallel()
+	named := idempotency.KeyInfo{BeganField: "x-began", KeptUntilField: "X-Kept-Until"}
+	handler := func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Began", "of the handler")
+		testservice.EchoOrFail(w, r)
+		w.Header().Set(http.TrailerPrefix+"X-Kept-Until", "of the handler")
+	}
+	onMemory := func(*testing.T) idempotency.Store { return testservice.NewSpyStore() }
+	for name, test := range map[string]struct {
+		newStore func(*testing.T) idempotency.Store
+		edit     func(*idempotency.Options)
+		body     string
+		onFirst  bool
+		onRetry  bool
+	}{
+		"memory": {onMemory, nil, "a", true, true},
+		"redis": {func(t *testing.T) idempotency.Store {
+			client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
+			return idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+		}, nil, "a", true, true},
+		"too large":  {onMemory, func(o *idempotency.Options) { o.MaxResponse = 1 }, "too large", true, false},
+		"not stored": {onMemory, nil, "fail", false, false},
+		"stream":     {onMemory, func(o *idempotency.Options) { o.Stream = true }, strings.Repeat("a", 4096), false, true},
+		"the store fails at completion": {func(*testing.T) idempotency.Store {
+			store := testservice.NewSpyStore()
+			store.OnComplete = func(ctx context.Context, n int64, step func() error) error {
+				if n == 1 {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				return step()
+			}
+			return store
+		}, func(o *idempotency.Options) { o.StoreTimeout = time.Millisecond }, "a", false, true},
+		"unprotected": {func(*testing.T) idempotency.Store {
+			store := testservice.NewSpyStore()
+			store.OnBegin = testservice.Failing(1, testservice.ErrDown)
+			return store
+		}, func(o *idempotency.Options) { o.FailOpen = true }, "a", false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			opts := idempotency.Options{KeyInfo: named, TTL: 2 * time.Hour}
+			if test.edit != nil {
+				test.edit(&opts)
+			}
+			store := test.newStore(t)
+			svc := testservice.Setup{Store: store, Opts: opts}.Serve(t, handler)
+			began := time.Now().Truncate(time.Second)
+			first := svc.Post("key", test.body)
+			requireKeyInfo(t, test.onFirst, first, began, 2*time.Hour)
+			var retry testservice.Answer
+			testservice.Until(t, func() bool {
+				retry = svc.Post("key", test.body)
+				return !test.onRetry || retry.Replayed()
+			})
+			requireKeyInfo(t, test.onRetry, retry, began, 2*time.Hour)
+			if test.onFirst && test.onRetry {
+				require.Equal(t, first.Header["X-Began"], retry.Header["X-Began"])
+			}
+			inspector, _ := idempotency.As[idempotency.Inspector](store)
+			key := idempotency.Key{User: "single", Endpoint: "POST /payments", ID: "key"}
+			entry, err := inspector.Inspect(t.Context(), key)
+			require.NoError(t, err)
+			if entry.Response != nil {
+				require.NotRegexp(t, "(?i)x-(began|kept-until)", entry.Response.Header+entry.Response.Trailer)
+			}
+		})
+	}
+}
+
+// requireKeyInfo checks that an answer has both fields of KeyInfo, or that it has none with a time.
+func requireKeyInfo(t *testing.T, isWanted bool, a testservice.Answer, began time.Time, ttl time.Duration) {
+	t.Helper()
+	for name, want := range map[string]time.Time{"X-Began": began, "X-Kept-Until": began.Add(ttl)} {
+		at, err := http.ParseTime(a.Header.Get(name))
+		require.Equal(t, isWanted, err == nil, "%s: %q", name, a.Header[name])
+		if isWanted {
+			require.Len(t, a.Header[name], 1)
+			require.WithinRange(t, at, want.Add(-time.Second), time.Now().Add(want.Sub(began)))
+		}
 	}
 }

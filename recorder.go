@@ -463,6 +463,7 @@ func (rec *answerRecorder) setHeader() {
 	h := rec.w.Header()
 	maps.Copy(h, rec.headState.unstoredHeader)
 	rec.response.Header.setFields(h, rec.headState.valueBuffer)
+	rec.overflowSettler.setKeyInfo(h)
 }
 
 // sendRemaining sends the finished response, or only the trailer if header and body have been sent before.

@@ -19,6 +19,7 @@ type Runner struct {
 	store             Store
 	resolver          Resolver // nil without Reconcile
 	isImmediate       bool     // the store never waits, so calls of the store need no deadline
+	readsRemaining    bool     // replays tell until when the answer is kept
 	opts              RunnerOptions
 	eventReporter     eventReporter
 	waitingRequests   waitingRequests
@@ -40,7 +41,7 @@ func NewRunner(store Store, opts RunnerOptions) (*Runner, error) {
 	err := errors.Join(validateStore(store, opts), opts.validate())
 	var resolver Resolver
 	if opts.Reconcile != nil && store != nil {
-		found, missing := findResolver(store)
+		found, missing := findAbility[Resolver](store, "Reconcile")
 		resolver, err = found, errors.Join(err, missing)
 	}
 	if err != nil {

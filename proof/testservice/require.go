@@ -17,7 +17,7 @@ import (
 // Problem is the body of a refusal.
 type Problem struct {
 	Type, Title, Detail    string
-	Instance               string
+	Instance, StatusURL    string
 	Status, OriginalStatus int
 	Retry                  idempotency.Retry
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 
@@ -23,6 +24,7 @@ var (
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	runSuites(t, func(*testing.T) idempotency.Store { return dynamodbstore.New(newTable(t), testOptions).LiftSizeLimit() })
+	testservice.CheckStatus(t, dynamodbstore.New(newTable(t), testOptions))
 }
 
 func runSuites(t *testing.T, newStore func(*testing.T) idempotency.Store) {

@@ -15,6 +15,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
 	"github.com/idempotency-go/idempotency/proof/servertest"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 	"github.com/idempotency-go/idempotency/stores/internal/rowtest"
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
@@ -30,6 +31,7 @@ func TestInspectorConformance(t *testing.T) {
 			t.Parallel()
 			idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return w.store })
 			idempotencytest.RunResolver(t, func(*testing.T) idempotency.Store { return w.store })
+			testservice.CheckStatus(t, w.store)
 			require.Zero(t, queryValue[int](t, w.db, "SELECT COUNT(*) FROM "+w.table+" WHERE NOT answer_size <=> LENGTH(response)"))
 		})
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
 	"github.com/idempotency-go/idempotency/proof/servertest"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 	"github.com/idempotency-go/idempotency/stores/cache"
 	"github.com/idempotency-go/idempotency/stores/internal/rowtest"
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
@@ -46,6 +47,7 @@ func TestInspectorConformance(t *testing.T) {
 			newStore := func(*testing.T) idempotency.Store { return test.outer(store) }
 			idempotencytest.RunInspector(t, newStore)
 			idempotencytest.RunResolver(t, newStore)
+			testservice.CheckStatus(t, newStore(t))
 		})
 	}
 }

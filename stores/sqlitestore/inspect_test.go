@@ -12,6 +12,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 	"github.com/idempotency-go/idempotency/stores/internal/rowtest"
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
@@ -26,6 +27,7 @@ func TestInspectorConformance(t *testing.T) {
 			t.Parallel()
 			idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return store })
 			idempotencytest.RunResolver(t, func(*testing.T) idempotency.Store { return store })
+			testservice.CheckStatus(t, store)
 		})
 	}
 }
