@@ -318,6 +318,47 @@ func ExampleNewRedisStore() {
 	_ = idem.Handler
 }
 
+// After "not-replayable", the client asks at the address in the refusal what became of its payment, with the same key and
+// credentials. The question runs nothing.
+func ExampleMiddleware_Status() {
+	opts := idempotency.Options{KeyInfo: idempotency.KeyInfo{StatusURL: "/payments/status"}}
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
+	if err != nil {
+		log.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("POST /payments", idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		idempotency.Decide(r.Context(), idempotency.Tombstone) // the answer has a secret
+		w.WriteHeader(http.StatusCreated)
+	})))
+	mux.Handle("GET /payments/status", idem.Status())
+
+	send := func(method, target string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(method, target, nil)
+		r.Header.Set("Idempotency-Key", "8e03978e-40d5-43e8-bc93-6894a57f9324")
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, r)
+		return w
+	}
+	send("POST", "/payments")
+	var refusal struct{ StatusURL string }
+	if err := json.Unmarshal(send("POST", "/payments").Body.Bytes(), &refusal); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(refusal.StatusURL)
+	var status struct {
+		State  string
+		Status int
+	}
+	if err := json.Unmarshal(send("GET", refusal.StatusURL).Body.Bytes(), &status); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(status.State, status.Status)
+	// Output:
+	// /payments/status?method=POST&path=%2Fpayments
+	// not-kept 201
+}
+
 // A service stops in this order: its server, then the middleware, then the client of the store.
 func ExampleMiddleware_Shutdown() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})

@@ -642,7 +642,7 @@ func (m *Middleware) answerQuestion(r *http.Request) (key Key, status keyStatus,
 	if err == nil {
 		status, err = m.describeStatus(&entry, target.Method)
 	}
-	status.Instance = "urn:uuid:" + key.OperationID().String()
+	status.Instance = key.OperationID().URN()
 	switch {
 	case errors.Is(err, ErrNoRecord):
 		status.State = keyNeverSeen

@@ -26,7 +26,8 @@ type keyParameter struct {
 
 // Components returns the components of an OpenAPI description as YAML: the parameter of the key, the marker of replays and
 // the refusals, as a middleware with opts has them. Write them to a file that the description refers to, and compare the
-// file in a test, so that the two cannot part.
+// file in a test, so that the two cannot part. With KeyInfo.StatusURL, the component IdempotencyStatus describes the answer
+// of Middleware.Status. With field names in KeyInfo, IdempotencyBegan and IdempotencyKeptUntil describe these fields.
 //
 // With several Options.Headers there is a parameter for each of them, and none is required, because a client sends one.
 func Components(opts idempotency.Options) ([]byte, error) {
@@ -38,9 +39,11 @@ func Components(opts idempotency.Options) ([]byte, error) {
 		Parameters           []keyParameter
 		ProblemBase, KeptFor string
 		ReuseStatus          int
+		KeyInfo              idempotency.KeyInfo
 	}{
 		ProblemBase: cmp.Or(opts.ProblemBase, "https://idempotency-go.github.io/idempotency/problems#"),
 		KeptFor:     describeTime(cmp.Or(opts.TTL, 24*time.Hour)),
+		KeyInfo:     opts.KeyInfo,
 	}
 	if opts.ReuseStatus != http.StatusConflict {
 		values.ReuseStatus = opts.ReuseStatus

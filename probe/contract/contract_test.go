@@ -1,6 +1,7 @@
 package contract_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -148,4 +149,48 @@ func TestComponentsFollowTheOptions(t *testing.T) {
 	assert.Contains(t, document.Components.Responses, "IdempotencyKeyReused")
 	assert.NotContains(t, string(written), "idempotency-go.github.io")
 	assert.Equal(t, 1, strings.Count(string(written), "https://shop.example/problems/key-reused"))
+}
+
+// TestComponentsDescribeKeyInfo compares the components for Options.KeyInfo with the answers of a middleware.
+func TestComponentsDescribeKeyInfo(t *testing.T) {
+	info := idempotency.KeyInfo{StatusURL: "/payments/status", BeganField: "X-Began", KeptUntilField: "X-Kept-Until"}
+	written, err := contract.Components(idempotency.Options{KeyInfo: info})
+	require.NoError(t, err)
+	document, err := openapi3.NewLoader().LoadFromData([]byte("openapi: 3.1.0\ninfo: {title: t, version: '1'}\npaths: {}\n" + string(written)))
+	require.NoError(t, err)
+	require.NoError(t, document.Validate(t.Context()))
+	assert.Contains(t, document.Components.Headers, "IdempotencyBegan")
+	assert.Contains(t, document.Components.Headers, "IdempotencyKeptUntil")
+
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{KeyInfo: info})
+	require.NoError(t, err)
+	guarded := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Idempotency-Key") == "secret" {
+			idempotency.Decide(r.Context(), idempotency.Tombstone)
+		}
+		_, _ = w.Write([]byte("paid"))
+	}))
+	answer := func(handler http.Handler, method, target, key string) (decoded any) {
+		r := httptest.NewRequest(method, target, nil)
+		r.Header.Set("Idempotency-Key", key)
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		if strings.HasSuffix(w.Header().Get("Content-Type"), "json") {
+			require.NoError(t, json.Unmarshal(w.Body.Bytes(), &decoded))
+		}
+		return decoded
+	}
+	for _, key := range []string{"unused", "key", "secret"} {
+		if key != "unused" {
+			answer(guarded, http.MethodPost, "/payments", key)
+		}
+		status := answer(idem.Status(), http.MethodGet, "/?method=POST&path=/payments&answer=true", key)
+		require.NoError(t, document.Components.Schemas["IdempotencyStatus"].Value.VisitJSON(status))
+	}
+	refusal := answer(guarded, http.MethodPost, "/payments", "secret")
+	require.NoError(t, document.Components.Schemas["IdempotencyProblem"].Value.VisitJSON(refusal))
+	require.Contains(t, refusal, "statusUrl")
+	refused := map[string]any{"state": "lost", "instance": "urn:uuid:1"}
+	require.Error(t, document.Components.Schemas["IdempotencyStatus"].Value.VisitJSON(refused))
 }

@@ -1,6 +1,12 @@
 package main
 
 var runnerMutants = []mutant{{
+	name: "question-of-another-user", broken: "A question tells the state of another user's key.",
+	file: "inspect.go",
+	from: "		key, err = m.readKey(r, target)\n",
+	to:   "		key, err = m.readKey(r, target)\n		key.User = strings.TrimSuffix(key.User, \"'\")\n",
+	test: "TestStatusInEveryState",
+}, {
 	name: "fingerprint-not-compared", broken: "A different request with the key gets the stored answer.",
 	file: "admission.go",
 	from: "	case record.Fingerprint != fp:\n		return ErrKeyReused\n",
