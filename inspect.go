@@ -575,11 +575,14 @@ func (c *collector) makeListing() Listing {
 func (m *Middleware) Status() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key, status, err := m.answerQuestion(r)
+		var body []byte
+		if err == nil {
+			body, err = json.Marshal(status) // JSON has no years after 9999, but a record may have one
+		}
 		if err != nil {
 			m.writeRefusal(w, r, key, err)
 			return
 		}
-		body, _ := json.Marshal(status) // marshalling strings, numbers and times cannot fail
 		h := w.Header()
 		h.Set("Content-Type", "application/json")
 		h.Set("X-Content-Type-Options", "nosniff")
@@ -634,7 +637,7 @@ func (m *Middleware) answerQuestion(r *http.Request) (key Key, status keyStatus,
 		return key, status, refuseQuestion(err)
 	}
 	if m.inspector == nil {
-		return key, status, refuseUnsupported(errors.ErrUnsupported)
+		return key, status, refuseUnsupported(fmt.Errorf("idempotency: the store is no Inspector: %w", errors.ErrUnsupported))
 	}
 	a := admission{request: request{runner: m.runner, key: key, ctx: r.Context()}}
 	a.event.Began = m.eventReporter.currentTime()

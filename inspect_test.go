@@ -314,7 +314,7 @@ func TestMalformedQuestions(t *testing.T) {
 		"no method":         {"alice", "key", testservice.WithQuery("method", ""), 400, `no keys`},
 		"unguarded method":  {"alice", "key", testservice.WithQuery("method", "PUT"), 400, `no keys`},
 		"no path":           {"alice", "key", testservice.WithQuery("path", ""), 400, `parameters method and path`},
-		"a URL":             {"alice", "key", testservice.WithQuery("path", "http://a/payments"), 400, `parameters method and path`},
+		"a URL":             {"alice", "key", testservice.WithQuery("path", "http://a/"), 400, `parameters method and path`},
 		"a malformed path":  {"alice", "key", testservice.WithQuery("path", "/%zz"), 400, `percent-encoding`},
 		"a malformed query": {"alice", "key", withRawQuery("method=POST;path=/payments"), 400, `parameters method and path`},
 		"no query":          {"alice", "key", withRawQuery(""), 400, `parameters method and path`},
@@ -366,6 +366,9 @@ func (s *readingStore) Inspect(ctx context.Context, key idempotency.Key) (idempo
 	if s.failure != nil {
 		return idempotency.Entry{}, s.failure
 	}
+	if key.ID == "far" {
+		return idempotency.Entry{State: idempotency.StateReleased, Created: time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC)}, nil
+	}
 	return s.MemoryStore.Inspect(ctx, key)
 }
 
@@ -410,19 +413,20 @@ func TestQuestionToAFailingStore(t *testing.T) {
 		status  int
 		want    string
 	}{
-		"down":        {testservice.ErrDown, 503, "store-unavailable"},
-		"damaged":     {fmt.Errorf("%w: crc", idempotency.ErrRecordInvalid), 503, "its record cannot be read"},
-		"unsupported": {errors.ErrUnsupported, 501, "cannot look keys up"},
+		"down":          {testservice.ErrDown, 503, "store-unavailable"},
+		"damaged":       {fmt.Errorf("%w: crc", idempotency.ErrRecordInvalid), 503, "its record cannot be read"},
+		"unsupported":   {errors.ErrUnsupported, 501, "cannot look keys up"},
+		"in a far year": {nil, 503, "store-unavailable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store := &readingStore{idempotency.NewMemoryStore(idempotency.MemoryOptions{}), atomic.Int64{}, test.failure}
 			svc := testservice.Setup{Store: store}.ServeStatus(t, testservice.Echo)
-			got := svc.Ask("alice", "key")
+			got := svc.Ask("alice", "far")
 			require.Equal(t, test.status, got.Status)
 			require.Contains(t, got.Body, test.want)
 			require.Equal(t, test.status == 503, got.Header.Get("Retry-After") == "1")
-			if test.status == http.StatusServiceUnavailable {
+			if test.status == http.StatusServiceUnavailable && test.failure != nil {
 				event := svc.Journal.Last(t)
 				require.Equal(t, idempotency.OutcomeUnavailable, event.Outcome)
 				require.ErrorIs(t, event.Err, test.failure)
@@ -529,11 +533,27 @@ func TestAskedAnswer(t *testing.T) {
 	require.Equal(t, "application/json", head.Header.Get("Content-Type"))
 }
 
+// A record that other options or another program have stored is told as far as a replay would be sent.
+func TestAnswerOfOthersIsChecked(t *testing.T) {
+	t.Parallel()
+	store := testservice.NewSpyStore()
+	svc := testservice.Setup{Store: store, Opts: idempotency.Options{OmitHeaders: []string{"Set-Cookie"}}}.ServeStatus(t, testservice.Echo)
+	for id, fields := range map[string]idempotency.Fields{"omitted": "Set-Cookie: s=1\nX-A: b\n", "forged": "Content-Length: 9\n"} {
+		key := idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: id}
+		testservice.MustComplete(t, store, key, idempotency.Response{Status: http.StatusCreated, Header: fields, Body: []byte("a")})
+	}
+	ask := testservice.WithQuery("answer", "true")
+	shown := testservice.RequireStatus(t, svc.Ask("alice", "omitted", ask), "done").Answer
+	require.Equal(t, http.Header{"X-A": {"b"}}, shown.Header)
+	testservice.RequireProblem(t, svc.Ask("alice", "forged", ask), http.StatusServiceUnavailable, "store-unavailable")
+	testservice.RequireProblem(t, svc.Ask("alice", "forged"), http.StatusServiceUnavailable, "store-unavailable")
+}
+
 // A client that follows statusUrl of a refusal with its key learns the state, whatever the path of its request.
 func TestRefusalsNameTheStatusURL(t *testing.T) {
 	t.Parallel()
 	alice := testservice.WithHeader("X-User", "alice")
-	for _, address := range []string{testservice.StatusPath, "../payments/status?tenant=7", "http://payments.example/payments/status"} {
+	for _, address := range []string{testservice.StatusPath, "../payments/status?tenant=7", "http://a.example/payments/status"} {
 		opts := idempotency.Options{KeyInfo: idempotency.KeyInfo{StatusURL: address}}
 		svc := testservice.Setup{Opts: opts}.ServeStatus(t, func(_ http.ResponseWriter, r *http.Request) {
 			idempotency.Decide(r.Context(), idempotency.Tombstone)

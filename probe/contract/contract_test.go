@@ -156,7 +156,8 @@ func TestComponentsDescribeKeyInfo(t *testing.T) {
 	info := idempotency.KeyInfo{StatusURL: "/payments/status", BeganField: "X-Began", KeptUntilField: "X-Kept-Until"}
 	written, err := contract.Components(idempotency.Options{KeyInfo: info})
 	require.NoError(t, err)
-	document, err := openapi3.NewLoader().LoadFromData([]byte("openapi: 3.1.0\ninfo: {title: t, version: '1'}\npaths: {}\n" + string(written)))
+	whole := "openapi: 3.1.0\ninfo: {title: t, version: '1'}\npaths: {}\n" + string(written)
+	document, err := openapi3.NewLoader().LoadFromData([]byte(whole))
 	require.NoError(t, err)
 	require.NoError(t, document.Validate(t.Context()))
 	assert.Contains(t, document.Components.Headers, "IdempotencyBegan")
