@@ -16,14 +16,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/idempotency-go/idempotency/examples/fiber/guard"
+	"github.com/idempotency-go/idempotency/adapters/fiberidempotency"
 )
 
 // fiberName is the name of the only door that cannot run in a bubble, because fasthttp has goroutines that never
 // end.
 const fiberName = "fiber v3"
 
-// fiberDoor is guarded by the recipe of the examples.
+// fiberDoor is guarded by fiberidempotency.
 func fiberDoor() door {
 	d := &fiberWays{door: door{name: fiberName}}
 	d.way(erring, `return fiber.NewError(402, "declined")`, replayed, func(fiber.Ctx) error {
@@ -149,7 +149,7 @@ func (d *fiberWays) add(
 		once := fiber.Handler(func(c fiber.Ctx) error { return c.Next() })
 		if s.guarded {
 			var err error
-			once, err = guard.New(app, s.runner(t), func(fiber.Ctx) string { return "alice" })
+			once, err = fiberidempotency.Middleware(app, s.middleware(t))
 			require.NoError(t, err)
 		}
 		all := handlers(s, once)

@@ -257,15 +257,6 @@ func (s *stage) middleware(t testing.TB) *idempotency.Middleware {
 	return m
 }
 
-// runner returns the guard of any other service.
-func (s *stage) runner(t testing.TB) *idempotency.Runner {
-	t.Helper()
-	opts := s.options()
-	r, err := idempotency.NewRunner(newStore(), idempotency.RunnerOptions{Logger: opts.Logger, Observer: opts.Observer})
-	require.NoError(t, err)
-	return r
-}
-
 // guard puts the guard around a handler if the stage is guarded.
 func (s *stage) guard(t testing.TB, next http.Handler) http.Handler {
 	t.Helper()

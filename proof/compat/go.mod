@@ -6,6 +6,7 @@ replace (
 	github.com/idempotency-go/idempotency => ../..
 	github.com/idempotency-go/idempotency/adapters/echo4idempotency => ../../adapters/echo4idempotency
 	github.com/idempotency-go/idempotency/adapters/echoidempotency => ../../adapters/echoidempotency
+	github.com/idempotency-go/idempotency/adapters/fiberidempotency => ../../adapters/fiberidempotency
 	github.com/idempotency-go/idempotency/adapters/ginidempotency => ../../adapters/ginidempotency
 	github.com/idempotency-go/idempotency/adapters/gqlgenidempotency => ../../adapters/gqlgenidempotency
 	github.com/idempotency-go/idempotency/adapters/grpcidempotency => ../../adapters/grpcidempotency
@@ -34,6 +35,7 @@ require (
 	github.com/idempotency-go/idempotency v0.1.0
 	github.com/idempotency-go/idempotency/adapters/echo4idempotency v0.1.0
 	github.com/idempotency-go/idempotency/adapters/echoidempotency v0.1.0
+	github.com/idempotency-go/idempotency/adapters/fiberidempotency v0.1.0
 	github.com/idempotency-go/idempotency/adapters/ginidempotency v0.1.0
 	github.com/idempotency-go/idempotency/adapters/otelidempotency v0.1.0
 	github.com/idempotency-go/idempotency/examples v0.0.0

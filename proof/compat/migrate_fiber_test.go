@@ -13,63 +13,41 @@ import (
 
 	"github.com/gofiber/fiber/v3"
 	"github.com/gofiber/fiber/v3/middleware/adaptor"
-	fiberidempotency "github.com/gofiber/fiber/v3/middleware/idempotency"
+	old "github.com/gofiber/fiber/v3/middleware/idempotency"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/examples/fiber/guard"
+	"github.com/idempotency-go/idempotency/adapters/fiberidempotency"
 )
 
 // before is a service with fiber's middleware.
 func before(app *fiber.App, records fiber.Storage, charge fiber.Handler) {
-	app.Post("/payments", fiberidempotency.New(fiberidempotency.Config{Storage: records}), charge)
+	app.Post("/payments", old.New(old.Config{Storage: records}), charge)
 }
 
-// during is a service with both: the recipe outside, and fiber's middleware with its records inside.
+// during is a service with both: fiberidempotency outside, and fiber's middleware with its records inside.
 func during(app *fiber.App, records fiber.Storage, charge fiber.Handler, once fiber.Handler) {
-	app.Post("/payments", once, fiberidempotency.New(fiberidempotency.Config{Storage: records}), charge)
+	app.Post("/payments", once, old.New(old.Config{Storage: records}), charge)
 }
 
-// after is a service with only the recipe.
+// after is a service with only fiberidempotency.
 func after(app *fiber.App, charge fiber.Handler, once fiber.Handler) {
 	app.Post("/payments", once, charge)
 }
 
-// newGuard returns a guard with the header, the key check and the lifetime of fiber's middleware.
-func newGuard(app *fiber.App, store idempotency.Store, user func(fiber.Ctx) string) (fiber.Handler, error) {
-	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{TTL: 30 * time.Minute, Wait: 10 * time.Second})
-	if err != nil {
-		return nil, err
-	}
-	once, err := guard.New(app, runner, user)
-	if err != nil {
-		return nil, err
-	}
-	return func(c fiber.Ctx) error {
-		if key := c.Get("X-Idempotency-Key"); key != "" && c.Get("Idempotency-Key") == "" {
-			c.Request().Header.Set("Idempotency-Key", key)
-		}
-		if key := c.Get("Idempotency-Key"); key != "" && idempotency.ValidateUUID(key) != nil {
-			return fiber.NewError(fiber.StatusBadRequest, "the key must be a UUID")
-		}
-		return once(c)
-	}, nil
-}
-
-// onNetHTTP serves the app behind net/http, with the middleware of this library.
-func onNetHTTP(app *fiber.App, store idempotency.Store, user idempotency.UserFunc) (http.Handler, error) {
-	idem, err := idempotency.New(store, user, idempotency.Options{
+// newGuard returns a middleware with the header, the key check and the lifetime of fiber's middleware.
+func newGuard(store idempotency.Store, user idempotency.UserFunc) (*idempotency.Middleware, error) {
+	return idempotency.New(store, user, idempotency.Options{
 		Headers:     []string{"Idempotency-Key", "X-Idempotency-Key"},
 		ValidateKey: idempotency.ValidateUUID,
 		TTL:         30 * time.Minute,
 		Wait:        10 * time.Second,
 	})
-	if err != nil {
-		return nil, err
-	}
-	return idem.Handler(adaptor.FiberApp(app)), nil
 }
+
+// userOf returns the user of a request to any version of the service.
+func userOf(r *http.Request) (string, error) { return r.Header.Get("User"), nil }
 
 // fiberRecords are the records that the instances of a service share.
 type fiberRecords struct {
@@ -106,7 +84,9 @@ func (s *fiberService) charge(c fiber.Ctx) error {
 
 func (s *fiberService) version(mount func(app *fiber.App, once fiber.Handler)) *fiber.App {
 	app := fiber.New(fiber.Config{DisablePreParseMultipartForm: true})
-	once, err := newGuard(app, s.store, func(c fiber.Ctx) string { return c.Get("User") })
+	idem, err := newGuard(s.store, userOf)
+	require.NoError(s, err)
+	once, err := fiberidempotency.Middleware(app, idem)
 	require.NoError(s, err)
 	mount(app, once)
 	return app
@@ -135,9 +115,9 @@ func (s *fiberService) to(app *fiber.App) func(*http.Request) *http.Response {
 	}
 }
 
-// A service that moves from fiber's middleware to the recipe, through a version with both, never charges a key
+// A service that moves from fiber's middleware to fiberidempotency, through a version with both, never charges a key
 // twice.
-func TestFromFiberToTheRecipe(t *testing.T) {
+func TestFromFiberToTheAdapter(t *testing.T) {
 	t.Parallel()
 	s := newFiberService(t)
 	oldest := s.to(s.version(func(app *fiber.App, _ fiber.Handler) { before(app, &s.records, s.charge) }))
@@ -161,8 +141,9 @@ func TestFromFiberToNetHTTP(t *testing.T) {
 	t.Parallel()
 	s := newFiberService(t)
 	app := s.version(func(app *fiber.App, _ fiber.Handler) { before(app, &s.records, s.charge) })
-	handler, err := onNetHTTP(app, s.store, func(r *http.Request) (string, error) { return r.Header.Get("User"), nil })
+	idem, err := newGuard(s.store, userOf)
 	require.NoError(t, err)
+	handler := idem.Handler(adaptor.FiberApp(app))
 	both := func(r *http.Request) *http.Response {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, r)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -23,8 +22,8 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/adapters/echo4idempotency"
 	"github.com/idempotency-go/idempotency/adapters/echoidempotency"
+	"github.com/idempotency-go/idempotency/adapters/fiberidempotency"
 	"github.com/idempotency-go/idempotency/adapters/ginidempotency"
-	"github.com/idempotency-go/idempotency/examples/fiber/guard"
 	"github.com/idempotency-go/idempotency/step"
 )
 
@@ -145,10 +144,8 @@ func stepsInHuma(t *testing.T, p stepped) http.Handler {
 }
 
 func stepsInFiber(t *testing.T, p stepped) http.Handler {
-	runner, err := idempotency.NewRunner(newStore(), idempotency.RunnerOptions{Logger: slog.New(slog.DiscardHandler)})
-	require.NoError(t, err)
 	app := fiber.New(fiber.Config{DisablePreParseMultipartForm: true})
-	once, err := guard.New(app, runner, func(fiber.Ctx) string { return "alice" })
+	once, err := fiberidempotency.Middleware(app, guardOfSteps(t))
 	require.NoError(t, err)
 	app.Post("/payments", once, func(c fiber.Ctx) error {
 		status, body := p.answer(c.Context())

@@ -1,4 +1,4 @@
-package guard_test
+package fiberidempotency_test
 
 import (
 	"context"
@@ -16,13 +16,16 @@ import (
 	"time"
 
 	"github.com/gofiber/fiber/v3"
+	"github.com/gofiber/fiber/v3/middleware/adaptor"
 	"github.com/gofiber/fiber/v3/middleware/cors"
 	"github.com/gofiber/fiber/v3/middleware/requestid"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/examples/fiber/guard"
+	"github.com/idempotency-go/idempotency/adapters/fiberidempotency"
+	"github.com/idempotency-go/idempotency/adapters/internal/adaptertest"
 )
 
 // service is an app whose handler is guarded. runCount counts the runs of the handler.
@@ -32,13 +35,18 @@ type service struct {
 	runCount atomic.Int64
 }
 
-func newService(t *testing.T, store idempotency.Store, handler fiber.Handler, outside ...any) *service {
+// newService returns a service with a memory store and default options.
+func newService(t *testing.T, handler fiber.Handler, outside ...any) *service {
+	t.Helper()
+	return newServiceWith(t, newStore(), idempotency.Options{}, handler, outside...)
+}
+
+func newServiceWith(
+	t *testing.T, store idempotency.Store, opts idempotency.Options, handler fiber.Handler, outside ...any,
+) *service {
 	t.Helper()
 	s := &service{T: t, app: fiber.New(fiber.Config{DisablePreParseMultipartForm: true})}
-	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{Logger: slog.New(slog.DiscardHandler)})
-	require.NoError(t, err)
-	once, err := guard.New(s.app, runner, userOf)
-	require.NoError(t, err)
+	once := guardApp(t, s.app, store, opts)
 	for _, middleware := range outside {
 		s.app.Use(middleware)
 	}
@@ -47,6 +55,19 @@ func newService(t *testing.T, store idempotency.Store, handler fiber.Handler, ou
 		return handler(c)
 	})
 	return s
+}
+
+// guardApp returns the middleware for app.
+func guardApp(t *testing.T, app *fiber.App, store idempotency.Store, opts idempotency.Options) fiber.Handler {
+	t.Helper()
+	opts.Logger = slog.New(slog.DiscardHandler)
+	idem, err := idempotency.New(store, func(r *http.Request) (string, error) {
+		return userOf(fiberidempotency.Context(r)), nil
+	}, opts)
+	require.NoError(t, err)
+	once, err := fiberidempotency.Middleware(app, idem)
+	require.NoError(t, err)
+	return once
 }
 
 // userOf returns the field User. PeekAll returns memory that fasthttp reuses.
@@ -101,7 +122,7 @@ func respondCreated(c fiber.Ctx) error {
 
 func TestReplay(t *testing.T) {
 	t.Parallel()
-	s := newService(t, newStore(), respondCreated)
+	s := newService(t, respondCreated)
 	first, body := s.send("key", "4200", nil)
 	require.Equal(t, http.StatusCreated, first.StatusCode)
 	require.Equal(t, "charged 4200", body)
@@ -117,10 +138,23 @@ func TestReplay(t *testing.T) {
 	require.EqualValues(t, 1, s.runCount.Load())
 }
 
+// An answer without a body has no Content-Type, as without the middleware.
+func TestAnswerWithoutBody(t *testing.T) {
+	t.Parallel()
+	s := newService(t, func(c fiber.Ctx) error { return c.SendStatus(http.StatusNoContent) })
+	for range 2 {
+		resp, body := s.send("key", "4200", nil)
+		require.Equal(t, http.StatusNoContent, resp.StatusCode)
+		require.NotContains(t, resp.Header, "Content-Type")
+		require.Empty(t, body)
+	}
+	require.EqualValues(t, 1, s.runCount.Load())
+}
+
 // A record keeps its key although fasthttp reuses the memory of the request.
 func TestMemoryOfRequestsIsNotKept(t *testing.T) {
 	t.Parallel()
-	s := newService(t, newStore(), respondCreated)
+	s := newService(t, respondCreated)
 	for _, key := range []string{"first", "other", "third"} {
 		_, body := s.send(key, key, nil)
 		require.Equal(t, "charged "+key, body)
@@ -135,7 +169,7 @@ func TestMemoryOfRequestsIsNotKept(t *testing.T) {
 // Users send many requests at the same time, three with each key, and get the answers to their own requests.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
-	s := newService(t, newStore(), respondCreated)
+	s := newService(t, respondCreated)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	ended := make(chan error, 1)
@@ -192,7 +226,7 @@ func TestRequestsThatAreOthers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newService(t, newStore(), respondCreated)
+			s := newService(t, respondCreated)
 			s.send("key", "4200", nil)
 			resp, _ := s.send("key", "4200", edit)
 			require.Equal(t, http.StatusCreated, resp.StatusCode)
@@ -220,7 +254,7 @@ func TestKeyReused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newService(t, newStore(), respondCreated)
+			s := newService(t, respondCreated)
 			s.send("key", "4200", nil)
 			resp, body := s.send("key", "4200", edit)
 			s.requireRefused(resp, body, http.StatusConflict, "key-reused")
@@ -230,7 +264,7 @@ func TestKeyReused(t *testing.T) {
 	}
 	t.Run("a charset makes no difference", func(t *testing.T) {
 		t.Parallel()
-		s := newService(t, newStore(), respondCreated)
+		s := newService(t, respondCreated)
 		s.send("key", "4200", nil)
 		resp, _ := s.send("key", "4200", func(r *http.Request) {
 			r.Header.Set("Content-Type", "Text/Plain; charset=utf-8")
@@ -241,7 +275,7 @@ func TestKeyReused(t *testing.T) {
 
 func TestKeyInvalid(t *testing.T) {
 	t.Parallel()
-	s := newService(t, newStore(), respondCreated)
+	s := newService(t, respondCreated)
 	for _, sent := range [][]string{
 		{"a", "a"}, {""}, {" "}, {"a b"}, {"a,b"}, {"a;b"}, {`a\b`}, {`a"b`},
 		{`"`}, {`""`}, {`"a`}, {`"a"b"`}, {"é"}, {strings.Repeat("a", 256)}, {`"a";x=1`},
@@ -258,16 +292,16 @@ func TestKeyInvalid(t *testing.T) {
 
 func TestUserUnknown(t *testing.T) {
 	t.Parallel()
-	s := newService(t, newStore(), respondCreated)
-	resp, _ := s.send("key", "4200", func(r *http.Request) { r.Header.Del("User") })
-	require.Equal(t, http.StatusUnauthorized, resp.StatusCode)
+	s := newService(t, respondCreated)
+	resp, body := s.send("key", "4200", func(r *http.Request) { r.Header.Del("User") })
+	s.requireRefused(resp, body, http.StatusUnauthorized, "user-unknown")
 	require.Zero(t, s.runCount.Load())
 }
 
 func TestInProgress(t *testing.T) {
 	t.Parallel()
 	entered, goOn := make(chan struct{}), make(chan struct{})
-	s := newService(t, newStore(), func(c fiber.Ctx) error {
+	s := newService(t, func(c fiber.Ctx) error {
 		close(entered)
 		<-goOn
 		return respondCreated(c)
@@ -288,7 +322,7 @@ func TestInProgress(t *testing.T) {
 
 func TestNotStorable(t *testing.T) {
 	t.Parallel()
-	s := newService(t, newStore(), func(fiber.Ctx) error {
+	s := newService(t, func(fiber.Ctx) error {
 		return fiber.NewError(fiber.StatusServiceUnavailable, "later")
 	})
 	for range 2 {
@@ -302,7 +336,7 @@ func TestNotStorable(t *testing.T) {
 // A stream that breaks off is not stored as an answer.
 func TestStreamBreaksOff(t *testing.T) {
 	t.Parallel()
-	s := newService(t, newStore(), func(c fiber.Ctx) error {
+	s := newService(t, func(c fiber.Ctx) error {
 		return c.SendStream(io.MultiReader(strings.NewReader("half of"), iotest.ErrReader(errors.New("broken off"))))
 	})
 	for range 2 {
@@ -332,7 +366,7 @@ func (lostClaim) Complete(context.Context, idempotency.Response, time.Duration) 
 // The refusal of an attempt that lost its claim has no header field of the attempt's answer.
 func TestClaimLost(t *testing.T) {
 	t.Parallel()
-	s := newService(t, overtakenStore{newStore()}, respondCreated)
+	s := newServiceWith(t, overtakenStore{newStore()}, idempotency.Options{}, respondCreated)
 	resp, body := s.send("key", "4200", nil)
 	s.requireRefused(resp, body, http.StatusConflict, "in-progress")
 	require.Empty(t, resp.Header.Get("Location"))
@@ -350,7 +384,7 @@ func (brokenStore) Begin(
 
 func TestStoreDown(t *testing.T) {
 	t.Parallel()
-	s := newService(t, brokenStore{}, respondCreated)
+	s := newServiceWith(t, brokenStore{}, idempotency.Options{}, respondCreated)
 	resp, body := s.send("key", "4200", nil)
 	s.requireRefused(resp, body, http.StatusServiceUnavailable, "store-unavailable")
 	require.Equal(t, "1", resp.Header.Get("Retry-After"))
@@ -364,7 +398,7 @@ func TestHeaderOfMiddlewareOutside(t *testing.T) {
 		c.Set("X-Frame-Options", "DENY")
 		return c.Next()
 	}
-	s := newService(t, newStore(), func(c fiber.Ctx) error {
+	s := newService(t, func(c fiber.Ctx) error {
 		c.Vary("Accept")
 		c.Response().Header.Del("X-Frame-Options")
 		return respondCreated(c)
@@ -383,11 +417,7 @@ func TestHeaderOfMiddlewareOutside(t *testing.T) {
 func TestMountedTwice(t *testing.T) {
 	t.Parallel()
 	app := fiber.New(fiber.Config{DisablePreParseMultipartForm: true})
-	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{})
-	require.NoError(t, err)
-	once, err := guard.New(app, runner, userOf)
-	require.NoError(t, err)
+	once := guardApp(t, app, newStore(), idempotency.Options{})
 	s := &service{T: t, app: app}
 	app.Use(once).Post("/charges/:id", once, func(c fiber.Ctx) error {
 		s.runCount.Add(1)
@@ -400,19 +430,20 @@ func TestMountedTwice(t *testing.T) {
 	require.EqualValues(t, 1, s.runCount.Load())
 }
 
+// The verdicts have the meaning that they have on net/http. Keep makes an answer storable.
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	for verdict, runs := range map[idempotency.Verdict]int64{
 		idempotency.Keep: 1, idempotency.Tombstone: 1, idempotency.Free: 2, idempotency.Unknown: 2,
 	} {
-		s := newService(t, newStore(), func(c fiber.Ctx) error {
+		s := newService(t, func(c fiber.Ctx) error {
 			if !idempotency.Decide(c.Context(), verdict) {
 				return errors.New("no operation")
 			}
-			return respondCreated(c)
+			return fiber.ErrServiceUnavailable
 		})
 		first, _ := s.send("key", "4200", nil)
-		require.Equal(t, http.StatusCreated, first.StatusCode)
+		require.Equal(t, http.StatusServiceUnavailable, first.StatusCode)
 		retry, body := s.send("key", "4200", nil)
 		if verdict == idempotency.Tombstone {
 			s.requireRefused(retry, body, http.StatusConflict, "not-replayable")
@@ -421,11 +452,166 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// New refuses an app that changes the bodies of requests.
-func TestNewRefusesApp(t *testing.T) {
+// The options of the middleware apply, for example to names of the key, methods, size of the answer, and replays.
+func TestOptions(t *testing.T) {
 	t.Parallel()
-	for _, cfg := range []fiber.Config{{}, {DisablePreParseMultipartForm: true, StreamRequestBody: true}} {
-		_, err := guard.New(fiber.New(cfg), nil, nil)
-		require.ErrorContains(t, err, "DisablePreParseMultipartForm")
+	replayDenied := errors.New("not yours")
+	for name, row := range map[string]struct {
+		opts       idempotency.Options
+		edit       func(*http.Request)
+		wantStatus int
+		wantCode   string // of the refusal of the retry; empty if the retry is replayed
+		wantRuns   int64
+	}{
+		"another header": {
+			opts:       idempotency.Options{Headers: []string{"X-Idempotency-Key"}},
+			edit:       func(r *http.Request) { r.Header.Set("X-Idempotency-Key", "key") },
+			wantStatus: 201, wantRuns: 1,
+		},
+		"another method": {
+			opts:       idempotency.Options{Methods: []string{"PUT"}},
+			edit:       func(r *http.Request) { r.Method = http.MethodPut },
+			wantStatus: 201, wantRuns: 1,
+		},
+		"required": {
+			opts:       idempotency.Options{Required: true},
+			edit:       func(r *http.Request) { r.Header.Del("Idempotency-Key") },
+			wantStatus: 400, wantCode: "key-missing",
+		},
+		"a large answer": {opts: idempotency.Options{MaxResponse: 4}, wantStatus: 409, wantCode: "not-replayable", wantRuns: 1},
+		"a denied replay": {
+			opts:       idempotency.Options{Replay: func(*http.Request, *idempotency.Response) error { return replayDenied }},
+			wantStatus: 403, wantCode: "replay-refused", wantRuns: 1,
+		},
+		"a stream": {opts: idempotency.Options{Stream: true}, wantStatus: 201, wantRuns: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServiceWith(t, newStore(), row.opts, respondCreated)
+			first, firstBody := s.send("key", "4200", row.edit)
+			if row.wantRuns == 1 {
+				require.Equal(t, http.StatusCreated, first.StatusCode)
+				require.Equal(t, "charged 4200", firstBody)
+			}
+			retry, body := s.send("key", "4200", row.edit)
+			if row.wantCode == "" {
+				require.Equal(t, row.wantStatus, retry.StatusCode)
+				require.Equal(t, "true", retry.Header.Get("Idempotent-Replayed"))
+				require.Equal(t, firstBody, body)
+			} else {
+				s.requireRefused(retry, body, row.wantStatus, row.wantCode)
+			}
+			require.Equal(t, row.wantRuns, s.runCount.Load())
+		})
 	}
+}
+
+// An ErrorHandler answers with the context of fiber. Nothing of a lost attempt's answer remains.
+func TestErrorHandler(t *testing.T) {
+	t.Parallel()
+	opts := idempotency.Options{ErrorHandler: func(_ http.ResponseWriter, r *http.Request, e *idempotency.Error) {
+		_ = fiberidempotency.Context(r).Status(e.Status).JSON(fiber.Map{"error": e.Code})
+	}}
+	for name, row := range map[string]struct {
+		store idempotency.Store
+		sent  string
+		want  string
+	}{
+		"before the handler": {newStore(), "two words", `{"error":"key-invalid"}`},
+		"after the handler":  {overtakenStore{newStore()}, "key", `{"error":"in-progress"}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServiceWith(t, row.store, opts, respondCreated)
+			resp, body := s.send(row.sent, "4200", nil)
+			require.JSONEq(t, row.want, body)
+			require.Empty(t, resp.Header.Get("Location"))
+			require.Empty(t, resp.Header["Set-Cookie"])
+		})
+	}
+	require.Nil(t, fiberidempotency.Context(httptest.NewRequest(http.MethodPost, "/", nil)))
+}
+
+// Outer middleware gets the error of an unguarded handler. After a guarded handler, the error is answered, and outer middleware
+// sees the answer, and its own context.
+func TestOuterMiddlewareSeesTheAnswer(t *testing.T) {
+	t.Parallel()
+	type view struct {
+		err    error
+		status int
+		body   string
+	}
+	type contextKey struct{}
+	views := make(chan view, 1)
+	declined := fiber.NewError(http.StatusPaymentRequired, "declined")
+	s := newService(t, func(c fiber.Ctx) error {
+		require.Equal(t, "outer", c.Context().Value(contextKey{}))
+		return declined
+	}, func(c fiber.Ctx) error {
+		ctx := context.WithValue(context.Background(), contextKey{}, "outer")
+		c.SetContext(ctx)
+		err := c.Next()
+		require.Equal(t, ctx, c.Context())
+		views <- view{err, c.Response().StatusCode(), string(c.Response().Body())}
+		return err
+	})
+	for key, want := range map[string]view{
+		"":    {declined, http.StatusOK, ""},
+		"key": {nil, http.StatusPaymentRequired, "declined"},
+	} {
+		resp, body := s.send(key, "4200", nil)
+		require.Equal(t, want, <-views)
+		require.Equal(t, http.StatusPaymentRequired, resp.StatusCode)
+		require.Equal(t, "declined", body)
+	}
+}
+
+// The tests that all adapters share find fiber behind net/http.
+func TestSharedByAdapters(t *testing.T) {
+	t.Parallel()
+	serve := func(guard adaptertest.Guard, mount func(app *fiber.App, once fiber.Handler)) http.Handler {
+		app := fiber.New(fiber.Config{DisablePreParseMultipartForm: true})
+		once, err := fiberidempotency.Middleware(app, guard.(*idempotency.Middleware))
+		require.NoError(t, err)
+		mount(app, once)
+		return adaptor.FiberApp(app)
+	}
+	adaptertest.CheckMounting(t, func(guard adaptertest.Guard, run func()) http.Handler {
+		return serve(guard, func(app *fiber.App, once fiber.Handler) {
+			app.Group("/v1", once).Post("/:id", func(c fiber.Ctx) error {
+				run()
+				return c.Status(http.StatusCreated).SendString("charged")
+			})
+		})
+	})
+	adaptertest.CheckClaimLost(t, func(guard adaptertest.Guard) http.Handler {
+		return serve(guard, func(app *fiber.App, once fiber.Handler) {
+			app.Post("/", once, func(c fiber.Ctx) error {
+				<-c.Context().Done()
+				return c.Context().Err()
+			})
+		})
+	})
+}
+
+// Middleware reports all faults together.
+func TestMiddlewareRefusesApp(t *testing.T) {
+	t.Parallel()
+	for want, cfg := range map[string]fiber.Config{
+		"DisablePreParseMultipartForm of the app is not set": {},
+		"StreamRequestBody of the app is set":                {DisablePreParseMultipartForm: true, StreamRequestBody: true},
+	} {
+		_, err := fiberidempotency.Middleware(fiber.New(cfg), nil)
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, "Middleware is nil")
+	}
+}
+
+// fasthttp leaves a few goroutines that never end: the clock, and those that clean up after servers.
+func TestMain(m *testing.M) {
+	var options []goleak.Option
+	for _, function := range []string{".updateServerDate.func1", "/stackless.funcWorker", ".(*workerPool).Start.func2"} {
+		options = append(options, goleak.IgnoreAnyFunction("github.com/valyala/fasthttp"+function))
+	}
+	goleak.VerifyTestMain(m, options...)
 }
