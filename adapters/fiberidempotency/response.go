@@ -38,27 +38,27 @@ func writeResponse(w http.ResponseWriter, resp *fasthttp.Response) error {
 type answerWriter struct {
 	header     http.Header // begins with the fields of outer middleware
 	sentHeader http.Header // the header at the time of WriteHeader
-	status     int         // 0 without an answer
-	body       bytes.Buffer
+	sentStatus int         // 0 without an answer
+	sentBody   bytes.Buffer
 }
 
 func (w *answerWriter) Header() http.Header { return w.header }
 
 func (w *answerWriter) WriteHeader(status int) {
-	if w.status == 0 && status >= http.StatusOK { // an informational response is no answer
-		w.status, w.sentHeader = status, maps.Clone(w.header)
+	if w.sentStatus == 0 && status >= http.StatusOK { // an informational response is no answer
+		w.sentStatus, w.sentHeader = status, maps.Clone(w.header)
 	}
 }
 
 func (w *answerWriter) Write(b []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
-	return w.body.Write(b)
+	return w.sentBody.Write(b)
 }
 
 // copyTo makes the answer the response of c. Without an answer, the response is left to an ErrorHandler that has used c, and to
 // outer middleware.
 func (w *answerWriter) copyTo(c fiber.Ctx) error {
-	if w.status == 0 {
+	if w.sentStatus == 0 {
 		return nil
 	}
 	header := &c.Response().Header
@@ -77,5 +77,5 @@ func (w *answerWriter) copyTo(c fiber.Ctx) error {
 			header.Add(name, value)
 		}
 	}
-	return c.Status(w.status).Send(w.body.Bytes())
+	return c.Status(w.sentStatus).Send(w.sentBody.Bytes())
 }
