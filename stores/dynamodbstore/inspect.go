@@ -1,12 +1,10 @@
 package dynamodbstore
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -58,24 +56,28 @@ var listedAttrs = strings.Join([]string{
 }, ", ")
 
 // List implements [idempotency.Inspector]. List needs the permission dynamodb:Scan. List reads the whole table, or as many
-// records as request.Scan allows, and consumes one unit for each 4 KB, responses included.
+// records as request.Scan allows, and consumes one unit for each 4 KB, responses included: the service reads the records
+// that request does not ask for, too, but does not send them.
+//
+// List calls request.Progress after each page of the table. The estimate is the ItemCount of the table, which the service
+// counts every six hours. Without the permission dynamodb:DescribeTable, or if the [Client] lacks the calls that Check
+// needs, the estimate is zero.
 func (s *Store) List(ctx context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
 	if s.optionFaults != nil {
 		return idempotency.Listing{}, s.optionFaults
 	}
-	if request.Limit < 0 || request.Scan < 0 {
-		err := fmt.Errorf("ListRequest.Limit %d or Scan %d is negative", request.Limit, request.Scan)
+	if err := request.Validate(); err != nil {
 		return idempotency.Listing{}, wrapError("list", err)
 	}
-	l := &listing{request: request, remainingScan: cmp.Or(request.Scan, 100_000), now: s.nowMicros()}
+	l := &listing{request: request, maxScanned: int64(cmp.Or(request.Scan, 100_000)), now: s.nowMicros()}
 	l.Totals = make(map[idempotency.State]idempotency.Total)
-	l.entries = firsts.New(cmp.Or(request.Limit, 100), l.compareEntries)
+	l.entries = firsts.New(cmp.Or(request.Limit, 100), request.Compare)
 	err := retryStep(ctx, func() error { return s.compareClocks(ctx) })
+	if err == nil && request.Progress != nil {
+		l.estimate = s.countItems(ctx)
+	}
 	for next := true; next && err == nil; {
-		err = retryStep(ctx, func() (err error) {
-			next, err = s.scanPage(ctx, l)
-			return err
-		})
+		next, err = s.scanPage(ctx, l)
 	}
 	if err != nil {
 		return idempotency.Listing{}, wrapError("list", err)
@@ -84,69 +86,104 @@ func (s *Store) List(ctx context.Context, request idempotency.ListRequest) (idem
 	return l.Listing, nil
 }
 
+// countItems returns how many items the table had when the service last counted them, or zero if the service does not tell.
+func (s *Store) countItems(ctx context.Context) int64 {
+	client, ok := s.client.(describer)
+	if !ok {
+		return 0
+	}
+	table, err := describeTable(ctx, client, s.opts)
+	if err != nil {
+		return 0
+	}
+	return aws.ToInt64(table.ItemCount)
+}
+
 // listing is the state of a call of List.
 type listing struct {
 	idempotency.Listing
-	request       idempotency.ListRequest
-	entries       *firsts.List[idempotency.Entry]
-	remainingScan int // records that List may still read
-	now           int64
-	nextStart     map[string]value // key at which the next page begins
+	request    idempotency.ListRequest
+	entries    *firsts.List[idempotency.Entry]
+	maxScanned int64 // records that List may read
+	scanned    int64 // records that List has read
+	estimate   int64 // records in the table; 0: unknown
+	now        int64
+	nextStart  map[string]value // key at which the next page begins
 }
 
 // pageSize is the number of records of a Scan request. The service ends a page earlier after a megabyte.
 const pageSize = 1000
 
-// scanPage adds a page of the table to l, and reports whether List must read a further page.
+// scanPage adds a page of the table to l, and reports whether List must read a further page. An error of
+// ListRequest.Each is final.
 func (s *Store) scanPage(ctx context.Context, l *listing) (next bool, err error) {
-	in := &dynamodb.ScanInput{
-		TableName: aws.String(s.opts.tableName()), ConsistentRead: aws.Bool(true), ExclusiveStartKey: l.nextStart,
-		ProjectionExpression: aws.String(listedAttrs), FilterExpression: aws.String(attrExpires + " > :now"),
-		ExpressionAttributeValues: map[string]value{":now": numberValue(l.now)}, Limit: aws.Int32(int32(min(pageSize, l.remainingScan))),
-	}
-	if user := sqlstore.EscapeName(l.request.User); user != "" {
-		in.FilterExpression = aws.String(*in.FilterExpression + " AND " + attrUser + " = :user")
-		in.ExpressionAttributeValues[":user"] = &types.AttributeValueMemberS{Value: user}
-	}
-	out, err := s.client.Scan(ctx, in, s.callOptions)
+	var out *dynamodb.ScanOutput
+	err = retryStep(ctx, func() (err error) {
+		out, err = s.client.Scan(ctx, l.buildScan(s.opts), s.callOptions)
+		return err
+	})
 	if err != nil {
 		return false, err
 	}
 	for _, item := range out.Items {
-		l.addItem(item)
+		if err := l.addItem(item); err != nil {
+			return false, err
+		}
 	}
 	l.nextStart = out.LastEvaluatedKey
-	l.remainingScan -= int(max(out.ScannedCount, out.Count))
-	l.Partial = len(l.nextStart) > 0 && l.remainingScan <= 0
-	return len(l.nextStart) > 0 && l.remainingScan > 0, nil
+	l.scanned += int64(max(out.ScannedCount, out.Count))
+	if l.request.Progress != nil {
+		l.request.Progress(l.scanned, l.estimate)
+	}
+	hasMore := len(l.nextStart) > 0
+	l.Partial = hasMore && l.scanned >= l.maxScanned
+	return hasMore && !l.Partial, nil
 }
 
-// addItem adds the record of an item, if the request asks for the record.
-func (l *listing) addItem(item map[string]value) {
+// buildScan returns the request for the next page of the table. The service leaves out records that request does not ask
+// for, except by their state.
+func (l *listing) buildScan(opts Options) *dynamodb.ScanInput {
+	filter, values := attrExpires+" > :now", map[string]value{":now": numberValue(l.now)}
+	names := sqlstore.NamesOf(idempotency.Key{User: l.request.User, Endpoint: l.request.Endpoint, ID: l.request.ID})
+	for i, name := range []string{attrUser, attrEndpoint, attrKey} {
+		if names[i] != "" {
+			filter += " AND " + name + " = :" + name
+			values[":"+name] = &types.AttributeValueMemberS{Value: names[i]}
+		}
+	}
+	if since := l.request.Since; !since.IsZero() {
+		filter += " AND " + attrCreated + " >= :since"
+		values[":since"] = numberValue(sqlstore.MicrosSince(since))
+	}
+	if before := l.request.Before; !before.IsZero() {
+		filter += " AND " + attrCreated + " < :before"
+		values[":before"] = numberValue(sqlstore.MicrosSince(before))
+	}
+	return &dynamodb.ScanInput{
+		TableName: aws.String(opts.tableName()), ConsistentRead: aws.Bool(true), ExclusiveStartKey: l.nextStart,
+		ProjectionExpression: aws.String(listedAttrs), FilterExpression: aws.String(filter),
+		ExpressionAttributeValues: values, Limit: aws.Int32(int32(min(pageSize, l.maxScanned-l.scanned))),
+	}
+}
+
+// addItem adds the record of an item, if the request asks for the record. The error is that of ListRequest.Each.
+func (l *listing) addItem(item map[string]value) error {
 	e, counts, err := decodeListedItem(item, l.now)
 	switch {
 	case err != nil:
 		l.Unreadable++
-		return
-	case !counts:
-		return
-	case len(l.request.States) > 0 && !slices.Contains(l.request.States, e.State):
-		return
+		return nil
+	case !counts, len(l.request.States) > 0 && !slices.Contains(l.request.States, e.State):
+		return nil
 	}
-	total := l.Totals[e.State]
-	l.Totals[e.State] = idempotency.Total{Records: total.Records + 1, Bytes: total.Bytes + e.Size}
-	if l.request.After == nil || l.compareEntries(*l.request.After, e) < 0 {
+	sqlstore.AddTotal(&l.Listing, e)
+	if l.request.Each != nil {
+		return l.request.Each(e)
+	}
+	if l.request.After == nil || l.request.Compare(*l.request.After, e) < 0 {
 		l.entries.Add(e)
 	}
-}
-
-// compareEntries orders entries by size if the request asks for the largest, then by time of creation and operation.
-func (l *listing) compareEntries(a, b idempotency.Entry) int {
-	larger := 0
-	if l.request.Order == idempotency.LargestFirst {
-		larger = cmp.Compare(b.Size, a.Size)
-	}
-	return cmp.Or(larger, a.Created.Compare(b.Created), bytes.Compare(a.Operation[:], b.Operation[:]))
+	return nil
 }
 
 // decodeListedItem returns the entry of an item that was read without response and checkpoints. counts reports whether the

@@ -219,10 +219,27 @@ func TestDamagedSteps(t *testing.T) {
 	rowtest.DamagedSteps(t, newSubject(t))
 }
 
-func TestListByUser(t *testing.T) {
+func TestListByNames(t *testing.T) {
 	t.Parallel()
 	for _, settings := range [][]string{nil, allSettings} {
-		rowtest.ListByUser(t, newTableStore(t, settings...).store, "mysqlstore")
+		rowtest.ListByNames(t, newTableStore(t, settings...).store, "mysqlstore")
+	}
+}
+
+func TestListPages(t *testing.T) {
+	t.Parallel()
+	w := newTableStore(t)
+	rowtest.ListPages(t, w.store, func(keys []string) {
+		for _, key := range keys {
+			w.newRowSubject().Set(t, key, "created = 1700000000000000")
+		}
+	})
+}
+
+func TestListEach(t *testing.T) {
+	t.Parallel()
+	for _, settings := range [][]string{nil, allSettings} {
+		rowtest.ListEach(t, newTableStore(t, settings...).store)
 	}
 }
 

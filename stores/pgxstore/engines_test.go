@@ -290,7 +290,7 @@ const plainSQL = `again all and any array array_agg array_append as asc attempt 
 	current_database current_schemas d database datname declare default delete desc distinct do drop else encode
 	end endpoint exists expires_at expires_minute false fillfactor fingerprint from function get granted greatest group
 	header held i if in indexrelid indrelid insert integer interval into is isfinite isolation join kept key l language
-	lease_until least left level limit locktype made n name not note nspname null objid objsubid octet_length offset oid on
+	lease_until least left level limit locktype made max n name not note nspname null objid objsubid octet_length offset oid on
 	operation or order ordinality pg_class pg_database pg_index pg_namespace place primary question r raise read record regclass
 	relkind relname relnamespace replace replays resolved result return returns rollback row_count s savepoint
 	seen_attempt seen_completed_at seen_endpoint seen_expires_at seen_fingerprint seen_key seen_lease_until seen_status

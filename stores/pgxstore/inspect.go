@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -59,41 +60,73 @@ func (t *Table) inspectRecord(
 	return entry, wrapError("inspect", err)
 }
 
-// List implements [idempotency.Inspector]. List reads the whole table except for the answers. The role needs only SELECT
-// on the table. With DigestNames, List finds the records of a user, but the entries have no names.
+// List implements [idempotency.Inspector]. List reads the whole table except for the answers, or uses an index that you
+// have made for the names or times that request asks for. The role needs only SELECT on the table. With DigestNames, List
+// finds the records of a user, an endpoint or a key, but the entries have no names.
+//
+// With request.Each, List reads the table once instead of twice, and keeps a connection and its snapshot until the end.
 func (t *Table) List(ctx context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
-	if request.Limit < 0 {
-		return idempotency.Listing{}, fmt.Errorf("pgxstore: list: Limit is %d, less than zero", request.Limit)
+	if err := request.Validate(); err != nil {
+		return idempotency.Listing{}, wrapError("list", errors.Join(t.optionFaults, err))
 	}
 	sql, err := t.statementsForInspection(ctx)
 	if err != nil {
 		return idempotency.Listing{}, wrapError("list", err)
 	}
-	states, users := make([]string, 0, len(request.States)), []string{}
-	for _, state := range request.States {
-		states = append(states, string(state))
+	var conn *pgx.Conn
+	repeat := func(step func() error) error {
+		return t.retryOnConn(ctx, new(bool), fromPool, func(borrowed *pgx.Conn) error {
+			conn = borrowed
+			return step()
+		})
 	}
-	if request.User != "" { // in both forms, see DigestNames
-		user := sqlstore.EscapeName(request.User)
-		users = append(users, user, digestName(user))
-	}
-	after := []any{nil, nil, nil}
-	if last := request.After; last != nil {
-		after = []any{last.Created, asUUID(last.Operation), last.Size}
-	}
-	var listing idempotency.Listing
-	err = t.retryOnConn(ctx, new(bool), fromPool, func(conn *pgx.Conn) error {
-		listing = idempotency.Listing{Totals: make(map[idempotency.State]idempotency.Total)}
+	listing, err := sqlstore.RepeatList(request, repeat, func(request idempotency.ListRequest) (idempotency.Listing, error) {
+		listing := idempotency.Listing{Totals: make(map[idempotency.State]idempotency.Total)}
+		if request.Each != nil {
+			err := streamEntries(ctx, conn, sql["each"], request, &listing)
+			return listing, err
+		}
 		var batch pgx.Batch
-		batch.Queue(sql["list"], append([]any{states, users, request.Order == idempotency.LargestFirst, int64(cmp.Or(request.Limit, 100))}, after...)...).
-			Query(scanEntries(&listing))
-		batch.Queue(sql["totals"], states, users).Query(scanTotals(&listing))
-		return conn.SendBatch(ctx, &batch).Close()
+		batch.Queue(sql["list"], append(askedFor(request), pageArgs(request)...)...).Query(scanEntries(&listing))
+		batch.Queue(sql["totals"], askedFor(request)...).Query(scanTotals(&listing))
+		err := conn.SendBatch(ctx, &batch).Close()
+		return listing, err
 	})
 	if err != nil {
 		return idempotency.Listing{}, wrapError("list", err)
 	}
 	return listing, nil
+}
+
+// askedFor returns the parameters for {asked_for}.
+func askedFor(request idempotency.ListRequest) []any {
+	states := make([]string, 0, len(request.States))
+	for _, state := range request.States {
+		states = append(states, string(state))
+	}
+	args := make([]any, 9) // null asks for all
+	args[0] = states
+	names := sqlstore.NamesOf(idempotency.Key{User: request.User, Endpoint: request.Endpoint, ID: request.ID})
+	for i, name := range names {
+		if name != "" {
+			args[1+i], args[4+i] = name, digestName(name)
+		}
+	}
+	for i, bound := range []time.Time{request.Since, request.Before} {
+		if !bound.IsZero() {
+			args[7+i] = time.UnixMicro(sqlstore.MicrosSince(bound))
+		}
+	}
+	return args
+}
+
+// pageArgs returns the parameters of list.sql behind those of askedFor.
+func pageArgs(request idempotency.ListRequest) []any {
+	args := []any{string(cmp.Or(request.Order, idempotency.NewestFirst)), int64(cmp.Or(request.Limit, 100)), nil, nil, nil}
+	if last := request.After; last != nil {
+		args[2], args[3], args[4] = last.Created, asUUID(last.Operation), last.Size
+	}
+	return args
 }
 
 // inspectedRecord is a record with all columns that inspect.sql returns.
@@ -217,24 +250,62 @@ func areDigests(stored sqlstore.Names) bool {
 	})
 }
 
+// listTargets returns the targets for the columns of list.sql.
+func (s *inspectedRecord) listTargets() []any {
+	r := &s.storedRow
+	return []any{&s.operation, &s.storedNames[0], &s.storedNames[1], &s.storedNames[2], &r.attempt, &r.createdAt,
+		&r.leaseUntil, &r.expiresAt, &r.serverTime, &s.completedAt, &r.status, &s.byteSize, &s.state, &r.note}
+}
+
+// buildListedEntry returns the entry of a record that was scanned to listTargets.
+func (s *inspectedRecord) buildListedEntry() idempotency.Entry {
+	e := s.buildBareEntry()
+	e.Key, _ = s.storedKey()
+	if e.State == idempotency.StateCompleted {
+		e.Note = s.storedRow.note.String
+	}
+	return e
+}
+
 // scanEntries returns a function that appends the rows of list.sql to listing.
 func scanEntries(listing *idempotency.Listing) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		var s inspectedRecord
-		r := &s.storedRow
-		columns := []any{&s.operation, &s.storedNames[0], &s.storedNames[1], &s.storedNames[2], &r.attempt, &r.createdAt,
-			&r.leaseUntil, &r.expiresAt, &r.serverTime, &s.completedAt, &r.status, &s.byteSize, &s.state, &r.note}
-		_, err := pgx.ForEachRow(rows, columns, func() error {
-			e := s.buildBareEntry()
-			e.Key, _ = s.storedKey()
-			if e.State == idempotency.StateCompleted {
-				e.Note = r.note.String
-			}
-			listing.Entries = append(listing.Entries, e)
+		_, err := pgx.ForEachRow(rows, s.listTargets(), func() error {
+			listing.Entries = append(listing.Entries, s.buildListedEntry())
 			return nil
 		})
 		return err
 	}
+}
+
+// streamEntries calls request.Each with the records that each.sql returns, and counts the records in listing.
+func streamEntries(
+	ctx context.Context, conn *pgx.Conn, sql string, request idempotency.ListRequest, listing *idempotency.Listing,
+) error {
+	_ = conn.PgConn().Conn().SetDeadline(time.Time{}) // runWithDeadline has left time for another try
+	ctx, cancel := context.WithCancel(ctx)
+	rows, _ := conn.Query(ctx, sql, askedFor(request)...) // Err returns the error
+	defer rows.Close()
+	defer cancel() // before Close, which would read all remaining rows after an error of Each
+	var s inspectedRecord
+	var isReadable bool
+	targets := append(s.listTargets(), &isReadable)
+	for rows.Next() {
+		if err := rows.Scan(targets...); err != nil {
+			return err
+		}
+		if !isReadable {
+			listing.Unreadable++
+			continue
+		}
+		e := s.buildListedEntry()
+		sqlstore.AddTotal(listing, e)
+		if err := request.Each(e); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
 }
 
 // scanTotals returns a function that adds the rows of totals.sql to listing.

@@ -176,35 +176,83 @@ func TestListReadsNoAnswers(t *testing.T) {
 	require.Equal(t, before, after)
 }
 
-// The pages of a listing have each record once and in order, even if several records have the same creation time or
-// the same size.
 func TestListPages(t *testing.T) {
 	t.Parallel()
-	ctx := t.Context()
 	testEachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
-		for i := range 12 {
-			completeKey(t, store, keyOf(strings.Repeat("x", 1+i%3)+fmt.Sprint(10+i)), time.Hour)
-		}
-		execStatement(t, pool, "UPDATE "+tableName(opts)+" SET created_at = now() - interval '1 minute' "+
-			"WHERE operation >= '80000000-0000-0000-0000-000000000000'")
-		for _, order := range []idempotency.ListOrder{idempotency.NewestFirst, idempotency.OldestFirst, idempotency.LargestFirst} {
-			all, err := store.List(ctx, idempotency.ListRequest{Order: order})
-			require.NoError(t, err)
-			require.Len(t, all.Entries, 12)
-			request := idempotency.ListRequest{Order: order, Limit: 1, States: []idempotency.State{idempotency.StateCompleted}}
-			for _, want := range all.Entries {
-				page, err := store.List(ctx, request)
-				require.NoError(t, err)
-				require.Len(t, page.Entries, 1)
-				require.Equal(t, want.Operation, page.Entries[0].Operation)
-				require.Equal(t, all.Totals, page.Totals)
-				request.After = &page.Entries[0]
+		rowtest.ListPages(t, store, func(keys []string) {
+			for _, key := range keys {
+				forgeRecord(t, pool, opts, keyOf(key), "created_at = '2023-11-14 22:13:20+00'")
 			}
-			rest, err := store.List(ctx, request)
-			require.NoError(t, err)
-			require.Empty(t, rest.Entries)
-		}
+		})
 	})
+}
+
+func TestListByNames(t *testing.T) {
+	t.Parallel()
+	testEachForm(t, func(t *testing.T, _ *pgxpool.Pool, _ pgxstore.Options, store *pgxstore.Store) {
+		rowtest.ListByNames(t, store, "pgxstore")
+	})
+}
+
+func TestListEach(t *testing.T) {
+	t.Parallel()
+	testEachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
+		rowtest.ListEach(t, store)
+		simple := newPool(t, serverURL(t), func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol })
+		var keys []idempotency.Key
+		listing, err := pgxstore.NewTable(simple, opts).List(t.Context(), idempotency.ListRequest{
+			User: "u", Endpoint: "e", Since: time.Unix(1, 1), Before: time.Now().Add(time.Hour),
+			Each: func(e idempotency.Entry) error {
+				keys = append(keys, e.Key)
+				return nil
+			},
+		})
+		require.NoError(t, err)
+		require.Equal(t, len(keys), listing.Totals[idempotency.StateCompleted].Records)
+		require.Positive(t, len(keys))
+	})
+}
+
+// List finds names in both forms, see DigestNames, but never mixes the forms: a user whose name is the digest of another
+// user's name is not that user.
+func TestListByNamesInBothForms(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{})
+	plain, digested := pgxstore.New(pool, opts), pgxstore.New(pool, withDigests(opts, true))
+	alice := idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: "plain"}
+	hidden := idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: "hidden"}
+	imposter := idempotency.Key{User: digestParts(alice)[0], Endpoint: "POST /payments", ID: digestParts(alice)[2]}
+	completeKey(t, plain, alice, time.Hour)
+	completeKey(t, digested, hidden, time.Hour)
+	completeKey(t, plain, imposter, time.Hour)
+	for _, c := range []struct {
+		request idempotency.ListRequest
+		want    []idempotency.Key
+	}{
+		{idempotency.ListRequest{User: "alice"}, []idempotency.Key{hidden, alice}},
+		{idempotency.ListRequest{Endpoint: "POST /payments"}, []idempotency.Key{imposter, hidden, alice}},
+		{idempotency.ListRequest{ID: "plain"}, []idempotency.Key{alice}},
+		{idempotency.ListRequest{ID: "hidden"}, []idempotency.Key{hidden}},
+		{idempotency.ListRequest{User: "alice", Endpoint: "POST /payments", ID: "hidden"}, []idempotency.Key{hidden}},
+		{idempotency.ListRequest{User: imposter.User}, []idempotency.Key{imposter, hidden}}, // a digest can be asked for
+		{idempotency.ListRequest{User: "alice", ID: imposter.ID}, nil},
+		{idempotency.ListRequest{Endpoint: "post /payments"}, nil},
+	} {
+		for _, store := range []*pgxstore.Store{plain, digested} {
+			listing, err := store.List(t.Context(), c.request)
+			require.NoError(t, err)
+			var got, want []uuid.UUID
+			for _, e := range listing.Entries {
+				got = append(got, e.Operation)
+			}
+			for _, key := range c.want {
+				want = append(want, key.OperationID())
+			}
+			require.Equal(t, want, got)
+			require.Equal(t, len(want), listing.Totals[idempotency.StateCompleted].Records)
+		}
+	}
 }
 
 // A role with SELECT alone can inspect and list. Forget also needs DELETE, and Resolve also needs UPDATE.
@@ -288,7 +336,7 @@ func TestInspectInEveryMode(t *testing.T) {
 			_, entry = abandonKey(t, pool, opts)
 			require.NoError(t, store.Resolve(ctx, entry, happened))
 			after := entry
-			listing, err = store.List(ctx, idempotency.ListRequest{Limit: 1, After: &after})
+			listing, err = store.List(ctx, idempotency.ListRequest{Order: idempotency.OldestFirst, Limit: 1, After: &after})
 			require.NoError(t, err)
 			require.Empty(t, listing.Entries)
 		})

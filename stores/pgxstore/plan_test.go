@@ -94,6 +94,36 @@ func TestPlansOfAnEmptiedTable(t *testing.T) {
 	require.NotContains(t, readGenericPlan(t, pool, opts), "Seq Scan")
 }
 
+// A list of a user uses an index that an operator has made, although the user may be stored in two forms.
+func TestPlanOfAListByUser(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{})
+	insertRecords(t, pool, opts, 5000, "now() + interval '1 hour'")
+	execStatement(t, pool, "UPDATE "+tableName(opts)+" SET user_id = key")
+	execStatement(t, pool, "CREATE INDEX of_the_operator ON "+tableName(opts)+" (user_id, created_at)")
+	execStatement(t, pool, "ANALYZE "+tableName(opts))
+	for _, statement := range []string{"list", "totals", "each"} {
+		conn, err := pool.Acquire(t.Context())
+		require.NoError(t, err)
+		_, err = conn.Exec(t.Context(), "PREPARE list AS "+opts.Statement(statement), pgx.QueryExecModeSimpleProtocol)
+		require.NoError(t, err)
+		page := ""
+		if statement == "list" {
+			page = ", 'newest', 100, NULL, NULL, NULL"
+		}
+		rows, err := conn.Query(t.Context(), "EXPLAIN EXECUTE list(ARRAY[]::text[], '42', NULL, NULL, 'digest', NULL, NULL, NULL, NULL"+
+			page+")", pgx.QueryExecModeSimpleProtocol)
+		require.NoError(t, err)
+		plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		require.Contains(t, strings.Join(plan, "\n"), "of_the_operator", statement)
+		_, err = conn.Exec(t.Context(), "DEALLOCATE list", pgx.QueryExecModeSimpleProtocol)
+		require.NoError(t, err)
+		conn.Release()
+	}
+}
+
 func TestStorageSettings(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))

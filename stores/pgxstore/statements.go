@@ -34,7 +34,7 @@ func (o Options) allStatements() statements {
 	all := make(statements)
 	for _, file := range []string{
 		"claim", "complete", "extend", "release", "abandon", "free", "restore", "confirm", "count",
-		"inspect", "list", "totals", "users", "forget", "resolve", "checkpoint", "checkpoints",
+		"inspect", "list", "each", "totals", "users", "forget", "resolve", "checkpoint", "checkpoints",
 		"enter_step", "keep_step", "settle_step", "place_step",
 	} {
 		all[file] = o.readStatement(file)
@@ -173,6 +173,13 @@ const madeForKeySQL = `((r.user_id, r.endpoint, r.key) = ($4::text, $5::text, $6
             OR ({digest r.user_id}, {digest r.endpoint}, {digest r.key}) = ($4::text, $5::text, $6::text)
             OR (r.user_id, r.endpoint, r.key) = ({digest $4::text}, {digest $5::text}, {digest $6::text}))`
 
+// askedNamesSQL is the condition that the record has the names that an operator asks for: all as they are, or all as
+// digests. A user whose name is the digest of another user's name is told apart by the endpoint, which is no digest.
+const askedNamesSQL = `($2::text IS NULL OR r.user_id = $2::text) AND ($3::text IS NULL OR r.endpoint = $3::text)
+        AND ($4::text IS NULL OR r.key = $4::text)
+        OR ($5::text IS NULL OR r.user_id = $5::text) AND ($6::text IS NULL OR r.endpoint = $6::text)
+        AND ($7::text IS NULL OR r.key = $7::text) AND r.user_id || r.endpoint || r.key ~ '^[0-9a-f]{192}$'`
+
 // idleTimeoutSQL makes the server end the transaction after the given milliseconds without a statement, unless the
 // session has a shorter timeout. The condition comes first, because a change of a setting costs the server as much as a
 // small statement.
@@ -196,7 +203,7 @@ const restorableSQL = `(r.token = $6::uuid AND (r.expires_at <= {now} OR r.statu
 
 // commonSQL has the parts that several statements share. The parameters are those of claim.sql, except
 // in {held} and {own} (the first two parameters of all statements of a claim), {restorable} and {keeps_steps} (restore.sql), and
-// {asked_for} (list.sql and totals.sql).
+// {asked_for} (totals.sql).
 var commonSQL = strings.NewReplacer(
 	"{columns}", `r.user_id, r.endpoint, r.key, r.attempt, r.fingerprint, r.token, r.created_at,
     r.lease_until, r.expires_at, {now} AS now, r.completed_at IS NOT NULL, r.status, r.header, r.trailer, r.body, r.note,
@@ -231,7 +238,10 @@ var commonSQL = strings.NewReplacer(
 	"{state}", `CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
         WHEN r.lease_until > {now} THEN 'running' ELSE 'abandoned' END`,
 	"{is_free}", isFreeSQL,
-	"{asked_for}", `r.expires_at > {now} AND NOT `+isFreeSQL+` AND (cardinality($2::text[]) = 0 OR r.user_id = ANY ($2::text[]))`,
+	"{asked_for}", `r.expires_at > {now} AND NOT `+isFreeSQL+`
+    AND (`+askedNamesSQL+`)
+    AND ($8::timestamptz IS NULL OR r.created_at >= $8::timestamptz)
+    AND ($9::timestamptz IS NULL OR r.created_at < $9::timestamptz)`,
 	"{readable}", readableSQL,
 	"{steps}", "unnest(r.step_names, r.step_results) AS step (name, result)",
 	"{record_lost}", quoteLiteral(idempotency.RecordLost),

@@ -121,9 +121,24 @@ func TestInspectForeignTypes(t *testing.T) {
 	}
 }
 
-func TestListByUser(t *testing.T) {
+func TestListByNames(t *testing.T) {
 	t.Parallel()
-	rowtest.ListByUser(t, openStore(t, newPath(t), sqlitestore.Options{}), "sqlitestore")
+	rowtest.ListByNames(t, openStore(t, newPath(t), sqlitestore.Options{}), "sqlitestore")
+}
+
+func TestListPages(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t)
+	rowtest.ListPages(t, s.Store, func(keys []string) {
+		for _, key := range keys {
+			s.Set(t, key, "created = 1700000000000000")
+		}
+	})
+}
+
+func TestListEach(t *testing.T) {
+	t.Parallel()
+	rowtest.ListEach(t, openStore(t, newPath(t), sqlitestore.Options{}))
 }
 
 // A listing reads only the answers of its page, so damage to other answers does not change the listing.
@@ -136,7 +151,8 @@ func TestListReadsNoAnswers(t *testing.T) {
 		_, claim := claimKey(t, store, fmt.Sprint(i))
 		require.NoError(t, claim.Complete(t.Context(), idempotency.Response{Body: make([]byte, 500_000)}, time.Hour))
 	}
-	before, err := store.List(t.Context(), idempotency.ListRequest{Limit: 1})
+	request := idempotency.ListRequest{Order: idempotency.OldestFirst, Limit: 1}
+	before, err := store.List(t.Context(), request)
 	require.NoError(t, err)
 	require.Greater(t, before.Totals[idempotency.StateCompleted].Bytes, int64(3*500_000))
 	require.NoError(t, store.Close())
@@ -144,7 +160,7 @@ func TestListReadsNoAnswers(t *testing.T) {
 	store = openStore(t, path, sqlitestore.Options{})
 	_, err = store.Inspect(t.Context(), keyOf("2"))
 	require.Error(t, err, "the answers are damaged")
-	after, err := store.List(t.Context(), idempotency.ListRequest{Limit: 1})
+	after, err := store.List(t.Context(), request)
 	require.NoError(t, err)
 	after.Entries[0].Remaining = before.Entries[0].Remaining
 	require.Equal(t, before, after)

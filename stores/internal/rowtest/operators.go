@@ -2,7 +2,6 @@ package rowtest
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -80,6 +79,10 @@ func RequireUnreadable(t testing.TB, store Store, unreadable int) {
 	require.Equal(t, map[idempotency.State]idempotency.Total{
 		idempotency.StateCompleted: {Records: 1, Bytes: listing.Entries[0].Size},
 	}, listing.Totals)
+	entries, streamed := collectEach(t, store, idempotency.ListRequest{States: []idempotency.State{idempotency.StateCompleted}})
+	require.Len(t, entries, 1)
+	require.Equal(t, listing.Totals, streamed.Totals)
+	require.Equal(t, unreadable, streamed.Unreadable)
 }
 
 // DamagedRecords checks that an entry has no key if the names of the record belong to another key, and no response if the stored
@@ -121,40 +124,4 @@ func DamagedSteps(t *testing.T, s Subject) {
 	require.ErrorIs(t, s.Store.Resolve(t.Context(), entry, NotHappened), idempotency.ErrRecordInvalid)
 	require.NoError(t, s.Store.Resolve(t.Context(), entry, Happened))
 	require.Equal(t, *Happened.Response, MustReadResponse(t, s.Store, "key"))
-}
-
-// ListByUser checks that List finds exactly the records of a user, for any characters in the name of the user. The parameter name
-// is the package name of the store, for error texts.
-func ListByUser(t *testing.T, store Store, name string) {
-	t.Helper()
-	users := []string{"a", "A", "ä", "a ", "\x00", "😀", `\`, "'", "?", "?1", "`", "{state}", "{operation}"}
-	keys := make([]idempotency.Key, len(users))
-	for i, user := range users {
-		keys[i] = idempotency.Key{User: user, Endpoint: "POST /payments", ID: "1"}
-		_, claim, err := store.Begin(t.Context(), keys[i], Request)
-		require.NoError(t, err)
-		require.NoError(t, claim.Complete(t.Context(), Answer, time.Hour))
-	}
-	for _, key := range keys {
-		listing, err := store.List(t.Context(), idempotency.ListRequest{User: key.User})
-		require.NoError(t, err)
-		require.Len(t, listing.Entries, 1, "%q", key.User)
-		require.Equal(t, 1, listing.Totals[idempotency.StateCompleted].Records)
-		listed := listing.Entries[0]
-		require.Equal(t, key.OperationID(), listed.Operation)
-		if key.User != "\x00" { // invalid in texts
-			require.Equal(t, key, listed.Key)
-		}
-		entry, err := store.Inspect(t.Context(), key)
-		require.NoError(t, err)
-		require.Equal(t, key, entry.Key)
-		entry, err = store.InspectOperation(t.Context(), key.OperationID())
-		require.NoError(t, err)
-		require.Equal(t, listed.Key, entry.Key)
-	}
-	listing, err := store.List(t.Context(), idempotency.ListRequest{States: []idempotency.State{"') OR ('' = '"}})
-	require.NoError(t, err)
-	require.Empty(t, listing.Entries)
-	_, err = store.List(t.Context(), idempotency.ListRequest{Limit: -1})
-	require.ErrorContains(t, err, name+": list: the limit is -1")
 }

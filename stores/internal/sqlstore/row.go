@@ -243,6 +243,10 @@ func Micros(d time.Duration) int64 {
 	return micros
 }
 
+// MicrosSince returns the time then in microseconds since 1970, rounded up. A record has a time of creation in
+// microseconds, which is at or after then if and only if the time of creation is at or after MicrosSince.
+func MicrosSince(then time.Time) int64 { return then.Add(time.Microsecond - 1).UnixMicro() }
+
 // NewToken returns a random owner token.
 func NewToken() []byte {
 	token := make([]byte, 16)
