@@ -13,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	_ "github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/idempotency-go/idempotency"
@@ -41,6 +42,7 @@ type Backends struct {
 type Records struct {
 	Store idempotency.Store
 	Size  func() (int64, error) // bytes of the records
+	Copy  func(n int) error     // adds n copies of a stored record, whose IDs belong to no operation; nil: impossible
 }
 
 // connections is the most connections of each client. The command measures with up to 256 workers, and each worker has a
@@ -59,6 +61,14 @@ func OpenCounting() (*Backends, error) {
 func Open() (*Backends, error) {
 	b := newBackends()
 	return b.openAll(b.openSQLite, b.openRedis, b.openPostgres, b.openMariaDB, b.openDynamoDB)
+}
+
+// OpenStore starts the server of one store: InSQLite, InRedis, InPostgres or InMariaDB.
+func OpenStore(store Store) (*Backends, error) {
+	b := newBackends()
+	return b.openAll(map[Store]func() error{
+		InSQLite: b.openSQLite, InRedis: b.openRedis, InPostgres: b.openPostgres, InMariaDB: b.openMariaDB,
+	}[store])
 }
 
 func newBackends() *Backends {
@@ -97,11 +107,19 @@ func (b *Backends) openSQLite() error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	store, err := sqlitestore.Open(context.Background(), filepath.Join(dir, "records"), sqlitestore.Options{})
+	path := filepath.Join(dir, "records")
+	store, err := sqlitestore.Open(context.Background(), path, sqlitestore.Options{})
 	if err != nil {
 		return err
 	}
-	b.closeFuncs = append(b.closeFuncs, func() { _ = store.Close() })
+	other, err := sql.Open("sqlite", "file:"+path+"?_pragma=synchronous(off)")
+	if err != nil {
+		return err
+	}
+	b.closeFuncs = append(b.closeFuncs, func() {
+		_ = other.Close()
+		_ = store.Close()
+	})
 	b.Records[InSQLite] = Records{store, func() (bytes int64, err error) {
 		files, err := os.ReadDir(dir)
 		for _, file := range files {
@@ -112,7 +130,7 @@ func (b *Backends) openSQLite() error {
 			bytes += info.Size()
 		}
 		return bytes, err
-	}}
+	}, copyRows(other, copySQLite)}
 	return nil
 }
 
@@ -134,7 +152,7 @@ func (b *Backends) openRedis() error {
 			return 0, err
 		}
 		return strconv.ParseInt(info["Memory"]["used_memory_dataset"], 10, 64)
-	}}
+	}, b.copyRedisRecords}
 	return nil
 }
 
@@ -164,7 +182,7 @@ func (b *Backends) openPostgres() error {
 		const query = "SELECT sum(pg_total_relation_size(relid))::bigint FROM pg_stat_user_tables"
 		err = b.Postgres.QueryRow(context.Background(), query).Scan(&bytes)
 		return bytes, err
-	}}
+	}, copyRows(stdlib.OpenDBFromPool(b.Postgres), copyPostgres)}
 	return pgxstore.Migrate(context.Background(), b.Postgres, pgxstore.Options{})
 }
 
@@ -187,7 +205,7 @@ func (b *Backends) openMariaDB() error {
 			"WHERE name LIKE concat(database(), '/%')"
 		err = db.QueryRow(query).Scan(&bytes)
 		return bytes, err
-	}}
+	}, copyRows(db, copyMariaDB)}
 	return mysqlstore.Migrate(context.Background(), db, mysqlstore.Options{})
 }
 

@@ -37,7 +37,7 @@ func (b *Backends) openDynamoDB() error {
 			return aws.Credentials{AccessKeyID: "id", SecretAccessKey: "secret"}, nil
 		}),
 	})
-	b.Records[InDynamoDB] = Records{dynamodbstore.New(b.dynamoClient, dynamodbstore.Options{}), b.computeBilledBytes}
+	b.Records[InDynamoDB] = Records{Store: dynamodbstore.New(b.dynamoClient, dynamodbstore.Options{}), Size: b.computeBilledBytes}
 	return dynamodbstore.CreateTable(context.Background(), b.dynamoClient, dynamodbstore.Options{})
 }
 

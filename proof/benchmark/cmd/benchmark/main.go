@@ -1,11 +1,12 @@
 // Command benchmark measures what the library costs, and writes one page with a plot.
 //
-//	go run ./proof/benchmark/cmd/benchmark [-rounds n] [-records n] [-out directory]
+//	go run ./proof/benchmark/cmd/benchmark [-rounds n] [-records n] [-lookup n] [-out directory]
 //
 // The command starts private servers, so redis-server, PostgreSQL and MariaDB have to be installed. The machine should be
 // idle otherwise: the page shows the load before the run. On two cores, a round takes about 25 seconds, and 100,000
 // records take a minute and a half. For example, -rounds 25 -records 100000 takes about 12 minutes, and with -rounds 5
-// about 4.
+// about 4. With -lookup 10000000, filling the stores takes about 25 minutes, 10 GB of disk and 7 GB of
+// memory.
 package main
 
 import (
@@ -22,9 +23,10 @@ func main() {
 	log.SetFlags(log.Ltime)
 	rounds := flag.Int("rounds", 11, "rounds of each comparison")
 	records := flag.Int("records", 1_000_000, "the most records of a store, rounded down to a power of ten")
+	lookup := flag.Int("lookup", 100_000, "the records of a store in which operations are looked up")
 	out := flag.String("out", filepath.Join("proof", "benchmark", "results"), "directory of the page and its plot")
 	flag.Parse()
-	r, err := measureAll(plan{*rounds, 256, *records, time.Second, bm.Limits})
+	r, err := measureAll(plan{*rounds, 256, *records, *lookup, time.Second, bm.Limits})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -40,6 +42,7 @@ type plan struct {
 	rounds            int           // of each comparison
 	requestsPerClient int           // in a batch
 	maxRecords        int           // most records of a store in the growth measurement
+	lookupRecords     int           // records in the lookup measurement
 	rateWindow        time.Duration // time of each throughput measurement
 	limits            []bm.Limit    // counted exactly
 }
@@ -52,6 +55,7 @@ type results struct {
 	comparisons []comparison
 	storeSizes  []size
 	rates       []rate
+	lookups     []lookup
 }
 
 // count is the cost of a request in the quantity of a limit.
@@ -99,6 +103,9 @@ func measureAll(p plan) (*results, error) {
 		return nil, err
 	}
 	if err := r.measureGrowth(); err != nil {
+		return nil, err
+	}
+	if err := r.measureLookups(); err != nil {
 		return nil, err
 	}
 	b, err := bm.Open()

@@ -24,7 +24,8 @@ func TestPage(t *testing.T) {
 		}
 		limited[l.Subject.Store] = true
 	}
-	r, err := measureAll(plan{rounds: 1, requestsPerClient: 4, maxRecords: 1_000, rateWindow: 10 * time.Millisecond, limits: limits})
+	r, err := measureAll(plan{rounds: 1, requestsPerClient: 4, maxRecords: 1_000, lookupRecords: 3_000,
+		rateWindow: 10 * time.Millisecond, limits: limits})
 	servertest.Require(t, err)
 	files := r.renderFiles()
 	page := files["README.md"]
@@ -39,6 +40,9 @@ func TestPage(t *testing.T) {
 	}
 	for _, store := range []bm.Store{bm.InMemory, bm.InRedis, bm.InSQLite, bm.InPostgres, bm.InMariaDB, bm.InDynamoDB} {
 		require.Regexp(t, `\n\| `+string(store)+` \| 1,000 \| [\d,]+ \| `, page, "bytes of a record")
+	}
+	for _, store := range []bm.Store{bm.InRedis, bm.InSQLite, bm.InPostgres, bm.InMariaDB} {
+		require.Regexp(t, `\n\| `+string(store)+` \| 3,000 \| [\d.]+ ms, [\d.]+ ms \|`, page, "an operation is found")
 	}
 	limitRow := regexp.MustCompile(`\n\| \S.* \| (at most [\d.]+|no) [\w ]+ \| [\d,]+ \|`)
 	require.Equal(t, len(limits), len(limitRow.FindAllString(page, -1)))

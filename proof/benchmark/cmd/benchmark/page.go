@@ -150,6 +150,12 @@ func (p *page) writeGrowth(r *results) {
 		})
 	}
 	p.writeTable([]string{"store", "connections", "first executions a second", "replays a second"}, rows)
+	p.writeText("A log line names an operation by its ID. The record is found by one request, among copies of one record:")
+	rows = nil
+	for _, l := range r.lookups {
+		rows = append(rows, []string{string(l.store), humanize.Comma(int64(l.recordCount)), formatLatency(l.latency)})
+	}
+	p.writeTable([]string{"store", "records", "found"}, rows)
 }
 
 func (p *page) writeCounts(counts []count) {
