@@ -49,7 +49,8 @@ func (t *Table) Resolve(ctx context.Context, entry idempotency.Entry, resolution
 // would pay for the index. For a million records in memory, the server needs 2 to 4 seconds of one core. Large answers (above
 // 8 KB), which InnoDB stores outside of their rows, are read for the returned page only.
 //
-// With request.Each, List reads the table once, including all answers asked for.
+// With request.Each, List reads the table once, including all answers asked for. The server ends the statement if Each blocks for
+// longer than net_write_timeout, which is a minute by default.
 func (t *Table) List(ctx context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
 	if t.optionFaults != nil {
 		return idempotency.Listing{}, t.optionFaults

@@ -198,7 +198,9 @@ func TestListEach(t *testing.T) {
 	t.Parallel()
 	testEachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
 		rowtest.ListEach(t, store)
-		simple := newPool(t, serverURL(t), func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol })
+		simple := newPool(t, serverURL(t), func(c *pgxpool.Config) {
+			c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+		})
 		var keys []idempotency.Key
 		listing, err := pgxstore.NewTable(simple, opts).List(t.Context(), idempotency.ListRequest{
 			User: "u", Endpoint: "e", Since: time.Unix(1, 1), Before: time.Now().Add(time.Hour),
