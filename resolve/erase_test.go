@@ -123,6 +123,7 @@ func TestEraseChangedRecords(t *testing.T) {
 			erased, err := resolve.EraseUser(t.Context(), store, "alice", resolve.EraseOptions{})
 			require.NoError(t, err)
 			require.Equal(t, c.want, erased)
+			require.Len(t, testservice.MustList(t, store.MemoryStore).Entries, c.want.Running+c.want.Unreadable)
 		})
 	}
 }

@@ -131,9 +131,9 @@ var resolutionMutants = []mutant{{
 	to:   "user",
 	test: "TestEraseUser/memory",
 }, {
-	name: "erasure-of-what-has-changed", broken: "A record that changes while its user is erased stays, and nobody hears of it.",
+	name: "erasure-of-what-has-changed", broken: "A record that changes while its user is erased stays, but counts as erased.",
 	file: "resolve/erase.go",
 	from: "		if !errors.Is(err, idempotency.ErrEntryChanged) {\n",
 	to:   "		if errors.Is(err, idempotency.ErrEntryChanged) {\n			return nil\n		} else if true {\n",
-	test: "TestEraseChangedRecords/claimed again",
+	test: "TestEraseChangedRecords/completed",
 }}
