@@ -31,12 +31,6 @@ var keyFromMutants = []mutant{{
 	to:   "",
 	test: "TestRoomIsGivenBack",
 }, {
-	name: "keyfrom-content-of-all-users", broken: "Two users with the same content share an operation.",
-	file: "fingerprint/keyfrom/content.go", testPackage: "./fingerprint/keyfrom",
-	from: "Key{User: s.user,",
-	to:   "Key{User: \"all\",",
-	test: "TestContent", needs: redis,
-}, {
 	name: "keyfrom-forgets-the-key", broken: "After a crash, a repetition gets another random key, so a provider charges twice.",
 	file: "fingerprint/keyfrom/content.go", testPackage: "./fingerprint/keyfrom",
 	from: "		id, err := step.Do(ctx, \"key\", newRandomKey)\n",
