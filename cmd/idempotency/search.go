@@ -120,11 +120,17 @@ type scanProgress struct {
 	isShown bool
 }
 
-// newScanProgress shows, on a terminal, that the store reads all records.
+// newScanProgress shows, on a terminal, that the store reads all records. On a terminal that cannot replace a line, the progress
+// is not shown.
 func (a *app) newScanProgress() *scanProgress {
+	const announcement = "The store reads all of its records. Ctrl-C ends that."
 	errors, isFile := a.stderr.(*os.File)
-	p := &scanProgress{app: a, isShown: isFile && a.outIsTerminal && term.IsTerminal(int(errors.Fd()))}
-	p.showText("The store reads all of its records. Ctrl-C ends that.")
+	isTerminal := isFile && a.outIsTerminal && term.IsTerminal(int(errors.Fd()))
+	p := &scanProgress{app: a, isShown: isTerminal && bool(a.style)}
+	p.showText(announcement)
+	if isTerminal && !p.isShown {
+		fmt.Fprintln(a.stderr, announcement)
+	}
 	return p
 }
 

@@ -130,7 +130,7 @@ func TestListOrder(t *testing.T) {
 		require.Equal(t, want.OperationID().String(), listing.Entries[0].Operation, order)
 	}
 	require.Contains(t, b.run(t, "list", "--order", "best").stderr, "must be one of")
-	require.Contains(t, b.run(t, "list", "--since", "yesterday", "--before", "-1h").stderr, "--since: want a time like")
+	require.Contains(t, b.run(t, "list", "--since", "yesterday", "--before=-1h").stderr, "--since: want a time like")
 }
 
 // An export has pseudonyms, which are the same in the next export only with a secret, unless names are asked for.

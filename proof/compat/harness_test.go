@@ -247,13 +247,10 @@ func (sv *service) settle(t *testing.T) {
 	receive(t, sv.settled)
 }
 
-// requireUnknown requires that a retry is refused with in-progress until the lease lapses, and then with outcome-
-// unknown.
+// requireUnknown requires that a retry is refused with outcome-unknown.
 func (sv *service) requireUnknown(t *testing.T, key string) {
 	t.Helper()
 	retry := sv.send(key)
-	require.True(t, isProblem(retry, "in-progress"), retry.body)
-	eventually(t, func() bool { retry = sv.send(key); return !isProblem(retry, "in-progress") }, "the lease lapses")
 	require.True(t, isProblem(retry, "outcome-unknown"), retry.body)
 	require.EqualValues(t, 1, sv.runs.Load())
 }
