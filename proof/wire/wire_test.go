@@ -320,7 +320,8 @@ func (s *wireServer) requireInOrder() {
 	await(s.t, "a share is left", s.hasAllShares)
 	for line := range strings.Lines(s.log.String()) {
 		// The first error comes with GOAWAY, the other errors come when a client hangs up before that.
-		const harmless = "http2: server connection error|http2: server: error reading preface|TLS handshake error"
+		const harmless = "http2: server connection error|http2: server: error reading preface|TLS handshake error|" +
+			"timeout waiting for SETTINGS frames"
 		require.Regexp(s.t, harmless, line, "what the server logged")
 	}
 }

@@ -27,12 +27,13 @@ func order(requestID string, cents float64) *structpb.Struct {
 
 func requestID(m *structpb.Struct) string { return m.GetFields()["request_id"].GetStringValue() }
 
-// A client sends each call twice, with the key in the message. The service charges once.
+// A client sends a call again and again, with the key in the message. The service charges once.
 func TestKeyInMessage(t *testing.T) {
 	t.Parallel()
 	for name, options := range map[string][]connect.ClientOption{"protobuf": nil, "JSON": {connect.WithProtoJSON()}} {
 		guard, err := keyfrom.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser,
-			idempotency.Options{Required: true, ErrorHandler: refusal.Write}, message.Key(requestID))
+			idempotency.Options{Required: true, ErrorHandler: refusal.Write, Fingerprint: message.Fingerprint[structpb.Struct]},
+			message.Key(requestID))
 		require.NoError(t, err)
 		charges := 0
 		charge := func(_ context.Context, req *connect.Request[structpb.Struct]) (*connect.Response[structpb.Struct], error) {
@@ -47,10 +48,10 @@ func TestKeyInMessage(t *testing.T) {
 			client := connect.NewClient[structpb.Struct, structpb.Struct](server.Client(), server.URL+procedure, append(more, options...)...)
 			return client.CallUnary(t.Context(), connect.NewRequest(m))
 		}
-		for _, mark := range []string{"", "true"} {
+		for attempt := range 10 { // the message is a map, which the client encodes in random order
 			answer, err := call(order("order-1", 4200))
 			require.NoError(t, err, name)
-			require.Equal(t, mark, answer.Header().Get("Idempotent-Replayed"), name)
+			require.Equal(t, attempt > 0, answer.Header().Get("Idempotent-Replayed") == "true", name)
 			require.Equal(t, "order-1", requestID(answer.Msg))
 		}
 		_, err = call(order("order-1", 9900))
