@@ -21,8 +21,8 @@ type Fingerprint [sha256.Size]byte
 func (f Fingerprint) String() string { return hex.EncodeToString(f[:]) }
 
 // FingerprintFunc computes the fingerprint of a request. Body is the whole body. The function must not modify body,
-// or keep body after returning. An error refuses the request with 400 body-invalid. Several goroutines call the
-// function at the same time.
+// or keep body after returning. An error refuses the request with 400 body-invalid, or, if the error is or wraps
+// an [*Error], with that Error. Several goroutines call the function at the same time.
 //
 // The function may omit the method, the path and the user, which are parts of the [Key]. It may also omit the fields
 // in Options.FingerprintHeaders, Content-Encoding, and the fields that override the method, because the [Middleware]

@@ -244,7 +244,7 @@ func (e *exchange) readFingerprint() error {
 	}
 	fp, err := e.middleware.opts.Fingerprint(e.r, e.requestBody.B)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrBodyInvalid, err)
+		return refuseAs(ErrBodyInvalid, err)
 	}
 	e.fingerprint = fp.withSelectors(e.r.Header, e.middleware.opts.FingerprintHeaders)
 	return nil

@@ -38,6 +38,7 @@ func TestUnguardedRequestReachesTheHandlerUntouched(t *testing.T) {
 		"no key":               nil,
 		"other method":         {testservice.WithMethod(http.MethodPut), testservice.WithHeader("Idempotency-Key", "k")},
 		"GET with invalid key": {testservice.WithMethod(http.MethodGet), testservice.WithHeader("Idempotency-Key", "", "")},
+		"QUERY with a body":    {testservice.WithMethod("QUERY"), testservice.WithHeader("Idempotency-Key", "k")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var outside, inside seen

@@ -37,7 +37,8 @@ type Options struct {
 
 	// Methods are the guarded methods. Requests with other methods pass untouched, with or without a key. If outer
 	// middleware overrides the method of a request, the new method counts. Mount such middleware outside, because a GET
-	// that becomes a POST inside passes unguarded. Nil means POST and PATCH.
+	// that becomes a POST inside passes unguarded. Nil means POST and PATCH. Safe methods, such as GET and QUERY (RFC 10008,
+	// section 2), need no key.
 	Methods []string
 
 	// Required refuses requests of a guarded method without a key, with key-missing. By default such requests pass

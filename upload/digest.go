@@ -9,10 +9,13 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"net/http"
 	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/idempotency-go/idempotency"
 )
 
 // digestAlgorithms are the algorithms of RFC 9530, section 5, that are secure against attackers.
@@ -20,6 +23,13 @@ var digestAlgorithms = []struct {
 	name string
 	new  func() hash.Hash
 }{{"sha-256", sha256.New}, {"sha-512", sha512.New}}
+
+// The problem types that IANA registers for digests, by draft-ietf-httpapi-digest-fields-problem-types-06, which is with the
+// RFC Editor.
+const (
+	typeInvalidDigest     = "https://iana.org/assignments/http-problem-types#digest-invalid-values"
+	typeMismatchingDigest = "https://iana.org/assignments/http-problem-types#digest-mismatching-values"
+)
 
 // digests are the digests in the field Content-Digest of a request.
 type digests struct {
@@ -51,8 +61,15 @@ func parseDigests(lines []string) (d digests) {
 				continue
 			}
 			sum, err := base64.StdEncoding.DecodeString(match[2])
-			if err != nil || len(sum) != a.new().Size() {
-				return digests{parseErr: fmt.Errorf("the Content-Digest has no %s of the right length", a.name)}
+			if err != nil {
+				return digests{parseErr: fmt.Errorf("the Content-Digest has a malformed %s: %w", a.name, err)}
+			}
+			if len(sum) != a.new().Size() {
+				return digests{parseErr: &idempotency.Error{
+					Status: http.StatusBadRequest, Code: "body-invalid", Type: typeInvalidDigest, Title: "Invalid digest values",
+					Detail: "The " + a.name + " in Content-Digest is too long or too short. Send the request with the right digest.",
+					Retry:  idempotency.RetryNewKey,
+				}}
 			}
 			d.sumByAlgorithm[i] = sum
 		}

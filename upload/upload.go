@@ -60,7 +60,9 @@ func New(store idempotency.Store, user idempotency.UserFunc, opts idempotency.Op
 	}
 	if refuse := m.writeRefusal; opts.ProblemBase != "" {
 		m.writeRefusal = func(w http.ResponseWriter, r *http.Request, e *idempotency.Error) {
-			e.Type = opts.ProblemBase + e.Code
+			if e.Type == "" {
+				e.Type = opts.ProblemBase + e.Code
+			}
 			refuse(w, r, e)
 		}
 	}
@@ -77,14 +79,16 @@ func (m *Middleware) Shutdown(ctx context.Context) error { return m.idem.Shutdow
 //     place of [io.EOF]. So next must not take effect before it has read the end of the body.
 //   - The answer of next is kept only if the whole body was right. Before an answer below 400 begins, the Middleware
 //     reads the rest of the body. If the body was wrong, the client gets 400 body-invalid in place of the answer, or 413
-//     body-too-large if a limit has ended the body. The Middleware releases the operation in both cases, and also if next
+//     body-too-large if a limit has ended the body. The type of the problem is the registered digest-mismatching-values
+//     if the body differs from a digest. The Middleware releases the operation in both cases, and also if next
 //     answers 400 or more before the end of the body, unless next has decided [idempotency.Unknown].
 //
 // A client that falls silent in the middle of the body holds the key until a read fails, so set ReadTimeout of the
 // server, or a read deadline with [http.ResponseController]. Such a client holds no connection of the store, because the
 // lease is renewed from time to time. A retry sends the whole body again, because an upload cannot be resumed.
 //
-// A malformed Content-Digest is refused with 400 body-invalid. A digest in a trailer is ignored. The body of a request
+// A malformed Content-Digest is refused with 400 body-invalid. If a digest has the wrong length, the type of the problem is
+// the registered digest-invalid-values. A digest in a trailer is ignored. The body of a request
 // without a digest is read into memory, up to MaxBody, and its fingerprint is made of the body. A retry of an upload must
 // therefore have the same digest as the first request.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
@@ -158,11 +162,16 @@ func refusalFor(err error) *idempotency.Error {
 			Retry:  idempotency.RetryNever, Err: fmt.Errorf("%w: %w", idempotency.ErrBodyTooLarge, err),
 		}
 	}
-	return &idempotency.Error{
+	refusal := &idempotency.Error{
 		Status: http.StatusBadRequest, Code: "body-invalid", Title: "Request body could not be read",
-		Detail: "It broke off, or differs from its Content-Digest. Retry with the same key and the whole body.",
+		Detail: "It broke off. Retry with the same key and the whole body.",
 		Retry:  idempotency.RetrySameKey, Err: fmt.Errorf("%w: %w", idempotency.ErrBodyInvalid, err),
 	}
+	if err == errDiffers {
+		refusal.Type, refusal.Title = typeMismatchingDigest, "Mismatching digest values"
+		refusal.Detail = "The body differs from its Content-Digest. Retry with the same key and the whole body."
+	}
+	return refusal
 }
 
 // pendingUpload is a request whose body the idempotency middleware must not read.

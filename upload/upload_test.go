@@ -190,7 +190,7 @@ func TestWrongBody(t *testing.T) {
 			s := serve(t, idempotency.Options{}, handler)
 			wrong := large[1:]
 			got := s.send("1", sha(large), wrong)
-			testservice.RequireProblem(t, got, http.StatusBadRequest, "body-invalid")
+			testservice.RequireProblem(t, got, http.StatusBadRequest, "digest-mismatching-values")
 			require.NotContains(t, got.Header, "Location")
 			require.Equal(t, idempotency.OutcomeReleased, s.journal.Last(t).Outcome)
 			got = s.send("1", sha(large), large)
@@ -234,7 +234,7 @@ func TestProblemBase(t *testing.T) {
 	t.Parallel()
 	s := serve(t, idempotency.Options{ProblemBase: "https://api.example.com/problems/"}, count)
 	require.Contains(t, s.send("a b", sha("a"), "a").Body, `"type":"https://api.example.com/problems/key-invalid"`)
-	require.Contains(t, s.send("1", sha("a"), "b").Body, `"type":"https://api.example.com/problems/body-invalid"`)
+	testservice.RequireProblem(t, s.send("1", sha("a"), "b"), http.StatusBadRequest, "digest-mismatching-values") // registered
 }
 
 // If the handler decides Unknown, the decision stands even if the body was wrong.
@@ -245,7 +245,7 @@ func TestUnknownOutcomeOfAWrongBody(t *testing.T) {
 			idempotency.Decide(r.Context(), idempotency.Unknown)
 		}
 	})
-	testservice.RequireProblem(t, s.send("1", sha("a"), "b"), http.StatusBadRequest, "body-invalid")
+	testservice.RequireProblem(t, s.send("1", sha("a"), "b"), http.StatusBadRequest, "digest-mismatching-values")
 	require.Eventually(t, func() bool {
 		return strings.Contains(s.send("1", sha("a"), "a").Body, "#outcome-unknown")
 	}, 20*time.Second, 100*time.Millisecond)
@@ -296,20 +296,20 @@ func TestFields(t *testing.T) {
 		"sha-512":                         {lines: []string{sha512Of(body)}},
 		"both":                            {lines: []string{sha(body) + " ,\t" + sha512Of(body)}},
 		"two lines":                       {lines: []string{sha(body), sha512Of(body)}},
-		"one of two is wrong":             {lines: []string{sha(body), sha512Of("other")}, want: "body-invalid"},
+		"one of two is wrong":             {lines: []string{sha(body), sha512Of("other")}, want: "digest-mismatching-values"},
 		"the last of two counts":          {lines: []string{sha("other"), sha(body)}},
-		"and not the first":               {lines: []string{sha(body), sha("other")}, want: "body-invalid"},
+		"and not the first":               {lines: []string{sha(body), sha("other")}, want: "digest-mismatching-values"},
 		"others are left out":             {lines: []string{"md5=:CY9rzUYh03PK3k6DJie09g==:, " + sha(body)}},
 		"of others only":                  {lines: []string{"md5=:CY9rzUYh03PK3k6DJie09g==:"}},
-		"too short":                       {lines: []string{"sha-256=:CY9rzUYh03PK3k6DJie09g==:"}, want: "body-invalid"},
-		"of nothing":                      {lines: []string{"sha-256=::"}, want: "body-invalid"},
+		"too short":                       {lines: []string{"sha-256=:CY9rzUYh03PK3k6DJie09g==:"}, want: "digest-invalid-values"},
+		"of nothing":                      {lines: []string{"sha-256=::"}, want: "digest-invalid-values"},
 		"no base64":                       {lines: []string{"sha-256=:CY9rzUYh03PK3k6DJie09g=:"}, want: "body-invalid"},
 		"in quotes":                       {lines: []string{`sha-256="X48E9qOokqqrvdts8nOJRJN3OWDUoyWxBf7kbu9DBPE="`}, want: "body-invalid"},
 		"of the older field Digest":       {lines: []string{"SHA-256=X48E9qOokqqrvdts8nOJRJN3OWDUoyWxBf7kbu9DBPE="}, want: "body-invalid"},
 		"empty":                           {lines: []string{""}, want: "body-invalid"},
 		"with a comma too many":           {lines: []string{sha(body) + ","}, want: "body-invalid"},
 		"with a parameter":                {lines: []string{sha(body) + ";a=1"}, want: "body-invalid"},
-		"a digest that is not the body's": {lines: []string{sha("other")}, want: "body-invalid"},
+		"a digest that is not the body's": {lines: []string{sha("other")}, want: "digest-mismatching-values"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -24,11 +24,15 @@ type Problem struct {
 
 // retries maps the code of each problem to the advice for the client.
 var retries = map[string]idempotency.Retry{
-	"key-missing":       idempotency.RetryNewKey,
-	"key-invalid":       idempotency.RetryNewKey,
-	"user-unknown":      idempotency.RetrySameKey,
-	"body-too-large":    idempotency.RetryNever,
-	"body-invalid":      idempotency.RetrySameKey,
+	"key-missing":    idempotency.RetryNewKey,
+	"key-invalid":    idempotency.RetryNewKey,
+	"user-unknown":   idempotency.RetrySameKey,
+	"body-too-large": idempotency.RetryNever,
+	"body-invalid":   idempotency.RetrySameKey,
+
+	"digest-invalid-values":     idempotency.RetryNewKey,
+	"digest-mismatching-values": idempotency.RetrySameKey,
+
 	"body-consumed":     idempotency.RetryNever,
 	"overloaded":        idempotency.RetrySameKey,
 	"quota-exceeded":    idempotency.RetrySameKey,
@@ -53,7 +57,11 @@ func RequireProblem(t *testing.T, a Answer, status int, code string) Problem {
 	decoder := json.NewDecoder(bytes.NewReader([]byte(a.Body)))
 	decoder.DisallowUnknownFields()
 	require.NoError(t, decoder.Decode(&p))
-	require.Equal(t, "https://idempotency-go.github.io/idempotency/problems#"+code, p.Type)
+	base := "https://idempotency-go.github.io/idempotency/problems#"
+	if strings.HasPrefix(code, "digest-") { // registered by IANA
+		base = "https://iana.org/assignments/http-problem-types#"
+	}
+	require.Equal(t, base+code, p.Type)
 	require.Equal(t, status, p.Status)
 	require.NotEmpty(t, p.Title)
 	require.NotEmpty(t, p.Detail)
@@ -62,7 +70,7 @@ func RequireProblem(t *testing.T, a Answer, status int, code string) Problem {
 	switch code {
 	case "key-missing", "key-invalid", "user-unknown":
 		require.Empty(t, p.Instance, "the request was refused before its key was known")
-	case "body-too-large", "body-invalid", "body-consumed", "overloaded": // refusals of package upload have no key
+	case "body-too-large", "body-invalid", "digest-mismatching-values", "body-consumed", "overloaded": // refusals of package upload have no key
 	default:
 		id, err := uuid.Parse(p.Instance)
 		require.NoError(t, err)
