@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	_ "github.com/go-sql-driver/mysql"
@@ -31,7 +32,8 @@ type Backends struct {
 	Postgres     *pgxpool.Pool
 	dynamoClient *dynamodb.Client
 
-	countingDialer dialer // counts round trips; nil without counting
+	dial           dialer // nil: as usual
+	isCounting     bool   // dial counts round trips
 	tempDir        string
 	serversByStore map[Store]*servertest.Server
 	roundTrips     atomic.Int64
@@ -53,7 +55,7 @@ const connections = 256
 // [exec.ErrNotFound] if a server is not installed.
 func OpenCounting() (*Backends, error) {
 	b := newBackends()
-	b.countingDialer = b.dialCounted
+	b.dial, b.isCounting = b.dialCounted, true
 	return b.openAll(b.openRedis, b.openPostgres, b.openDynamoDB)
 }
 
@@ -61,6 +63,19 @@ func OpenCounting() (*Backends, error) {
 func Open() (*Backends, error) {
 	b := newBackends()
 	return b.openAll(b.openSQLite, b.openRedis, b.openPostgres, b.openMariaDB, b.openDynamoDB)
+}
+
+// OpenDistant starts Redis and PostgreSQL, whose replies arrive later by delay, as from another machine.
+func OpenDistant(delay time.Duration) (*Backends, error) {
+	b := newBackends()
+	b.dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return &distantConn{TCPConn: conn.(*net.TCPConn), delay: delay}, nil
+	}
+	return b.openAll(b.openRedis, b.openPostgres)
 }
 
 // OpenStore starts the server of one store: InSQLite, InRedis, InPostgres or InMariaDB.
@@ -142,7 +157,7 @@ func (b *Backends) openRedis() error {
 	b.addServer(InRedis, server)
 	// The library requires these settings of deadlines and retries.
 	b.Redis = redis.NewClient(&redis.Options{
-		Addr: server.Addr(), Password: servertest.RedisPassword(), Dialer: b.countingDialer,
+		Addr: server.Addr(), Password: servertest.RedisPassword(), Dialer: b.dial,
 		PoolSize: connections, ContextTimeoutEnabled: true, MaxRetries: -1,
 	})
 	b.closeFuncs = append(b.closeFuncs, func() { _ = b.Redis.Close() })
@@ -158,7 +173,7 @@ func (b *Backends) openRedis() error {
 
 func (b *Backends) openPostgres() error {
 	settings := []string{"fsync=on", "max_connections=300", "shared_buffers=512MB", "max_wal_size=16GB"}
-	if b.countingDialer != nil { // only requests may write WAL: the first change of a page after a checkpoint writes more
+	if b.isCounting { // only requests may write WAL: the first change of a page after a checkpoint writes more
 		settings = append(settings, "checkpoint_timeout=1h", "autovacuum=off", "wal_level=minimal", "max_wal_senders=0")
 	}
 	server, err := servertest.StartPostgres(settings...)
@@ -171,8 +186,8 @@ func (b *Backends) openPostgres() error {
 		return err
 	}
 	config.MaxConns = connections
-	if b.countingDialer != nil {
-		config.ConnConfig.DialFunc = b.countingDialer
+	if b.dial != nil {
+		config.ConnConfig.DialFunc = b.dial
 	}
 	if b.Postgres, err = pgxpool.NewWithConfig(context.Background(), config); err != nil {
 		return err
@@ -240,6 +255,26 @@ func (c *countedConn) Read(p []byte) (int, error) {
 	n, err := c.TCPConn.Read(p)
 	if n > 0 {
 		c.isWriting.Store(false)
+	}
+	return n, err
+}
+
+// distantConn delays the first data after each write, so each round trip takes longer by delay.
+type distantConn struct {
+	*net.TCPConn
+	delay     time.Duration
+	isWriting atomic.Bool
+}
+
+func (c *distantConn) Write(p []byte) (int, error) {
+	c.isWriting.Store(true)
+	return c.TCPConn.Write(p)
+}
+
+func (c *distantConn) Read(p []byte) (int, error) {
+	n, err := c.TCPConn.Read(p)
+	if n > 0 && c.isWriting.Swap(false) {
+		time.Sleep(c.delay)
 	}
 	return n, err
 }

@@ -29,7 +29,7 @@ func (b *Backends) openDynamoDB() error {
 	if err != nil {
 		return err
 	}
-	transport := &http.Transport{DialContext: b.countingDialer, MaxIdleConnsPerHost: connections}
+	transport := &http.Transport{DialContext: b.dial, MaxIdleConnsPerHost: connections}
 	b.closeFuncs = append(b.closeFuncs, transport.CloseIdleConnections)
 	b.dynamoClient = dynamodb.New(dynamodb.Options{
 		Region: "eu-central-1", BaseEndpoint: aws.String(url), HTTPClient: &http.Client{Transport: transport},

@@ -52,7 +52,8 @@ type results struct {
 	plan
 	machineRows [][]string
 	limitCounts []count
-	comparisons []comparison
+	comparisons []comparison // on this machine
+	distant     []comparison // with networkDelay to the server
 	storeSizes  []size
 	rates       []rate
 	lookups     []lookup
@@ -67,6 +68,7 @@ type count struct {
 // comparison has the figures of the subjects of a group, with one client and with several clients.
 type comparison struct {
 	group
+	networkDelay                   time.Duration
 	path                           bm.Path
 	withOneClient, withManyClients bm.Comparison
 }
@@ -78,7 +80,10 @@ type group struct {
 	subjects []*bm.Subject
 }
 
-const clients = 16
+const (
+	clients      = 16
+	networkDelay = time.Millisecond // of a round trip between two machines of one region
+)
 
 var (
 	answers = []bm.Path{bm.First, bm.Replay}
@@ -95,6 +100,12 @@ var (
 		{bm.RowsInPostgres, all, []*bm.Subject{bm.PostgresByHand, bm.PostgresRows, bm.PostgresUnique}},
 		{bm.InMariaDB, all, []*bm.Subject{bm.MariaDB}},
 	}
+
+	distantGroups = []group{
+		{bm.InRedis, answers, []*bm.Subject{bm.RedisLeast, bm.Redis}},
+		{bm.InPostgres, answers, []*bm.Subject{bm.PostgresLeast, bm.Postgres}},
+		{bm.RowsInPostgres, answers, []*bm.Subject{bm.PostgresByHand, bm.PostgresRows, bm.PostgresUnique}},
+	}
 )
 
 func measureAll(p plan) (*results, error) {
@@ -108,14 +119,28 @@ func measureAll(p plan) (*results, error) {
 	if err := r.measureLookups(); err != nil {
 		return nil, err
 	}
-	b, err := bm.Open()
+	var err error
+	if r.comparisons, err = p.compareGroups(groups, 0); err != nil {
+		return nil, err
+	}
+	r.distant, err = p.compareGroups(distantGroups, networkDelay)
+	return r, err
+}
+
+// compareGroups compares the subjects of each group on new backends, whose replies arrive later by delay.
+func (p plan) compareGroups(groups []group, delay time.Duration) (all []comparison, err error) {
+	open := bm.Open
+	if delay > 0 {
+		open = func() (*bm.Backends, error) { return bm.OpenDistant(delay) }
+	}
+	b, err := open()
 	if err != nil {
 		return nil, err
 	}
 	defer b.Close()
 	for _, g := range groups {
 		for _, path := range g.paths {
-			c := comparison{group: g, path: path}
+			c := comparison{group: g, networkDelay: delay, path: path}
 			started := time.Now()
 			for workers, compared := range map[int]*bm.Comparison{1: &c.withOneClient, clients: &c.withManyClients} {
 				s := bm.Scenario{Path: path, Work: bm.Small, Workers: workers, Served: true}
@@ -123,11 +148,11 @@ func measureAll(p plan) (*results, error) {
 					return nil, err
 				}
 			}
-			log.Printf("%4.0f s  %s, %s", time.Since(started).Seconds(), g.store, path)
-			r.comparisons = append(r.comparisons, c)
+			log.Printf("%4.0f s  %s, %s", time.Since(started).Seconds(), c.heading(), path)
+			all = append(all, c)
 		}
 	}
-	return r, nil
+	return all, nil
 }
 
 func (r *results) countCosts() error {

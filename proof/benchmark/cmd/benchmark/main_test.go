@@ -29,6 +29,15 @@ func TestPage(t *testing.T) {
 	servertest.Require(t, err)
 	files := r.renderFiles()
 	page := files["README.md"]
+	for _, g := range distantGroups {
+		require.Contains(t, page, "\n### "+string(g.store)+", 1 ms away\n")
+	}
+	for _, c := range r.distant {
+		replies := map[bm.Path]time.Duration{bm.First: 2, bm.Replay: 1}[c.path]
+		for i, s := range c.subjects {
+			require.GreaterOrEqual(t, c.withOneClient.Latency(i, 0), replies*networkDelay, "%s, %s", s.Name, c.path)
+		}
+	}
 	for _, g := range groups {
 		require.Contains(t, page, "\n### "+string(g.store)+"\n")
 		for _, path := range g.paths {
@@ -46,8 +55,10 @@ func TestPage(t *testing.T) {
 	}
 	limitRow := regexp.MustCompile(`\n\| \S.* \| (at most [\d.]+|no) [\w ]+ \| [\d,]+ \|`)
 	require.Equal(t, len(limits), len(limitRow.FindAllString(page, -1)))
-	require.NoError(t, xml.Unmarshal([]byte(files["cost.svg"]), new(struct{})))
-	require.NotContains(t, files["cost.svg"], "NaN")
+	for _, plot := range []string{"cost.svg", "latency.svg"} {
+		require.NoError(t, xml.Unmarshal([]byte(files[plot]), new(struct{})))
+		require.NotContains(t, files[plot], "NaN")
+	}
 	bars := 0
 	for _, g := range groups {
 		if len(g.subjects) > 1 {

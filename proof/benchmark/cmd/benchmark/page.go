@@ -24,13 +24,15 @@ func (r *results) renderFiles() map[string]string {
 	p.writeTable([]string{"", ""}, append(r.machineRows, []string{"Rounds", strconv.Itoa(r.rounds)}))
 	p.writeText(overHTTP)
 	p.writeRequests(r.comparisons)
+	p.writeText(distance)
+	p.writeRequests(r.distant)
 	p.writeText("Left out by a subject that stands beside the library:")
 	p.writeLacks(r.comparisons)
 	p.writeText(growth)
 	p.writeGrowth(r)
 	p.writeText(counted)
 	p.writeCounts(r.limitCounts)
-	return map[string]string{"README.md": p.String(), "cost.svg": plotCost(r.comparisons)}
+	return map[string]string{"README.md": p.String(), "cost.svg": plotCost(r.comparisons), "latency.svg": plotLatency(slices.Concat(r.comparisons, r.distant))}
 }
 
 const head = `# Benchmarks
@@ -45,6 +47,8 @@ on private servers that the command starts. A profile of one path:
 
 const overHTTP = `## Over HTTP
 
+![Latency of a request over HTTP, in milliseconds](latency.svg)
+
 ![Processor time of a request over HTTP, beside the least](cost.svg)
 
 A server and clients of net/http on loopback. Requests have 256 B and answers 200 B. Redis, SQLite, PostgreSQL and MariaDB wait
@@ -56,6 +60,11 @@ written by hand: in Redis a ` + "`SET NX GET`" + `, and a script that compares a
 clients, server and store together, with 16 clients. The bold figure compares it with the first row of the same request: the
 median of the ratios of two short batches that ran in the same round. fiber has a server of its own, fasthttp, which takes less
 than that of net/http whatever it serves: the row of fiber without a key says how much.`
+
+const distance = `## With a network
+
+The replies of Redis and PostgreSQL arrive one millisecond later, as from another machine of the same region. A first execution
+waits for two replies, and for five with a row. A replay waits for one.`
 
 const growth = `## Growth
 
@@ -102,12 +111,20 @@ func (p *page) writeRequests(compared []comparison) {
 			rows = append(rows, append(row, formatMilliseconds(times[len(times)/2]), "**"+ratio+"**"))
 		}
 		if i+1 == len(compared) || compared[i+1].store != c.store {
-			p.writeText("### " + string(c.store))
+			p.writeText("### " + c.heading())
 			p.writeTable([]string{"request", "subject", "1 client: p50", "p99", "requests a second",
 				"16 clients: p50", "p99", "requests a second", "processor time", "ratio"}, rows)
 			rows = nil
 		}
 	}
+}
+
+// heading names the store, and the network if there is one.
+func (c comparison) heading() string {
+	if c.networkDelay == 0 {
+		return string(c.store)
+	}
+	return fmt.Sprintf("%s, %d ms away", c.store, c.networkDelay.Milliseconds())
 }
 
 func requestName(path bm.Path) string {
