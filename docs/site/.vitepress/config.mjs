@@ -58,10 +58,11 @@ export default defineConfig({
       { text: 'Begin', items: [
         page('What it is', ''), page('PostgreSQL', 'postgres'), page('Redis', 'redis'), page('Mounting', 'mounting'),
         page('Frameworks', 'frameworks'), page('Users and keys', 'users'), page('Handlers', 'handlers'), page('Steps', 'steps'),
+        page('For coding agents', 'coding-agents'),
       ] },
       { text: 'Clients', items: [
         page('Problems', 'problems'), page('Clients of your API', 'clients'), page('Browsers', 'browsers'),
-        page('Uploads and streams', 'bodies'),
+        page('Agents', 'agents'), page('Uploads and streams', 'bodies'),
       ] },
       { text: 'Stores', items: [
         page('Which store', 'stores'), page('pgxstore', 'stores/pgxstore'), page('mysqlstore', 'stores/mysqlstore'),
