@@ -129,6 +129,47 @@ func ExampleTransport_refused() {
 	// 409, retry "new-key"
 }
 
+// After a refusal such as not-replayable, a client asks what became of its operation. The service here keeps no answers.
+func ExampleTransport_AskStatus() {
+	idem, err := idempotency.New(
+		idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser,
+		idempotency.Options{KeyInfo: idempotency.KeyInfo{StatusURL: "/tokens/status"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /tokens/status", idem.Status())
+	mux.Handle("POST /tokens", idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		idempotency.Decide(r.Context(), idempotency.Tombstone)
+		w.WriteHeader(http.StatusCreated)
+	})))
+	server := httptest.NewServer(mux)
+	defer server.Close()
+
+	transport := &client.Transport{Hosts: []string{"127.0.0.1"}}
+	ctx := client.WithKey(context.Background(), "token-1")
+	for range 2 {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/tokens", nil)
+		if err != nil {
+			log.Fatal(err)
+		}
+		resp, err := (&http.Client{Transport: transport}).Do(req)
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer resp.Body.Close()
+		fmt.Println(resp.Status)
+		if resp.StatusCode == http.StatusConflict {
+			status, err := transport.AskStatus(ctx, resp)
+			fmt.Println(status.State, status.Status, err)
+		}
+	}
+	// Output:
+	// 201 Created
+	// 409 Conflict
+	// not-kept 201 <nil>
+}
+
 // provider is a payment provider that counts its charges.
 type provider struct {
 	*httptest.Server

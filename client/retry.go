@@ -171,28 +171,33 @@ func isTransient(attempt *http.Request, resp *http.Response, err error) bool {
 	return isInProgress(resp)
 }
 
+// forbidsRetry reports whether resp is a problem whose member "retry" forbids to send the same request with the same key
+// again. If the problem cannot be read, forbidsRetry returns false, so that the request is retried.
+func forbidsRetry(resp *http.Response) bool {
+	var problem struct{ Retry string }
+	return json.Unmarshal(peekProblem(resp), &problem) == nil && (problem.Retry == "never" || problem.Retry == "new-key")
+}
+
 const (
-	maxProblemBody = 64 << 10    // bytes of a problem that forbidsRetry reads
+	maxProblemBody = 64 << 10    // bytes of a problem that peekProblem reads
 	problemTimeout = time.Second // for the arrival of the whole problem
 )
 
-// forbidsRetry reports whether resp is a problem (RFC 9457) whose member "retry" forbids to send the same request with
-// the same key again. The caller can read the body of resp from its start afterwards. If the body has not arrived after
-// problemTimeout, forbidsRetry closes the body and returns false, so that the request is retried.
-func forbidsRetry(resp *http.Response) bool {
+// peekProblem returns the body of resp if resp is a problem (RFC 9457). The caller can read the body of resp from its start
+// afterwards. If the body has not arrived after problemTimeout, peekProblem closes the body and returns nil.
+func peekProblem(resp *http.Response) []byte {
 	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if mediaType != "application/problem+json" {
-		return false
+		return nil
 	}
 	body := resp.Body
 	timeout := time.AfterFunc(problemTimeout, func() { _ = body.Close() })
 	start, _ := io.ReadAll(io.LimitReader(body, maxProblemBody)) // the caller gets the error from the same body
 	if !timeout.Stop() {
-		return false
+		return nil
 	}
 	resp.Body = prependToBody(start, body)
-	var problem struct{ Retry string }
-	return json.Unmarshal(start, &problem) == nil && (problem.Retry == "never" || problem.Retry == "new-key")
+	return start
 }
 
 // isSendable reports whether net/http can send a request like req at all. isSendable passes req to a transport that

@@ -198,4 +198,10 @@ var clientMutants = []mutant{{
 	from: "	if resp != nil && forbidsRetry(resp) {\n",
 	to:   "	if false {\n",
 	test: "TestTransportObeysTheProblem",
+}, {
+	name: "question-to-another-host", broken: "The client sends its key and credentials to any host that a refusal names.",
+	file: "client/status.go",
+	from: "	if address.Scheme != asked.Scheme || !strings.EqualFold(address.Host, asked.Host) {\n",
+	to:   "	if false {\n",
+	test: "TestAskStatusWithoutAnAddress",
 }}
