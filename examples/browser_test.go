@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/client/js"
 	"github.com/idempotency-go/idempotency/examples/browser"
 	"github.com/idempotency-go/idempotency/fingerprint/keyfrom"
 )
@@ -36,8 +37,10 @@ type paymentService struct {
 func (p *paymentService) newHandler(t *testing.T, opts idempotency.Options) http.Handler {
 	t.Helper()
 	// Pages with fetch send the key in the header, and forms in a hidden field.
-	idem, err := keyfrom.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts,
-		keyfrom.Form("idempotency-key"))
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	idem, err := keyfrom.New(store, idempotency.SingleUser, opts, keyfrom.Form("idempotency-key"))
+	require.NoError(t, err)
+	asked, err := idempotency.New(store, idempotency.SingleUser, opts)
 	require.NoError(t, err)
 	guarded := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p.requestsToFail.Add(-1) >= 0 {
@@ -49,6 +52,7 @@ func (p *paymentService) newHandler(t *testing.T, opts idempotency.Options) http
 		fmt.Fprintf(w, "charge %d of %s", p.chargeCount.Add(1), order)
 	}))
 	mux := http.NewServeMux()
+	mux.Handle("GET /payments/status", asked.Status())
 	mux.HandleFunc("POST /payments", func(w http.ResponseWriter, r *http.Request) {
 		p.requestCount.Add(1)
 		p.receivedKeys <- r.Header.Get("Idempotency-Key")
@@ -79,31 +83,34 @@ func (p *paymentService) newHandler(t *testing.T, opts idempotency.Options) http
 func TestBrowserPaysOnce(t *testing.T) {
 	t.Parallel()
 	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/pay.js" {
+		if r.URL.Path == "/idempotency.js" {
 			w.Header().Set("Content-Type", "text/javascript")
-			_, _ = w.Write(browser.PayOnce)
+			_, _ = io.WriteString(w, js.Module)
 			return
 		}
 		_, _ = io.WriteString(w, `<!doctype html><html lang="en"><link rel="icon" href="data:,"><body>`+
-			`<script type="module">import { payOnce } from '/pay.js'; window.payOnce = payOnce</script>`)
+			`<script type="module">import * as idempotency from '/idempotency.js'; window.idempotency = idempotency</script>`)
 	}))
 	t.Cleanup(page.Close)
 	p := &paymentService{
 		receivedKeys: make(chan string, 100), releaseHeld: make(chan struct{}), queuedRefusals: make(chan *idempotency.Error, 1),
 	}
-	api := httptest.NewServer(browser.CORS(page.URL, p.newHandler(t, idempotency.Options{Required: true})))
+	api := httptest.NewServer(browser.CORS(page.URL, p.newHandler(t, idempotency.Options{
+		Required: true, KeyInfo: idempotency.KeyInfo{StatusURL: "/payments/status"},
+	})))
 	t.Cleanup(api.Close)
 	t.Cleanup(func() { close(p.releaseHeld) })
 
 	tab := openTab(t, page.URL, desktop)
-	tab.awaitCondition(`'payOnce' in window`)
+	tab.awaitCondition(`'idempotency' in window`)
+	send := fmt.Sprintf(`idempotency.sendOnce('%s/payments', {amount: %%d})`, api.URL)
 	pay := func(amount int) string {
 		t.Helper()
-		tab.do(chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`delete window.answer,
-			void payOnce('%s/payments', {amount: %d}).then((a) => { window.answer = a.status + ' ' + a.text },
-				(e) => { window.answer = e.message })`, api.URL, amount)))
-		tab.awaitCondition(`'answer' in window`)
-		return evaluate[string](tab, `window.answer`)
+		tab.do(chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`delete window.text, void `+send+`.then(
+			async (answer) => { window.answer = answer; window.text = answer.status + ' ' + await answer.text() },
+			(e) => { window.text = e.message })`, amount)))
+		tab.awaitCondition(`'text' in window`)
+		return evaluate[string](tab, `window.text`)
 	}
 
 	p.answersToLose.Store(1)
@@ -123,16 +130,16 @@ func TestBrowserPaysOnce(t *testing.T) {
 		<-p.receivedKeys
 	}
 	p.requestsToHold.Store(1)
-	tab.do(chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`void payOnce('%s/payments', {amount: 7})`, api.URL)))
+	tab.do(chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`void `+send, 7)))
 	key := <-p.receivedKeys
 	require.Eventually(t, func() bool { return p.chargeCount.Load() == 3 }, 20*time.Second, 5*time.Millisecond)
 	tab.do(chromedp.Navigate(page.URL))
-	tab.awaitCondition(`'payOnce' in window`)
+	tab.awaitCondition(`'idempotency' in window`)
 	require.Equal(t, `201 charge 3 of {"amount":7}`, pay(1), "the order that was pending goes first")
 	require.Equal(t, key, <-p.receivedKeys)
 	require.Equal(t, `201 charge 4 of {"amount":1}`, pay(1))
 	require.EqualValues(t, 4, p.chargeCount.Load())
-	require.Empty(t, evaluate[string](tab, `sessionStorage.getItem('pending') ?? ''`))
+	require.Zero(t, evaluate[int](tab, `sessionStorage.length`))
 
 	// The member "retry" of a refusal decides whether the script repeats the key, whatever the status.
 	p.requestCount.Store(0)
@@ -142,6 +149,15 @@ func TestBrowserPaysOnce(t *testing.T) {
 	p.queuedRefusals <- &idempotency.Error{Status: http.StatusConflict, Retry: idempotency.RetrySameKey}
 	require.Equal(t, `201 charge 5 of {"amount":3}`, pay(3), "the refused order is not pending")
 	require.EqualValues(t, 3, p.requestCount.Load())
+
+	// The page asks what became of a refused payment.
+	p.queuedRefusals <- &idempotency.Error{
+		Status: http.StatusConflict, Retry: idempotency.RetryNever, StatusURL: "/payments/status?method=POST&path=/payments",
+	}
+	require.Contains(t, pay(4), "409 ")
+	tab.do(chromedp.Evaluate[chromedp.Void](
+		`void idempotency.askStatus(window.answer).then(({ state }) => { window.state = state })`))
+	tab.awaitCondition(`window.state === 'never-seen'`)
 }
 
 // A page of the allowed origin may send the key and read the headers of the middleware. Pages of other origins may not.

@@ -70,14 +70,14 @@ type programReport struct {
 	Bounds []float64 // timeouts of the attempts, in seconds
 }
 
-// copiedPrograms has the commands that run the programs that readers copy. The arguments are the seconds that an attempt may
-// take, and a URL for each order.
-var copiedPrograms = map[string]func(t *testing.T) []string{
-	"pay.js": func(t *testing.T) []string {
+// clientPrograms has the commands that send orders by the module of package js, and by the Python program that readers copy. The
+// arguments are the seconds that an attempt may take, and a URL for each order.
+var clientPrograms = map[string]func(t *testing.T) []string{
+	"JavaScript": func(t *testing.T) []string {
 		t.Helper()
 		node, err := exec.LookPath("node")
 		servertest.Require(t, err)
-		return []string{node, "testdata/pay.mjs", "browser/pay.js"}
+		return []string{node, "testdata/send.mjs", "../client/js/index.js"}
 	},
 	"Python": func(t *testing.T) []string {
 		t.Helper()
@@ -184,9 +184,9 @@ func askForPause(status int, retryAfter string) http.HandlerFunc {
 // The programs repeat an order with the same key, even if the answer stalls or breaks off. Before each repetition, the programs
 // pause for at least a tenth of a second and at most maxPauseSeconds, whatever Retry-After says. Only a final answer ends the
 // attempts.
-func TestProgramsThatReadersCopy(t *testing.T) {
+func TestClientPrograms(t *testing.T) {
 	t.Parallel()
-	for program, command := range copiedPrograms {
+	for program, command := range clientPrograms {
 		for attemptSeconds, answers := range map[string][]firstAnswer{"20": promptAnswers(), "1": stalledAnswers()} {
 			t.Run(fmt.Sprintf("%s, %d answers", program, len(answers)), func(t *testing.T) {
 				t.Parallel()

@@ -1,15 +1,7 @@
-// Package browser has the parts of a guarded service that pages in browsers need. Copy the package, and change it.
+// Package browser lets pages of another origin send keys to a guarded service. Copy the package, and change it.
 package browser
 
-import (
-	_ "embed"
-	"net/http"
-)
-
-// PayOnce is the script pay.js, by which a page pays once, however often its requests get lost.
-//
-//go:embed pay.js
-var PayOnce []byte
+import "net/http"
 
 // CORS lets pages of another origin send keys, and read the fields Idempotent-Replayed and Retry-After. Mount CORS outside of
 // the middleware, so that each request gets its own CORS fields, and outside of the router, so that CORS sees OPTIONS.

@@ -1,13 +1,13 @@
 package main
 
 import (
-	"bytes"
 	"embed"
 	"io/fs"
 	"net/http"
+	"strings"
 	"time"
 
-	"github.com/idempotency-go/idempotency/examples/browser"
+	"github.com/idempotency-go/idempotency/client/js"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
 
@@ -18,14 +18,14 @@ var files embed.FS
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// newPageHandler serves the page, and the script pay.js, by which the page pays.
+// newPageHandler serves the page, and the module with the function sendOnce, by which the page pays.
 func newPageHandler() http.Handler {
 	root, err := fs.Sub(files, "page")
 	demo.Check(err)
 	server := http.NewServeMux()
 	server.Handle("/", http.FileServerFS(root))
-	server.HandleFunc("/pay.js", func(w http.ResponseWriter, r *http.Request) {
-		http.ServeContent(w, r, "pay.js", time.Time{}, bytes.NewReader(browser.PayOnce))
+	server.HandleFunc("/idempotency.js", func(w http.ResponseWriter, r *http.Request) {
+		http.ServeContent(w, r, "idempotency.js", time.Time{}, strings.NewReader(js.Module))
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()

@@ -1,14 +1,15 @@
 // The page acts for the customer: each press goes to the shop on both sides, with the key of the order. Only the side with the
-// middleware pays by payOnce, because only there a repeated order is safe.
+// middleware pays by sendOnce, because only there a repeated order is safe.
 //
 // What the page says about charges must fit what it says about answers at any moment. So an answer is shown together with a
 // ledger that was read after the answer had arrived, and the numbers and sentences change in one go: see refresh.
 
-import { payOnce, pending } from './pay.js'
+import { newKey, pending, sendOnce } from './idempotency.js'
 
 const price = { amount: 4200, currency: 'EUR' }
 const currencyFormat = new Intl.NumberFormat('en', { style: 'currency', currency: price.currency })
 const sides = ['without', 'with']
+const addressOf = (side) => `shop/${side}/payments`
 const buttons = document.querySelectorAll('button')
 
 let orders = 0
@@ -85,13 +86,7 @@ async function playStory() {
 // newOrder returns the pending order, if any, or a new order.
 function newOrder() {
   const newSide = () => ({ charges: 0, total: 0, presses: [] })
-  return { number: ++orders, key: pending()?.key ?? newKey(), presses: 0, without: newSide(), with: newSide() }
-}
-
-// newKey does not use crypto.randomUUID, because browsers lack the function on pages by plain http, such as this page on a phone.
-function newKey() {
-  const bytes = crypto.getRandomValues(new Uint8Array(16))
-  return Array.from(bytes, (b) => b.toString(16).padStart(2, '0')).join('')
+  return { number: ++orders, key: pending(addressOf('with'))?.key ?? newKey(), presses: 0, without: newSide(), with: newSide() }
 }
 
 function startOver() {
@@ -112,10 +107,10 @@ function press(times, fault, at = sides) {
 }
 
 function pay(side, press, fault) {
-  const url = `shop/${side}/payments`
+  const url = addressOf(side)
   const payment = { purchase: order.key, ...price }
   const send = sender(press, fault)
-  if (side === 'with') return payOnce(url, payment, { key: order.key, send })
+  if (side === 'with') return sendOnce(url, payment, { key: order.key, fetch: send })
   const headers = { 'Content-Type': 'application/json', 'Idempotency-Key': order.key }
   return send(url, { method: 'POST', headers, body: JSON.stringify(payment) })
 }
@@ -309,4 +304,4 @@ function setText(selector, text) {
 
 await refresh()
 setBusy(false)
-if (pending()) act(() => press(1, undefined, ['with']))
+if (pending(addressOf('with'))) act(() => press(1, undefined, ['with']))

@@ -1,5 +1,5 @@
-// Pays by pay.js at one URL after the other, as a page does, and prints what came of each. The arguments are the path of pay.js,
-// how many seconds an attempt may take in place of what pay.js allows it, and the URLs. Pauses are noted, and not made.
+// Pays by sendOnce at one URL after the other, as a page does, and prints what came of each. The arguments are the path of the
+// module, how many seconds an attempt may take in place of what the module allows it, and the URLs. Pauses are noted, and not made.
 import { readFileSync } from 'node:fs'
 
 const [path, patience, ...urls] = process.argv.slice(2)
@@ -19,12 +19,13 @@ globalThis.noted = {
     bounds.push(milliseconds / 1000)
     return AbortSignal.timeout(patience * 1000)
   },
+  any: (signals) => AbortSignal.any(signals),
 }
 const ofThePage = 'const { setTimeout } = noted, AbortSignal = noted;'
-const { payOnce } = await import('data:text/javascript,' + encodeURIComponent(ofThePage + readFileSync(path, 'utf8')))
+const { sendOnce } = await import('data:text/javascript,' + encodeURIComponent(ofThePage + readFileSync(path, 'utf8')))
 for (const url of urls) {
   pauses = []
   bounds = []
-  const { status } = await payOnce(url, { amount: 4200 })
+  const { status } = await sendOnce(url, { amount: 4200 })
   console.log(JSON.stringify({ status, pauses, bounds }))
 }
