@@ -1,121 +1,127 @@
-// Consumer reads a Redis stream with a consumer group, from the Redis at REDIS_ADDR or, if the variable is not set, from an
-// embedded server. The worker is a child process that is killed twice at the worst moments, and started again. Each message
-// takes effect once.
+// Consumer reads payments from a stream of NATS JetStream, which delivers each message at least once. The worker is a child
+// process that is killed twice at the worst moments, and started again. Each payment takes effect once. The program runs by
+// itself, because it starts a nats-server in its own process.
 //
-// A stream delivers each message at least once. After the second kill, a message is recorded but not acknowledged, so the
-// worker answers it from the record. After the first kill, the effect of a message exists but is not recorded. The worker
-// executes this message again, because no lease can prevent that. But the second attempt has the same operation ID, and the ID
-// is a unique key of the effect, so the second attempt finds the effect of the first. The program ends with the line
+// After the first kill, the effect of a message exists but is not recorded. The worker executes this message again, because no
+// lease can prevent that. But the second attempt has the same operation ID, and the ID is a unique key of the effect, so the
+// second attempt finds the effect of the first. After the second kill, a message is recorded but not acknowledged, so the
+// worker answers the message from the record. One execution fails, and its message is delivered again. One message has the ID
+// of another payment, so no delivery can help. The program ends with the line
 //
-//	20 messages, 22 tries, 21 executions, 20 effects
+//	21 messages, 24 deliveries, 22 executions, 1 parked, 20 effects
 package main
 
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
 	"log"
 	"os"
 	"os/exec"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/google/uuid"
-	"github.com/redis/go-redis/v9"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
+	"github.com/idempotency-go/idempotency/examples/internal/natsserver"
 )
 
-const messages = 20
+const payments = 20
 
 func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if stream := os.Getenv("STREAM"); stream != "" {
-		newWorker(stream, os.Getenv("REDIS_ADDR")).consumeStream(ctx)
+	if url := os.Getenv("WORKER_URL"); url != "" {
+		newWorker(ctx, connect(url)).consumeStream(ctx)
 		return
 	}
 
-	addr := os.Getenv("REDIS_ADDR")
-	if addr == "" {
-		embedded, err := miniredis.Run()
-		demo.Check(err)
-		defer embedded.Close()
-		go advanceClock(ctx, embedded)
-		addr = embedded.Addr()
+	url, stop := natsserver.Start()
+	defer stop()
+	js := connect(url)
+	_, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: streamName, Subjects: []string{streamName}})
+	demo.Check(err)
+	for amount := range payments {
+		publish(ctx, js, payment{fmt.Sprint("payment-", amount), amount})
 	}
-	client := redis.NewClient(&redis.Options{Addr: addr})
-	defer client.Close()
-	stream := "payments-" + uuid.NewString()
-	demo.Check(client.XGroupCreateMkStream(ctx, stream, group, "0").Err())
-	for amount := range messages {
-		demo.Check(client.XAdd(ctx, &redis.XAddArgs{Stream: stream, Values: []any{"amount", amount}}).Err())
-	}
+	publish(ctx, js, payment{"payment-2", 4200}) // another payment with an ID that was used
 
-	runWorker(ctx, addr, stream, haltPoint{place: "effect exists, not recorded", amount: 6})
-	runWorker(ctx, addr, stream, haltPoint{place: "recorded, not acknowledged", amount: 13})
-	runWorker(ctx, addr, stream, haltPoint{})
+	printed := make(map[string]int)
+	runWorker(ctx, url, haltPoint{place: "effect exists, not recorded", amount: 6}, printed)
+	runWorker(ctx, url, haltPoint{place: "recorded, not acknowledged", amount: 13}, printed)
+	runWorker(ctx, url, haltPoint{}, printed)
 
-	verdict := countResults(ctx, client, stream)
+	verdict := fmt.Sprintf("%d messages, %d deliveries, %d executions, %d parked, %d effects", payments+1,
+		printed["delivery"], printed["execution"], printed["parked"], countEffects(ctx, js))
 	fmt.Println(verdict)
-	if verdict != "20 messages, 22 tries, 21 executions, 20 effects" {
+	if verdict != "21 messages, 24 deliveries, 22 executions, 1 parked, 20 effects" {
 		log.Fatal("this is broken")
 	}
 }
 
-// advanceClock advances the clock of miniredis, which stands still by itself. Leases and records expire by this clock.
-func advanceClock(ctx context.Context, embedded *miniredis.Miniredis) {
-	const step = 50 * time.Millisecond
-	for tick := time.Tick(step); ctx.Err() == nil; <-tick {
-		embedded.FastForward(step)
-	}
+// connect connects to a nats-server, with the settings that package natskv asks for.
+func connect(url string) jetstream.JetStream {
+	conn, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectBufSize(-1), nats.PingInterval(5*time.Second))
+	demo.Check(err)
+	js, err := jetstream.New(conn)
+	demo.Check(err)
+	return js
 }
 
-// runWorker runs a worker to its end or, if point is set, kills the worker at point.
-func runWorker(ctx context.Context, addr, stream string, point haltPoint) {
+func publish(ctx context.Context, js jetstream.JetStream, order payment) {
+	message, err := json.Marshal(order)
+	demo.Check(err)
+	_, err = js.Publish(ctx, streamName, message)
+	demo.Check(err)
+}
+
+// runWorker runs a worker to its end or, if point is set, kills the worker at point. Each line that the worker prints is
+// counted in printed.
+func runWorker(ctx context.Context, url string, point haltPoint, printed map[string]int) {
 	program, err := os.Executable()
 	demo.Check(err)
 	worker := exec.CommandContext(ctx, program)
-	worker.Env = append(os.Environ(), "REDIS_ADDR="+addr, "STREAM="+stream, "HALT="+point.String())
+	worker.Env = append(os.Environ(), "WORKER_URL="+url, "HALT="+point.String())
 	worker.Stderr = os.Stderr
 	output, err := worker.StdoutPipe()
 	demo.Check(err)
 	demo.Check(worker.Start())
 
-	halted := bufio.NewScanner(output).Scan()
-	if halted {
-		demo.Check(worker.Process.Kill())
+	halted := false
+	for lines := bufio.NewScanner(output); lines.Scan(); {
+		printed[lines.Text()]++
+		if lines.Text() == halting {
+			halted = true
+			demo.Check(worker.Process.Kill())
+		}
 	}
 	err = worker.Wait()
 	if halted != (point.place != "") || halted != (err != nil) {
 		log.Fatalf("this is broken: the worker did not halt at %s: %v", point, err)
 	}
 	if halted {
-		fmt.Println("worker killed at message", point)
+		fmt.Println("worker killed at payment", point)
 	} else {
 		fmt.Println("worker came to its end")
 	}
 }
 
-// countResults returns a summary of the messages and their effects. countResults also removes the keys of the example from
-// Redis, except for the records, because records expire.
-func countResults(ctx context.Context, client *redis.Client, stream string) string {
-	defer client.Del(ctx, stream, effectsKey(stream), stream+":tries", stream+":executions")
-	pending, err := client.XPending(ctx, stream, group).Result()
+// countEffects returns the number of effects, which must be of different payments.
+func countEffects(ctx context.Context, js jetstream.JetStream) int {
+	effects, err := js.KeyValue(ctx, effectsBucket)
 	demo.Check(err)
-	tries, err := client.Get(ctx, stream+":tries").Int()
-	demo.Check(err)
-	executions, err := client.Get(ctx, stream+":executions").Int()
-	demo.Check(err)
-	ledger, err := client.HVals(ctx, effectsKey(stream)).Result()
+	operations, err := effects.Keys(ctx)
 	demo.Check(err)
 	distinct := make(map[string]bool)
-	for _, message := range ledger {
-		distinct[message] = true
+	for _, operation := range operations {
+		effect, err := effects.Get(ctx, operation)
+		demo.Check(err)
+		distinct[string(effect.Value())] = true
 	}
-	if pending.Count != 0 || len(distinct) != len(ledger) {
-		log.Fatalf("this is broken: %d messages pending, %d effects of %d messages",
-			pending.Count, len(ledger), len(distinct))
+	if len(distinct) != len(operations) {
+		log.Fatalf("this is broken: %d effects of %d payments", len(operations), len(distinct))
 	}
-	return fmt.Sprintf("%d messages, %d tries, %d executions, %d effects", messages, tries, executions, len(ledger))
+	return len(operations)
 }

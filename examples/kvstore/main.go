@@ -11,18 +11,17 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
+	"github.com/idempotency-go/idempotency/examples/internal/natsserver"
 	"github.com/idempotency-go/idempotency/examples/kvstore/natskv"
 	"github.com/idempotency-go/idempotency/stores/casstore"
 )
@@ -30,7 +29,7 @@ import (
 func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	url, stop := startServer()
+	url, stop := natsserver.Start()
 	defer stop()
 
 	conn, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectBufSize(-1), nats.PingInterval(5*time.Second))
@@ -69,24 +68,5 @@ func main() {
 	fmt.Println(verdict)
 	if verdict != "10 requests, 10 answers 201, 1 charge" {
 		log.Fatal("this is broken")
-	}
-}
-
-// startServer starts a nats-server on a free port of loopback.
-func startServer() (url string, stop func()) {
-	dir, err := os.MkdirTemp("", "kvstore")
-	demo.Check(err)
-	started, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, JetStream: true, StoreDir: dir, SyncAlways: true,
-	})
-	demo.Check(err)
-	started.Start()
-	if !started.ReadyForConnections(10 * time.Second) {
-		log.Fatal("the nats-server does not start")
-	}
-	return started.ClientURL(), func() {
-		started.Shutdown()
-		started.WaitForShutdown()
-		demo.Check(os.RemoveAll(dir))
 	}
 }
