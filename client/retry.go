@@ -46,6 +46,9 @@ func (t *Transport) sendWithRetries(req *http.Request, headerValue string) (*htt
 		resp, err := t.baseTransport().RoundTrip(attempt)
 		pause := policy.choosePause(attempt, resp, err)
 		if pause == 0 {
+			if err != nil {
+				err = withCause(req.Context(), err)
+			}
 			return resp, n, err
 		}
 		if err := waitForRetry(req.Context(), pause, resp, err); err != nil {
@@ -232,8 +235,16 @@ func waitForRetry(ctx context.Context, pause time.Duration, resp *http.Response,
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%w; the last attempt: %w", context.Cause(ctx), err)
+		return withCause(ctx, err)
 	}
+}
+
+// withCause returns err, the error of the last attempt, and wraps the cause of ctx as well if ctx has ended.
+func withCause(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+		return fmt.Errorf("%w; the last attempt: %w", cause, err)
+	}
+	return err
 }
 
 // drainBody reads up to 16 KiB of body for at most timeout, and closes body. A connection whose body was read to the end

@@ -630,6 +630,21 @@ func TestAttemptThatTheCallerEndedIsNotRepeated(t *testing.T) {
 	require.Len(t, seen.list(), 1)
 }
 
+// A caller that has given up is told so, even if the connection was lost first.
+func TestLostAnswerOfAnEndedContextHasItsCause(t *testing.T) {
+	t.Parallel()
+	gaveUp := errors.New("gave up")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	transport := client.Transport{Hosts: []string{"service.test"}}
+	transport.Base = baseFunc(func(*http.Request) (*http.Response, error) {
+		cancel(gaveUp)
+		return nil, io.EOF
+	})
+	_, err := transport.RoundTrip(newPostRequest(t, "http://service.test", "order 1").WithContext(ctx))
+	require.ErrorIs(t, err, gaveUp)
+	require.ErrorIs(t, err, io.EOF)
+}
+
 func TestAnswerOfAnEndedContextIsHandedBack(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -126,8 +126,7 @@ type Error struct {
 	// if a redirect was not followed (see [ErrRedirected]).
 	Attempts int
 
-	// Err is the error of the last attempt. If the context ended the pause after that attempt, Err also wraps the cause
-	// of the context.
+	// Err is the error of the last attempt. If the context has ended, Err also wraps the cause of the context.
 	Err error
 }
 
