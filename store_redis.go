@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -42,6 +43,16 @@ type RedisOptions struct {
 	//
 	// The default is 0. Any other value requires a *redis.Client or a *redis.ClusterClient.
 	Replicas int
+
+	// MaxUserRecords bounds the records of one [Key.User] that have not expired, in any state. If a user has as many,
+	// Begin refuses a key without a record with [ErrUserQuota]. A key with a record is never refused. The key of a
+	// [Release] with a TTL of zero counts for two leases. Zero means no bound.
+	//
+	// The store counts by an index of each user, a sorted set beside the records. Each claim and each replay is then a
+	// script, still in one round trip. Give the same value to all processes: records that a process without the option
+	// has made are not counted, nor are the records of an index that Redis has lost. A Cluster has the records of a user
+	// in several slots, so the option is refused there, with an error that wraps [errors.ErrUnsupported].
+	MaxUserRecords int
 }
 
 // RedisStore keeps records in Redis 7.0 or newer, or Valkey: one server, Sentinel or Cluster. A RedisStore is safe
@@ -82,9 +93,10 @@ type RedisOptions struct {
 // A claim on Redis is a lease: an operation happens exactly once as long as its owner lives and Redis keeps the data
 // that it has acknowledged. [RedisStore.Check] reports settings that weaken this guarantee.
 type RedisStore struct {
-	conn         *redisconn.Conn
-	keyPrefix    string
-	optionsFault error
+	conn           *redisconn.Conn
+	keyPrefix      string
+	maxUserRecords int // 0 means no bound
+	optionsFault   error
 }
 
 // NewRedisStore returns a store that uses client. The caller closes client after [Middleware.Shutdown]. The client
@@ -115,7 +127,10 @@ func NewRedisStore(client redis.Cmdable, opts RedisOptions) *RedisStore {
 	if client == nil { // instead of the error of redisconn, which would show the type <nil>
 		err = errors.New("idempotency: the Redis client is nil")
 	}
-	return &RedisStore{conn: conn, keyPrefix: prefix, optionsFault: errors.Join(checkPrefix(prefix), err)}
+	return &RedisStore{
+		conn: conn, keyPrefix: prefix, maxUserRecords: opts.MaxUserRecords,
+		optionsFault: errors.Join(checkPrefix(prefix), checkMaxUserRecords(client, opts.MaxUserRecords), err),
+	}
 }
 
 // Validate implements [Validator].
@@ -131,11 +146,28 @@ func checkPrefix(prefix string) error {
 	return nil
 }
 
+// checkMaxUserRecords refuses a negative bound, and any bound in a Cluster.
+func checkMaxUserRecords(client redis.Cmdable, bound int) error {
+	if bound < 0 {
+		return fmt.Errorf("idempotency: RedisOptions.MaxUserRecords %d is negative", bound)
+	}
+	if bound > 0 && redisconn.IsCluster(client) {
+		return fmt.Errorf("idempotency: RedisOptions.MaxUserRecords is %d with a Redis Cluster, "+
+			"which cannot count the records of a user, because they are in several slots: %w", bound, errors.ErrUnsupported)
+	}
+	return nil
+}
+
 // keyName returns the name of the Redis key for the record of operation. The hash tag in the name puts the record, its
 // staging key and its steps into the same slot.
 func (s *RedisStore) keyName(operation uuid.UUID) string {
 	id, _ := operation.MarshalText() // never fails; String would allocate
 	return s.keyPrefix + "{" + string(id) + "}"
+}
+
+// indexName returns the name of the Redis key for the index of a user (see index.lua).
+func (s *RedisStore) indexName(user [16]byte) string {
+	return s.keyPrefix + "user:" + hex.EncodeToString(user[:])
 }
 
 // operationIn returns the ID of the operation in name, as text. Each record contains this text, so that a record that
@@ -151,7 +183,7 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (
 	}
 	name, user, now := s.keyName(key.OperationID()), digestUser(key.User), time.Now().UnixMilli()
 	claim := newRedisClaim(s, name, user, request, now)
-	storedRecord, replyLost, err := claim.claimKey(ctx, request.TakeOver)
+	storedRecord, replyLost, err := claim.claimKey(ctx, user, request.TakeOver)
 	switch {
 	case err != nil && replyLost:
 		return Record{}, nil, &ClaimInDoubtError{claim, err}
@@ -235,7 +267,12 @@ func (c *redisClaim) nextClaim(head []byte) *redisClaim {
 // the claim is granted. Otherwise storedRecord is the record that the key has now: the record of this claim if a
 // script or an earlier try of SET has granted the claim, or else the record that holds the key. The result replyLost reports that the reply to a try was
 // lost, so Redis may have granted the claim although claimKey returns an error.
-func (c *redisClaim) claimKey(ctx context.Context, takeOver bool) (storedRecord []byte, replyLost bool, err error) {
+func (c *redisClaim) claimKey(
+	ctx context.Context, user [16]byte, takeOver bool,
+) (storedRecord []byte, replyLost bool, err error) {
+	if c.store.maxUserRecords > 0 {
+		return c.claimCounted(ctx, c.store.indexName(user), takeOver)
+	}
 	set, err := c.store.conn.SetNX(ctx, c.keyName, &c.runningRecord, c.ttlMillis)
 	if err != nil || set.IsSet || set.Current != nil && !recordline.IsOpen(set.Current) {
 		return set.Current, set.Lost, err
@@ -243,6 +280,24 @@ func (c *redisClaim) claimKey(ctx context.Context, takeOver bool) (storedRecord 
 	reply, scriptLost, err := c.store.conn.Run(ctx, redisscript.Claim, c.keyName,
 		stepsName(c.keyName), &c.runningRecord, c.ttlMillis, takeOver)
 	return []byte(reply), set.Lost || scriptLost, err
+}
+
+// claimCounted is claimKey with a bound on the records of the user. One script counts the records and claims the key.
+func (c *redisClaim) claimCounted(
+	ctx context.Context, index string, takeOver bool,
+) (storedRecord []byte, replyLost bool, err error) {
+	reply, replyLost, err := c.store.conn.Run(ctx, redisscript.ClaimCounted, c.keyName,
+		stepsName(c.keyName), index, &c.runningRecord, c.ttlMillis, takeOver, c.store.maxUserRecords)
+	switch {
+	case err != nil:
+		return nil, replyLost, err
+	case reply == "quota":
+		return nil, replyLost, ErrUserQuota
+	case reply == string(c.runningRecord.Text): // the first attempt, as after SET
+		return nil, replyLost, nil
+	default:
+		return []byte(reply), replyLost, nil
+	}
 }
 
 func (c *redisClaim) Extend(ctx context.Context, lease time.Duration) error {
@@ -278,7 +333,11 @@ func (c *redisClaim) expiryMillis(lease time.Duration) int64 {
 func (c *redisClaim) Release(ctx context.Context, end Release) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	verdict, _, err := c.runScript(ctx, redisscript.Release, &c.runningRecord, toMilliseconds(end.TTL), string(end.Reason), end.Abandoned)
+	args := []any{&c.runningRecord, toMilliseconds(end.TTL), string(end.Reason), end.Abandoned}
+	if c.store.maxUserRecords > 0 {
+		args = append(args, "counted")
+	}
+	verdict, _, err := c.runScript(ctx, redisscript.Release, args...)
 	return c.noteSettled(verdict, err)
 }
 

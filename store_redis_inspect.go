@@ -72,13 +72,15 @@ func (s *RedisStore) Check(ctx context.Context) error {
 	return errors.Join(append(findings, failed...)...)
 }
 
-// neededRights returns the rights that requests need. The ID of zeros belongs to no operation.
+// neededRights returns the rights that requests need. The ID of zeros belongs to no operation, and the digest of zeros to no
+// user.
 func (s *RedisStore) neededRights() redisconn.Rights {
 	name := s.keyName(uuid.Nil)
-	return redisconn.Rights{
-		Uses:    redisscript.Uses(name, name+string(recordline.AppendToken(nil)), stepsName(name)),
-		Pattern: redisconn.Literal(s.keyPrefix) + "*",
+	uses := redisscript.Uses(name, name+string(recordline.AppendToken(nil)), stepsName(name))
+	if s.maxUserRecords > 0 {
+		uses = append(uses, redisscript.IndexUses(s.indexName([16]byte{}))...)
 	}
+	return redisconn.Rights{Uses: uses, Pattern: redisconn.Literal(s.keyPrefix) + "*"}
 }
 
 // Inspect implements [Inspector]. Redis does not store when an operation was completed, so Entry.Completed is zero. A

@@ -27,25 +27,34 @@ var refusedClients = map[reflect.Type]string{
 // checkClient returns an error if given cannot keep records. The error wraps [errors.ErrUnsupported], unless given is
 // nil.
 func checkClient(given redis.Cmdable) error {
-	const maxWrappers = 8 // ends the search in a wrapper that contains itself
 	value := reflect.ValueOf(given)
 	if !value.IsValid() || value.Kind() == reflect.Pointer && value.IsNil() {
 		return fmt.Errorf("idempotency: Redis: the client is nil (%T)", given)
 	}
-	if refused := findRefused(value, maxWrappers); refused != nil {
+	if refused := findClient(value, isRefused, maxWrappers); refused != nil {
 		return fmt.Errorf("idempotency: Redis: a %v is refused, because %s: %w",
 			refused, refusedClients[refused], errors.ErrUnsupported)
 	}
 	return nil
 }
 
-// findRefused returns the type of a refused client: the type of client, or of a client in the fields of the wrapper
-// client. The result is nil if client is accepted. findRefused uses reflection, because the wrapper may be a type of
-// another module. The search leaves out the fields of clients of go-redis, because their goroutines may be changing
-// the fields.
-func findRefused(client reflect.Value, maxWrappers int) reflect.Type {
+func isRefused(client reflect.Type) bool { return refusedClients[client] != "" }
+
+// IsCluster reports whether given is a client of a Cluster, or wraps one.
+func IsCluster(given redis.Cmdable) bool {
+	isCluster := func(client reflect.Type) bool { return client == reflect.TypeFor[*redis.ClusterClient]() }
+	return given != nil && findClient(reflect.ValueOf(given), isCluster, maxWrappers) != nil
+}
+
+// maxWrappers ends the search in a wrapper that contains itself.
+const maxWrappers = 8
+
+// findClient returns the type that is wanted: the type of client, or of a client in the fields of the wrapper client. The
+// result is nil if no type is wanted. findClient uses reflection, because the wrapper may be a type of another module.
+// The search leaves out the fields of clients of go-redis, because their goroutines may be changing the fields.
+func findClient(client reflect.Value, isWanted func(reflect.Type) bool, maxWrappers int) reflect.Type {
 	for client.Kind() == reflect.Interface || client.Kind() == reflect.Pointer {
-		if _, refused := refusedClients[client.Type()]; refused {
+		if isWanted(client.Type()) {
 			return client.Type()
 		}
 		client = client.Elem()
@@ -61,8 +70,8 @@ func findRefused(client reflect.Value, maxWrappers int) reflect.Type {
 		if !field.IsValid() || !field.Type().Implements(reflect.TypeFor[redis.Cmdable]()) {
 			continue
 		}
-		if refused := findRefused(field, maxWrappers-1); refused != nil {
-			return refused
+		if found := findClient(field, isWanted, maxWrappers-1); found != nil {
+			return found
 		}
 	}
 	return nil

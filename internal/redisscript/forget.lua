@@ -2,7 +2,8 @@
 -- ARGV[4]. A running record stays.
 
 local key, steps, own_operation, asked_state, attempt, created = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local refused = verdict(key, read(key), own_operation, asked_state, attempt, created)
+local line = read(key)
+local refused = verdict(key, line, own_operation, asked_state, attempt, created)
 if refused then
   return refused
 end
@@ -13,4 +14,5 @@ elseif asked_state == 'completed' then -- a completed record has no steps; witho
 else
   return redis.error_reply('TRYAGAIN the steps may be on another server')
 end
+note_expiry(key, line, 0)
 return 'OK'

@@ -8,8 +8,10 @@
 -- If ARGV[2] is 0, the script frees the key: the record gets attempt 0, and the next claim replaces the record. The
 -- record stays for two leases, because the client may have sent the request for the claim twice, and the second copy
 -- may still arrive.
+--
+-- With ARGV[5], the records of a user are counted.
 
-local key, steps, running, ttl, reason, abandoned = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local key, steps, running, ttl, reason, abandoned, counted = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local line = read(key)
 local owner = string.match(running, '^idempotency/1 running token=%x+ ')
 local state, _, lease, stored_ttl = string.match(line, HEAD)
@@ -27,15 +29,19 @@ if state == 'running' and string.sub(line, 1, #owner) == owner then
   end
   local released = with_state('released', ended .. '\n')
   if tonumber(ttl) == 0 then
-    put(key, string.gsub(released, ' attempt=%d+ ', ' attempt=0 ', 1), 'PX', string.format('%d', 2 * math.max(1, tonumber(lease))))
+    ttl = string.format('%d', 2 * math.max(1, tonumber(lease)))
+    put(key, string.gsub(released, ' attempt=%d+ ', ' attempt=0 ', 1), 'PX', ttl)
     if steps then
       redis.call('UNLINK', steps)
     end
-    return 'OK'
+  else
+    put(key, released, 'PX', ttl)
+    if steps then
+      redis.call('PEXPIRE', steps, ttl)
+    end
   end
-  put(key, released, 'PX', ttl)
-  if steps then
-    redis.call('PEXPIRE', steps, ttl)
+  if counted then
+    note_expiry(key, line, ttl)
   end
   return 'OK'
 elseif state == 'released' and string.sub(line, 1, #owner + 1) == with_state('released', owner) then

@@ -22,6 +22,7 @@ local origin = origin_of(running)
 if response ~= '' then
   put(key, with_state('done', running) .. response, 'PX', ttl)
   put_resolved(steps, origin, resolved, ttl)
+  note_expiry(key, line, ttl)
   return 'OK'
 end
 
@@ -37,4 +38,5 @@ for i = 1, #fields, 2 do
     redis.call('HSET', steps, fields[i], fields[i + 1])
   end
 end
+note_expiry(key, line, ttl)
 return 'OK'

@@ -25,3 +25,16 @@ func Uses(record, staged, steps string) [][]any {
 		{"unlink", steps},
 	}
 }
+
+// IndexUses is Uses for the commands that count the records of a user, with the index of a user.
+func IndexUses(index string) [][]any {
+	return [][]any{
+		{"time"},
+		{"zcard", index},
+		{"zadd", index, "xx", 0, ""},
+		{"zrem", index, ""},
+		{"zrangebyscore", index, 0, 0},
+		{"zrandmember", index, 1},
+		{"pexpire", index, 1},
+	}
+}

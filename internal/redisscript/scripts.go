@@ -11,6 +11,12 @@ import (
 //go:embed record.lua
 var record string
 
+//go:embed index.lua
+var index string
+
+//go:embed counted.lua
+var counted string
+
 //go:embed claim.lua
 var claim string
 
@@ -48,12 +54,15 @@ var checkpoints string
 // the hash of the steps is the last key if the script has the hash. A script without the hash runs on an operation
 // without steps, or during the move of a slot, when the steps are out of reach.
 var (
-	Claim    = redisconn.NewScript(record + claim).With(1)
+	Claim = redisconn.NewScript(record + claim).With(1)
+	// ClaimCounted also has the index of the user as a key, so that a Cluster refuses the script.
+	ClaimCounted = redisconn.NewScript(record + index + counted + claim).WithRequired(2)
+
 	Extend   = redisconn.NewScript(record + extend)
 	Complete = redisconn.NewScript(swap + record + complete)
-	Release  = redisconn.NewScript(record + release)
-	Forget   = redisconn.NewScript(record + inspected + forget).With(1)
-	Resolve  = redisconn.NewScript(record + inspected + resolve).WithRequired(1)
+	Release  = redisconn.NewScript(record + index + release)
+	Forget   = redisconn.NewScript(record + index + inspected + forget).With(1)
+	Resolve  = redisconn.NewScript(record + index + inspected + resolve).WithRequired(1)
 
 	Remaining = redisconn.NewScript(remaining)
 

@@ -92,7 +92,8 @@ func (n *redisNetwork) loadScripts(t *testing.T) map[string]string {
 	patterns := map[string]string{"claim": "nx\r\n$3\r\nget\r\n"}
 	for name, parts := range map[string][]string{
 		"take over": {"record", "claim"}, "extend": {"record", "extend"},
-		"complete": {"swap", "record", "complete"}, "release": {"record", "release"},
+		"complete": {"swap", "record", "complete"}, "release": {"record", "index", "release"},
+		"counted claim": {"record", "index", "counted", "claim"},
 	} {
 		var source strings.Builder
 		for _, part := range parts {
