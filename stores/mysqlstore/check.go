@@ -264,8 +264,12 @@ func (c *check) askStatements(ctx context.Context) error {
 		return nil
 	}
 	var faults []error
+	read := "read"
+	if c.opts.MaxUserRecords > 0 {
+		read = "read_counted"
+	}
 	for _, file := range []string{
-		"read", "insert", "replace", "extend", "complete", "release", "free", "checkpoint", "checkpoints", "lock",
+		read, "insert", "replace", "extend", "complete", "release", "free", "checkpoint", "checkpoints", "lock",
 		"forget", "resolve", "find_expired", lockExpired(c.versionText), "delete_expired",
 	} {
 		stmt, err := c.conn.PrepareContext(ctx, c.opts.statement(file))

@@ -50,19 +50,36 @@ type steps struct {
 
 // Read implements [sqlstore.Steps].
 func (s *steps) Read(operation uuid.UUID) (*sqlstore.Row, error) {
-	stmt, err := s.statements.prepare(s.ctx, "read")
+	return s.queryRow("read", []any{hexDigits(operation[:])})
+}
+
+// queryRow returns the record that the statement of a file reads. The columns before those of the record are scanned to more.
+func (s *steps) queryRow(file string, args []any, more ...any) (*sqlstore.Row, error) {
+	stmt, err := s.statements.prepare(s.ctx, file)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := stmt.QueryContext(s.ctx, hexDigits(operation[:]))
+	rows, err := stmt.QueryContext(s.ctx, args...)
 	if err != nil {
 		return nil, err
 	}
-	row, largest, err := scanCommittedRow(rows)
+	row, largest, err := scanCommittedRow(rows, more...)
 	if err == nil {
 		s.maxPacket.Store(largest)
 	}
 	return row, err
+}
+
+// ReadAndCount implements [sqlstore.CountingSteps].
+func (s *steps) ReadAndCount(operation uuid.UUID, user string) (seen *sqlstore.Row, isUserFull bool, err error) {
+	bound := s.opts.MaxUserRecords
+	if bound == 0 {
+		seen, err = s.Read(operation)
+		return seen, false, err
+	}
+	digits := hexDigits([]byte(user))
+	seen, err = s.queryRow("read_counted", []any{digits, digits, bound, bound, hexDigits(operation[:])}, &isUserFull)
+	return seen, isUserFull, err
 }
 
 // Put implements [sqlstore.Steps].

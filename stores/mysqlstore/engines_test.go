@@ -256,9 +256,9 @@ func TestReadmeNamesEngines(t *testing.T) {
 var wordlessParts = regexp.MustCompile("(?s)--[^\\n]*|/\\*(?:M!|\\+).*?\\*/|(?:x|_utf8mb4 x)?'(?:[^']|'')*'|`[^`]*`|\\{\\w+\\}")
 
 // plainSQL has the words of SQL, types, functions and variables that every engine in the table supports.
-const plainSQL = `and answer_size as ascii attempt autocommit bigint binary blob by cast chain character coalesce collate comment commit concat convert
+const plainSQL = `and answer_size as ascii attempt autocommit bigint binary blob by cast chain character coalesce collate comment commit concat convert counted
 create created default delete desc asc distinct drop else end ended case when then endpoint engine
 exists expires fingerprint force from greatest group having if in index innodb insert int into is join key lease
 least left length limit lock longblob m max_allowed_packet mediumblob mod name no not null on one operation or order r release resolved response rollback
 select set start steps sum count table text token transaction true unhex
-update use user_id using utf8mb4 utf8mb4_bin values varbinary version wait_timeout where`
+update use user_id users using utf8mb4 utf8mb4_bin values varbinary version wait_timeout where`

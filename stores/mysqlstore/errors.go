@@ -78,6 +78,8 @@ func wrapFailure(step string, err error) error {
 		return nil
 	case hasNumber(err, 1146):
 		err = fmt.Errorf("there is no table of records: call Migrate: %w", err)
+	case hasNumber(err, 1176):
+		err = fmt.Errorf("the table has no index for MaxUserRecords: call Migrate: %w", err)
 	case isFull(err):
 		err = fmt.Errorf("%w: %w", idempotency.ErrStoreFull, err)
 	case isCrowded(err) && !errors.Is(err, idempotency.ErrStoreBusy):

@@ -18,6 +18,19 @@ type Options struct {
 	// process that stands still, or is cut off, keeps its locks for that long. Zero means one minute. The longest timeout is 24
 	// days. Set at least five seconds, because a busy process may be late. The store rounds up to seconds, the unit of the server.
 	IdleTimeout time.Duration
+
+	// MaxUserRecords bounds the records of one [idempotency.Key.User] that have not expired, in any state. If a user has as many,
+	// Begin refuses a key without a record with [idempotency.ErrUserQuota]. A key with a record is never refused. The key of an
+	// [idempotency.Release] with a TTL of zero counts for two leases. Zero means no bound.
+	//
+	// The statement that reads the key counts the records as well, and locks none of them, so that no claim waits for a transaction
+	// of [DoTx]. Claims of one user that run at the same time do not see each other: a user may have one record more for each of
+	// the other claims that were running when the last one began.
+	//
+	// The count uses the index "users", so the claim of a new key takes longer, the more records the user has. [Migrate] creates
+	// the index with this option, also in a table with records, and needs the privilege INDEX for that. Without the option, the
+	// index stays, and costs a part of each write. Give all processes the same value.
+	MaxUserRecords int
 }
 
 // idleSeconds returns IdleTimeout in seconds, rounded up.
@@ -43,6 +56,9 @@ func (o Options) validate() error {
 	}
 	if o.IdleTimeout < 0 || o.IdleTimeout > longestIdle {
 		faults = append(faults, fmt.Errorf("mysqlstore: IdleTimeout is %s, not from 0 to %s", o.IdleTimeout, longestIdle))
+	}
+	if o.MaxUserRecords < 0 {
+		faults = append(faults, fmt.Errorf("mysqlstore: MaxUserRecords %d is negative", o.MaxUserRecords))
 	}
 	return errors.Join(faults...)
 }

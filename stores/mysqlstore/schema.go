@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
 // Migration is a step from one version of the schema to the next.
@@ -22,8 +24,8 @@ func Migrations(opts Options) []Migration {
 	return []Migration{{1, opts.statement("0001_records"), opts.statement("0001_down")}}
 }
 
-// Migrate creates the table if the table is missing. Migrate leaves an existing table unchanged, and returns an error if the table has
-// another version, or columns in which the store cannot store records.
+// Migrate creates the table if the table is missing. Migrate leaves an existing table unchanged, except for the index of
+// [Options].MaxUserRecords, and returns an error if the table has another version, or columns in which the store cannot store records.
 //
 // Many processes may call Migrate at the same time, and again at each start. The database user needs the privilege CREATE for the
 // table. After a conflict with another session, Migrate tries again until ctx ends.
@@ -45,7 +47,26 @@ func Migrate(ctx context.Context, db *sql.DB, opts Options) error {
 		}
 	}
 	table, err := t.describeTable(ctx, db)
-	return wrapFailure("migrate", cmp.Or(err, table.difference))
+	err = cmp.Or(err, table.difference)
+	if err == nil && opts.MaxUserRecords > 0 {
+		err = t.retryStep(ctx, func() error { return t.addUserKey(ctx) })
+	}
+	return wrapFailure("migrate", err)
+}
+
+// addUserKey creates the index for MaxUserRecords in a table that was made without the option.
+func (t *Table) addUserKey(ctx context.Context) error {
+	var hasIndex bool
+	query := forAnySession(`SELECT COUNT(*) > 0 FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ? AND INDEX_NAME = 'users' LIMIT 1`)
+	if err := t.db.QueryRowContext(ctx, query, t.opts.table()).Scan(&hasIndex); err != nil || hasIndex {
+		return err
+	}
+	_, err := t.db.ExecContext(ctx, "ALTER TABLE "+t.opts.name()+" ADD "+sqlstore.Statement(files, "user_key"))
+	if hasNumber(err, 1061) { // another process has created the index meanwhile
+		return nil
+	}
+	return err
 }
 
 // querier is a pool or a connection.

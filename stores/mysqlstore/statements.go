@@ -28,12 +28,24 @@ func (o Options) statement(file string) string {
 	operations := strings.Repeat(bytesOfDigits+", ", deleteBatch-1) + bytesOfDigits
 	text := strings.NewReplacer("{records}", o.name(), "{now}", sqlstore.Statement(files, "now"),
 		"{bytes}", bytesOfDigits, "{bytes_or_null}", bytesOrNull, "{operations}", operations, "{batch}", strconv.Itoa(deleteBatch),
-		"{skip_locked}", skip,
+		"{skip_locked}", skip, expiryKey, expiryKey+o.userKey(),
 	).Replace(sqlstore.Statement(files, file))
 	if readsMany[file] {
 		text = forAnySession(text)
 	}
 	return text
+}
+
+// expiryKey is the last index in CREATE TABLE. The file of the migration has no placeholder for the index of MaxUserRecords, because
+// other tools use the file.
+const expiryKey = "KEY expires (expires)"
+
+// userKey returns the index for MaxUserRecords as a further part of CREATE TABLE, or nothing without the option.
+func (o Options) userKey() string {
+	if o.MaxUserRecords == 0 {
+		return ""
+	}
+	return ",\n    " + sqlstore.Statement(files, "user_key")
 }
 
 // Bytes are sent as hexadecimal digits (see hexDigits), because the server reads a parameter as text in the character set of the

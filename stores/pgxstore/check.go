@@ -258,7 +258,7 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace CROSS JOIN LATERAL
     FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p WHERE p <> 'DELETE' OR c.relkind <> 'p'
 UNION ALL
     SELECT 'EXECUTE', 'function ' || f.oid::regproc, 'Store', has_function_privilege(f.oid, 'EXECUTE')
-    FROM pg_proc f WHERE f.pronamespace = c.relnamespace AND f.proname = $2::text
+    FROM pg_proc f WHERE f.pronamespace = c.relnamespace AND f.proname = ANY ($2::text[])
 UNION ALL
     SELECT 'OWNERSHIP', 'table ' || p.oid::regclass, 'Maintain', pg_has_role(p.relowner, 'USAGE')
     FROM pg_class p WHERE c.relkind = 'p'
@@ -267,7 +267,7 @@ UNION ALL
     SELECT 'CREATE', 'schema ' || quote_ident(n.nspname), 'Maintain', has_schema_privilege(n.oid, 'CREATE')
     WHERE c.relkind = 'p'
 ) AS needed (privilege, object, use, granted)
-WHERE c.oid = to_regclass($1::text) AND NOT needed.granted`, c.opts.quotedName(""), c.opts.claimFunction())
+WHERE c.oid = to_regclass($1::text) AND NOT needed.granted`, c.opts.quotedName(""), c.opts.claimFunctions())
 }
 
 // checkRowSecurity reports active row-level security, because its policies can hide records from the role.
@@ -325,6 +325,7 @@ const (
 	byStore  = "New"
 	bySteps  = "DoTx"
 	byDays   = "PartitionDays"
+	byQuota  = "MaxUserRecords"
 	byExpiry = "Maintain" // has a slower way without these features
 )
 
@@ -364,8 +365,8 @@ var features = []sqlstore.Feature{
 		Has: map[string]string{"YugabyteDB": yugabyte + "api/ysql/the-sql-language/with-clause/with-clause-syntax-semantics/"},
 	},
 	{
-		Name: "advisory locks of a transaction", Uses: []string{byDays},
-		Words: "pg_advisory_xact_lock pg_try_advisory_xact_lock",
+		Name: "advisory locks of a transaction", Uses: []string{byDays, byQuota},
+		Words: "pg_advisory_xact_lock pg_try_advisory_xact_lock hashtext",
 		Has:   map[string]string{"YugabyteDB": yugabyte + "explore/transactions/explicit-locking/"},
 		Lacks: map[string]string{
 			"CockroachDB": "https://github.com/cockroachdb/docs/pull/18154",
@@ -458,6 +459,9 @@ func (t *Table) admitServer(conn *pgx.Conn, uses ...string) error {
 	uses = append(uses, byStore)
 	if t.opts.isPartitioned() {
 		uses = append(uses, byDays)
+	}
+	if t.opts.MaxUserRecords > 0 {
+		uses = append(uses, byQuota)
 	}
 	if why := e.Refusal(features, version, uses...); why != "" {
 		return fmt.Errorf("%w: %s: %s", ErrEngine, e.Name, why)

@@ -93,6 +93,7 @@ func (c *claim) sendInsertInTurn(
 //
 //   - null: the key is held, and the row is the record that holds the key.
 //   - 0: a concurrent session was faster. scanClaim returns errOvertaken, so that the statement is repeated.
+//   - -1: the user has too many records. scanClaim returns [idempotency.ErrUserQuota].
 //   - the number of an attempt: this claim holds the key. If the number is above 1, the row is the record of the attempt
 //     before; otherwise only the time of the server counts. scanClaim returns the record that the statement has written.
 func (c *claim) scanClaim(from pgx.Row) (*row, error) {
@@ -105,6 +106,8 @@ func (c *claim) scanClaim(from pgx.Row) (*row, error) {
 		return storedRow, nil
 	case attemptNumber.Int32 == 0:
 		return nil, errOvertaken
+	case attemptNumber.Int32 < 0:
+		return nil, idempotency.ErrUserQuota
 	}
 	claimedAt := storedRow.serverTime
 	ownRow := row{attempt: attemptNumber, fingerprint: c.request.Fingerprint[:], token: c.ownerToken, createdAt: claimedAt,

@@ -257,6 +257,8 @@ func TestStatementsKeepToTheSubset(t *testing.T) {
 	}
 	statements := pgxstore.Options{}.Statements()
 	statements["migration"] = pgxstore.Migrations(pgxstore.Options{})[0].SQL
+	statements["migration for users"] = pgxstore.Migrations(pgxstore.Options{MaxUserRecords: 1})[0].SQL
+	uses["migration for users"] = []string{pgxstore.ByStore, pgxstore.ByQuota}
 	for name, statement := range statements {
 		use := uses[name]
 		if use == nil {
@@ -291,9 +293,9 @@ const plainSQL = `again all and any array array_agg array_append as asc attempt 
 	end endpoint exists expires_at expires_minute false fillfactor fingerprint from function get granted greatest group
 	header held i if in indexrelid indrelid insert integer interval into is isfinite isolation join kept key l language
 	lease_until least left level limit locktype made max n name not note nspname null objid objsubid octet_length offset oid on
-	operation or order ordinality pg_class pg_database pg_index pg_namespace place primary question r raise read record regclass
-	relkind relname relnamespace replace replays resolved result return returns rollback row_count s savepoint
+	operation or order ordinality perform pg_class pg_database pg_index pg_namespace place primary question r raise read record
+	regclass relkind relname relnamespace replace replays resolved result return returns rollback row_count s savepoint
 	seen_attempt seen_completed_at seen_endpoint seen_expires_at seen_fingerprint seen_key seen_lease_until seen_status
 	seen_token seen_user_id select set sha256 size sqrt state status step step_names step_results string_to_array sum
-	table text then timestamptz to_regclass token trailer true union unnest update user_id uuid vacuum_truncate values
-	version when where with`
+	table text then timestamptz to_regclass token trailer true union unnest update user_bound user_id uuid
+	vacuum_truncate values version when where with`

@@ -63,7 +63,9 @@ func isRefused(err error) bool {
 }
 
 // isAnswer reports whether the server has replied: err is nil, or says that the statement had no effect.
-func isAnswer(err error) bool { return err == nil || isLostRace(err) || isRefused(err) }
+func isAnswer(err error) bool {
+	return err == nil || isLostRace(err) || isRefused(err) || errors.Is(err, idempotency.ErrUserQuota)
+}
 
 // isBroken reports whether a repetition on another connection may succeed: the connection has failed, the server was
 // starting or stopping, or the session has lost a prepared statement.
@@ -71,8 +73,10 @@ func isBroken(err error) bool {
 	if _, misread := errors.AsType[pgx.ScanArgError](err); misread {
 		return false // the server has replied, but the table was altered
 	}
-	if errors.Is(err, errUnconfirmed) || errors.Is(err, ErrEngine) || errors.Is(err, idempotency.ErrClaimLost) {
-		return false // the server has replied
+	for _, reply := range []error{errUnconfirmed, ErrEngine, idempotency.ErrClaimLost, idempotency.ErrUserQuota} {
+		if errors.Is(err, reply) {
+			return false // the server has replied
+		}
 	}
 	_, answered := errors.AsType[*pgconn.PgError](err)
 	return !answered || hasCode(err, "08", "57P") || isStatementForgotten(err) || isTooMany(err)

@@ -36,6 +36,7 @@ const (
 	ByStore  = byStore
 	BySteps  = bySteps
 	ByExpiry = byExpiry
+	ByQuota  = byQuota
 )
 
 // EngineRows returns the rows of the README's table.

@@ -72,6 +72,20 @@ type Options struct {
 	// waited in the same process share a fetch. Each fetch costs a write. Without CountReplays, a replay writes nothing.
 	CountReplays bool
 
+	// MaxUserRecords bounds the records of one [idempotency.Key.User] that have not expired, in any state. If a user has as
+	// many, Begin refuses a key without a record with [idempotency.ErrUserQuota]. A key with a record is never refused. The
+	// key of an [idempotency.Release] with a TTL of zero counts for two leases. Zero means no bound.
+	//
+	// [Migrate] creates an index for this option, also in a table with records, and a function that counts. So call Migrate
+	// after setting the option. To let claims go on meanwhile, create the index before, with CREATE INDEX CONCURRENTLY on
+	// (user_id, expires_minute): its name is that of the table with "_user". Without the option, the index stays, and costs
+	// a part of each write.
+	//
+	// A claim of a new key takes longer, the more records the user has, and claims of new keys of one user take turns, each
+	// until its commit. If default_transaction_isolation is above read committed, claims that run at the same time do not
+	// see each other, and may exceed the bound by their number. Give all processes the same value.
+	MaxUserRecords int
+
 	nowSQL       string // SQL expression for the current time; empty means statement_timestamp()
 	findsByPlace bool   // the statements of a step find the record by its ctid
 }
@@ -120,6 +134,9 @@ func (o Options) validate() error {
 	}
 	if o.isPartitioned() && cmp.Or(o.Isolation, pgx.ReadCommitted) != pgx.ReadCommitted {
 		fault("a table with partitions needs the isolation level %s, not %s", pgx.ReadCommitted, o.Isolation)
+	}
+	if o.MaxUserRecords < 0 {
+		fault("MaxUserRecords %d is negative", o.MaxUserRecords)
 	}
 	if o.IdleTimeout < 0 || o.IdleTimeout > maxIdleTimeout {
 		fault("IdleTimeout is %s, not from 0 to %s", o.IdleTimeout, maxIdleTimeout)

@@ -35,11 +35,14 @@ func Migrations(opts Options) []Migration {
 		sql += opts.readFile("0001_schema") + "\n"
 	}
 	sql += opts.readFile(file) + "\n" + opts.withNow("$10").readFile("0001_claim")
+	if opts.MaxUserRecords > 0 {
+		sql += "\n" + opts.withNow("$10").readFile("0001_user_claim")
+	}
 	return []Migration{{1, sql, opts.readFile("0001_down")}}
 }
 
 // Migrate applies, in one transaction, the migrations that the table lacks. Migrate also applies a migration again if its
-// function or comment is missing. If opts has PartitionDays, Migrate then creates the first partitions. Many processes
+// function or comment is missing, as when [Options].MaxUserRecords is new. If opts has PartitionDays, Migrate then creates the first partitions. Many processes
 // may call Migrate at the same time, and at each start.
 //
 // The role needs:
@@ -131,26 +134,26 @@ const callMigrate = "call Migrate"
 // readVersion returns the version of the table, which is stored in the comment of the table. The error is an
 // [UnreadyTable] in these cases:
 //
-//   - The table, its function or its comment is missing: version is zero, and the remedy is callMigrate. A dump may lack
+//   - The table, a function or its comment is missing: version is zero, and the remedy is callMigrate. A dump may lack
 //     the comment.
 //   - The table has partitions and opts has no PartitionDays, or the reverse.
 //   - The comment is not that of a table of this package, or the version is newer than this package.
 //   - A column was dropped, or a column was added that no store fills.
 func (t *Table) readVersion(ctx context.Context, q querier) (version int, err error) {
 	var kind, comment string
-	var hasFunction bool
-	var lackingColumns, unfilledColumns []string
+	var lackingFunctions, lackingColumns, unfilledColumns []string
 	name := t.opts.quotedName("")
 	err = q.QueryRow(ctx, `
 SELECT c.relkind::text, coalesce(obj_description(c.oid, 'pg_class'), ''),
-    EXISTS (SELECT FROM pg_proc f WHERE f.pronamespace = c.relnamespace AND f.proname = $2::text),
+    ARRAY(SELECT n FROM unnest($2::text[]) n
+        WHERE NOT EXISTS (SELECT FROM pg_proc f WHERE f.pronamespace = c.relnamespace AND f.proname = n)),
     ARRAY(SELECT n FROM unnest($3::text[]) n
         WHERE NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = n)),
     ARRAY(SELECT a.attname::text FROM pg_attribute a
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname <> ALL ($3::text[])
             AND a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' ORDER BY a.attnum)
-FROM pg_class c WHERE c.oid = to_regclass($1::text)`, name, t.opts.claimFunction(), allColumns()).
-		Scan(&kind, &comment, &hasFunction, &lackingColumns, &unfilledColumns)
+FROM pg_class c WHERE c.oid = to_regclass($1::text)`, name, t.opts.claimFunctions(), allColumns()).
+		Scan(&kind, &comment, &lackingFunctions, &lackingColumns, &unfilledColumns)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return 0, t.unreadyError(callMigrate, "there is no table %s", name)
@@ -170,8 +173,8 @@ FROM pg_class c WHERE c.oid = to_regclass($1::text)`, name, t.opts.claimFunction
 	case len(unfilledColumns) > 0:
 		return 0, t.unreadyError("give them a default, or allow null", "table %s has the columns %s, which the store does not fill",
 			name, strings.Join(unfilledColumns, ", "))
-	case !hasFunction:
-		return 0, t.unreadyError(callMigrate, "table %s lacks its function %s", name, t.opts.claimFunction())
+	case len(lackingFunctions) > 0:
+		return 0, t.unreadyError(callMigrate, "table %s lacks its function %s", name, strings.Join(lackingFunctions, ", "))
 	}
 	return version, nil
 }

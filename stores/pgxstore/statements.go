@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"embed"
 	"fmt"
+	"math"
 	"regexp"
 	"strconv"
 	"strings"
@@ -75,6 +76,12 @@ func (o Options) expandSQL(sql string) string {
 		"{kind}", o.relKind(),
 		"{storage}", o.storageSettings(),
 		"{claim_function}", o.quotedName(claimSuffix(o.isPartitioned())),
+		"{claiming}", o.quotedName(o.claimingSuffix()),
+		"{user_bound}", o.userBoundSQL(),
+		"{user_claim_function}", o.quotedName(userClaimSuffix),
+		"{drop_user_claim}", o.dropUserClaimSQL(),
+		"{user_index}", pgx.Identifier{o.userIndex()}.Sanitize(),
+		"{user_index_text}", quoteLiteral(o.userIndex()),
 		"{other_claim_function}", o.quotedName(claimSuffix(!o.isPartitioned())),
 		"{on_conflict}", o.onConflict(),
 		"{expiry_index}", pgx.Identifier{index}.Sanitize(),
@@ -116,7 +123,44 @@ func claimSuffix(isPartitioned bool) string {
 	return "_claim"
 }
 
-func (o Options) claimFunction() string { return o.tableName() + claimSuffix(o.isPartitioned()) }
+// userClaimSuffix is the suffix of the function that counts the records of a user, for MaxUserRecords. It works on both forms of
+// the table.
+const userClaimSuffix = "_claim_max"
+
+// claimingSuffix is the suffix of the function that claim.sql calls.
+func (o Options) claimingSuffix() string {
+	if o.MaxUserRecords > 0 {
+		return userClaimSuffix
+	}
+	return claimSuffix(o.isPartitioned())
+}
+
+// claimFunctions returns the names of the functions that claims need.
+func (o Options) claimFunctions() []string {
+	names := []string{o.tableName() + claimSuffix(o.isPartitioned())}
+	if o.MaxUserRecords > 0 {
+		names = append(names, o.tableName()+userClaimSuffix)
+	}
+	return names
+}
+
+// userIndex returns the name of the index for MaxUserRecords.
+func (o Options) userIndex() string { return o.tableName() + "_user" }
+
+// userBoundSQL returns the last argument of the function for MaxUserRecords.
+func (o Options) userBoundSQL() string {
+	if o.MaxUserRecords > 0 {
+		return ", " + strconv.Itoa(min(o.MaxUserRecords, math.MaxInt32))
+	}
+	return ""
+}
+
+func (o Options) dropUserClaimSQL() string {
+	if o.MaxUserRecords > 0 {
+		return "DROP FUNCTION IF EXISTS " + o.quotedName(userClaimSuffix) + ";\n"
+	}
+	return ""
+}
 
 // expandPartitioned replaces the placeholders that are empty unless the table is partitioned.
 func (o Options) expandPartitioned(sql string) string {

@@ -239,7 +239,9 @@ func TestRestoredAttempt(t *testing.T) {
 // A first execution takes two round trips and a replay takes one, even if claims take a lock.
 func TestRoundTripsOfLeases(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string]pgxstore.Options{"plain": {}, "partitions": {PartitionDays: 1, SpareDays: 1}} {
+	for name, opts := range map[string]pgxstore.Options{
+		"plain": {}, "partitions": {PartitionDays: 1, SpareDays: 1}, "counted": {MaxUserRecords: 100},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pool, proxy := newProxiedPool(t, limitToOne)

@@ -32,8 +32,9 @@ func (leases) Failure(step string, err error) error { return wrapFailure(step, e
 // transaction runs the statements of steps. The store has one transaction at a time.
 type transaction struct {
 	space
-	statements *statements
-	now        func() time.Time
+	maxUserRecords int // 0 means no bound
+	statements     *statements
+	now            func() time.Time
 }
 
 // space is the limit and the use of bytes in the file. A limit of 0 means no limit.
@@ -66,6 +67,16 @@ func (tx *transaction) Read(operation uuid.UUID) (*sqlstore.Row, error) {
 		seen.Now = tx.nowMicros()
 	}
 	return seen, err
+}
+
+// ReadAndCount implements [sqlstore.CountingSteps].
+func (tx *transaction) ReadAndCount(operation uuid.UUID, user string) (seen *sqlstore.Row, isUserFull bool, err error) {
+	seen, err = tx.Read(operation)
+	if err != nil || tx.maxUserRecords == 0 || seen.Exists() {
+		return seen, false, err
+	}
+	row := tx.statements.userFull.QueryRowContext(statementContext, user, seen.Now, tx.maxUserRecords)
+	return seen, isUserFull, row.Scan(&isUserFull)
 }
 
 // Put implements [sqlstore.Steps]. The stored record is still seen, because the transaction is the only writer.

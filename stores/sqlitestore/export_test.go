@@ -12,6 +12,9 @@ func (o Options) WithClock(now func() time.Time) Options {
 	return o
 }
 
+// UserFull is the statement that counts the records of a user.
+var UserFull = statement("user_full")
+
 // OnCommit registers a function that SQLite calls before each commit that writes. If do returns a number other than
 // zero, the commit fails.
 func (s *Store) OnCommit(do func() int32) error {

@@ -54,7 +54,7 @@ func (s *Store) openConnections(ctx context.Context) (err error) {
 	if s.writeDB, err = sql.Open("sqlite", dataSourceName(s.filePath, parameters, synchronous)); err != nil {
 		return err
 	}
-	if err := retryWhileBusy(ctx, func() error { return makeTable(ctx, s.writeDB) }); err != nil {
+	if err := retryWhileBusy(ctx, func() error { return makeTable(ctx, s.writeDB, s.opts.MaxUserRecords > 0) }); err != nil {
 		return err
 	}
 	if s.writer, err = s.newWriter(); err != nil {
@@ -80,8 +80,8 @@ func retryWhileBusy(ctx context.Context, do func() error) error {
 	}
 }
 
-// makeTable switches the file to a write-ahead log, and makes the table and the index if they are missing.
-func makeTable(ctx context.Context, db *sql.DB) error {
+// makeTable switches the file to a write-ahead log, and makes the table and the indexes if they are missing.
+func makeTable(ctx context.Context, db *sql.DB, countsUsers bool) error {
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return err
@@ -95,10 +95,17 @@ func makeTable(ctx context.Context, db *sql.DB) error {
 		return fmt.Errorf("the file cannot have a write-ahead log: the journal mode is %s", mode)
 	}
 	made, err := verifyTable(conn)
-	if err != nil && !errors.Is(err, errNoTable) || made == 2 { // a complete table needs no wait for writers
+	if err != nil && !errors.Is(err, errNoTable) {
 		return err
 	}
-	for _, text := range []string{"BEGIN IMMEDIATE", statement("records"), statement("records_expires"), "COMMIT"} {
+	var texts []string
+	if made < 2 { // a complete table needs no wait for writers
+		texts = []string{"BEGIN IMMEDIATE", statement("records"), statement("records_expires"), "COMMIT"}
+	}
+	if countsUsers { // writes nothing if there is the index
+		texts = append(texts, statement("records_user"))
+	}
+	for _, text := range texts {
 		if _, err := conn.ExecContext(ctx, text); err != nil {
 			return err
 		}
@@ -130,8 +137,11 @@ func verifyTable(conn *sql.Conn) (made int, err error) {
 // newWriter returns the writer with an open connection.
 func (s *Store) newWriter() (*writer, error) {
 	w := &writer{
-		transaction: transaction{space: space{limitBytes: s.opts.MaxBytes}, statements: new(statements), now: s.opts.now},
-		writeDB:     s.writeDB,
+		transaction: transaction{
+			space: space{limitBytes: s.opts.MaxBytes}, maxUserRecords: s.opts.MaxUserRecords,
+			statements: new(statements), now: s.opts.now,
+		},
+		writeDB: s.writeDB,
 		queue: queue{
 			pendingWrites: make(chan *pendingWrite), stepTurns: make(chan *turn),
 			closeStarted: s.closeStarted, runEnded: make(chan struct{}),

@@ -43,6 +43,16 @@ type Options struct {
 	// processes the same value. MaxBytes must be at least 1 MiB. Zero means no limit except the disk.
 	MaxBytes int64
 
+	// MaxUserRecords bounds the records of one [idempotency.Key.User] that have not expired, in any state. If a user has
+	// as many, Begin refuses a key without a record with [idempotency.ErrUserQuota]. A key with a record is never refused.
+	// The key of an [idempotency.Release] with a TTL of zero counts for two leases. Zero means no bound.
+	//
+	// A claim of a new key counts the records by an index, so the claim takes longer, the more records the user has. Open
+	// creates the index if it is missing, which takes a second for some hundred thousand records. Without the option, the
+	// index stays, and costs a part of each write, until somebody drops it: DROP INDEX idempotency_records_user. Give all
+	// processes the same value.
+	MaxUserRecords int
+
 	// Parameters are parameters of the driver for the transactions of [DoTx], in the form after the question mark of a
 	// data source name: "_time_format=sqlite&_pragma=foreign_keys(1)". Give the parameters that the service uses for
 	// its own connections. The store refuses settings on which the store depends, such as the journal mode. Empty means
@@ -64,6 +74,9 @@ func (o Options) validate() error {
 	}
 	if o.MaxBytes < 0 || o.MaxBytes > 0 && o.MaxBytes < minMaxBytes {
 		fault("MaxBytes is %d, less than %d", o.MaxBytes, minMaxBytes)
+	}
+	if o.MaxUserRecords < 0 {
+		fault("MaxUserRecords %d is negative", o.MaxUserRecords)
 	}
 	if _, err := o.parseParameters(); err != nil {
 		fault("Parameters: %w", err)

@@ -17,7 +17,7 @@ func statement(file string) string { return sqlstore.Statement(files, file) }
 type statements struct {
 	begin, commit, rollback                                         *sql.Stmt
 	read, put, extend, complete, release, abandon, free, trim, used *sql.Stmt
-	checkpoint, checkpoints, see, forget, resolve                   *sql.Stmt
+	checkpoint, checkpoints, see, forget, resolve, userFull         *sql.Stmt
 }
 
 // statementTargets returns the variable for each prepared statement, by its text.
@@ -28,5 +28,6 @@ func (s *statements) statementTargets() map[string]**sql.Stmt {
 		statement("complete"): &s.complete, statement("release"): &s.release, statement("free"): &s.free, statement("abandon"): &s.abandon,
 		statement("trim"): &s.trim, statement("used"): &s.used, statement("checkpoint"): &s.checkpoint, statement("checkpoints"): &s.checkpoints,
 		statement("see"): &s.see, statement("forget"): &s.forget, statement("resolve"): &s.resolve,
+		statement("user_full"): &s.userFull,
 	}
 }

@@ -79,6 +79,15 @@ type Steps interface {
 	HasRoom(n int) bool
 }
 
+// CountingSteps are the Steps of a store that may bound the records of a user.
+type CountingSteps interface {
+	Steps
+
+	// ReadAndCount is Read for a claim. isUserFull reports that the claim would add a record, and that the user already has
+	// as many records that have not expired as the store allows.
+	ReadAndCount(operation uuid.UUID, user string) (seen *Row, isUserFull bool, err error)
+}
+
 // leaseClaim implements [idempotency.Claim]. A leaseClaim keeps all parts of the record in memory, so that the claim
 // can restore the record if the store loses the record.
 type leaseClaim struct {
@@ -155,7 +164,7 @@ type claimResult struct {
 // changes between reading and writing.
 func (l *leaseClaim) claimKey(steps Steps, request *idempotency.ClaimRequest) (claimResult, error) {
 	for {
-		seen, err := steps.Read(l.operation)
+		seen, isUserFull, err := l.readForClaim(steps)
 		if errors.Is(err, idempotency.ErrRecordInvalid) {
 			return claimResult{err: err}, nil
 		}
@@ -165,6 +174,9 @@ func (l *leaseClaim) claimKey(steps Steps, request *idempotency.ClaimRequest) (c
 		if isHeld, record, err := seen.Held(l.keyNames, request); isHeld {
 			own := string(seen.Token) == string(l.ownerToken) // written by an earlier run, whose reply was lost
 			return claimResult{record: record, isClaimed: own && err == nil, err: err}, nil
+		}
+		if isUserFull {
+			return claimResult{err: idempotency.ErrUserQuota}, nil
 		}
 		if !seen.Counts() && steps.IsFull() {
 			return claimResult{err: idempotency.ErrStoreFull}, nil
@@ -176,6 +188,15 @@ func (l *leaseClaim) claimKey(steps Steps, request *idempotency.ClaimRequest) (c
 			return claimResult{record: record, isClaimed: put}, err
 		}
 	}
+}
+
+// readForClaim reads the record, and whether the user has too many records for another one.
+func (l *leaseClaim) readForClaim(steps Steps) (seen *Row, isUserFull bool, err error) {
+	if counting, ok := steps.(CountingSteps); ok {
+		return counting.ReadAndCount(l.operation, l.keyNames[0])
+	}
+	seen, err = steps.Read(l.operation)
+	return seen, false, err
 }
 
 // Extend implements [idempotency.Claim]. While the transaction of a step has locked the record, Extend does nothing and

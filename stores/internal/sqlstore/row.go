@@ -102,7 +102,10 @@ func (r *Row) IsHeldBy(token []byte) bool {
 
 // Counts reports whether the record exists, has not expired, and was not freed. A record that does not count leaves the
 // key free.
-func (r *Row) Counts() bool { return r.Found && r.Expires > r.Now && !r.isFree() }
+func (r *Row) Counts() bool { return r.Exists() && !r.isFree() }
+
+// Exists reports whether the record exists and has not expired. The rest of a freed record exists as well.
+func (r *Row) Exists() bool { return r.Found && r.Expires > r.Now }
 
 // isFree reports whether the row is the rest of a freed record. A free row belongs to no operation.
 func (r *Row) isFree() bool { return r.Found && r.Attempt == 0 && !r.Lease.Valid && !r.Response.Valid }

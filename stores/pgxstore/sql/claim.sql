@@ -4,6 +4,7 @@
 --   null  The key is held by the returned record. Nothing was written.
 --   0     Another session has inserted, changed or deleted the record since this statement took its snapshot. Repeat the
 --         statement.
+--   -1    The user has too many records for another one. Nothing was written.
 --   n     The key is claimed, and n is the number of the attempt.
 --
 --   $1 operation, $2 fingerprint, $3 records that may be claimed beside absent and expired ones: 1 released, 2 also abandoned
@@ -12,7 +13,7 @@
 -- A function does the claiming, because a statement that can write takes more than twice as long to start as a
 -- statement that can only read. A replay does not call the function. The function returns a value, not rows, because
 -- a second source of rows makes the start of the statement take half as long again.
-SELECT {columns}, CASE WHEN r.status IS NULL OR r.expires_at <= {now} THEN {claim_function}($1::uuid, $2::bytea,
+SELECT {columns}, CASE WHEN r.status IS NULL OR r.expires_at <= {now} THEN {claiming}($1::uuid, $2::bytea,
     $3::integer, $4::text, $5::text, $6::text, $7::uuid, $8::bigint, $9::bigint, {now}, r.token, r.status,
-    r.expires_at, r.fingerprint, r.lease_until, r.completed_at, r.attempt::integer, r.user_id, r.endpoint, r.key) END
+    r.expires_at, r.fingerprint, r.lease_until, r.completed_at, r.attempt::integer, r.user_id, r.endpoint, r.key{user_bound}) END
 FROM (SELECT) AS question LEFT JOIN {records} r ON r.operation = $1::uuid{in_reach}{newest}

@@ -4,6 +4,7 @@
 --   null  The key is held by the returned record. Nothing was written.
 --   0     Another session has inserted, changed or deleted the record since this statement took its snapshot. Repeat the
 --         statement.
+--   -1    The user has too many records for another one. Nothing was written.
 --   n     The key is claimed, and n is the number of the attempt.
 --
 --   $1 operation, $2 fingerprint, $3 records that may be claimed beside absent and expired ones: 1 released, 2 also abandoned
