@@ -64,6 +64,7 @@ type config struct {
 	bodyTimeout                         time.Duration
 	maxBody, maxBodies                  int64
 	maxResponse                         int64
+	maxUserRecords                      int
 	failOpen                            bool
 	reuseStatus                         int
 	problemBase                         string
@@ -118,6 +119,7 @@ func (c *config) newFlagSet() *flag.FlagSet {
 	f.Int64Var(&c.maxBody, "max-body", 1<<20, "maximum `bytes` of the body of a guarded request")
 	f.Int64Var(&c.maxBodies, "max-bodies", 256<<20, "maximum `bytes` of all these bodies together; 0 means no limit")
 	f.Int64Var(&c.maxResponse, "max-response", 1<<20, "maximum `bytes` of an answer that can be replayed")
+	f.IntVar(&c.maxUserRecords, "max-user-records", 0, "maximum `number` of records of a user in a shared store; 0 means no limit")
 	f.DurationVar(&c.bodyTimeout, "body-timeout", time.Minute, "time limit for receiving the body of a guarded request")
 	f.BoolVar(&c.failOpen, "fail-open", false, "forward requests without protection while the store is down")
 	f.IntVar(&c.reuseStatus, "reuse-status", 409, "`status` of the refusal when a key was already used for a different request")
@@ -260,7 +262,10 @@ func (c *config) checkTLS() []error {
 
 // checkBounds checks durations and sizes.
 func (c *config) checkBounds() []error {
-	checks := []configCheck{{c.storeTimeout < 0, "-store-timeout must not be negative"}}
+	checks := []configCheck{
+		{c.storeTimeout < 0, "-store-timeout must not be negative"},
+		{c.maxUserRecords < 0, "-max-user-records must not be negative"},
+	}
 	for name, n := range map[string]int64{
 		"-ttl": int64(c.answerTTL), "-lease": int64(c.leaseDuration), "-shutdown-timeout": int64(c.shutdownTimeout),
 		"-upstream-timeout": int64(c.upstreamTimeout), "-upstream-dial-timeout": int64(c.upstreamDialTimeout),
@@ -292,7 +297,8 @@ func (c *config) resolveStore(inEnv bool) (faults []error) {
 	if err != nil { // the text of err may contain the password
 		return []error{errors.New("-store: not a URL")}
 	}
-	if _, ok := storeKinds[parsed.Scheme]; !ok {
+	kind, ok := storeKinds[parsed.Scheme]
+	if !ok {
 		return []error{fmt.Errorf("-store: want one of %s", strings.Join(listURLForms(), ", "))}
 	}
 	if _, secret := parsed.User.Password(); (secret || parsed.Query().Has("password")) && !inEnv {
@@ -301,6 +307,9 @@ func (c *config) resolveStore(inEnv bool) (faults []error) {
 	}
 	if c.shouldMigrate && !strings.HasPrefix(parsed.Scheme, "postgres") {
 		faults = append(faults, errors.New("-migrate is for postgres://"))
+	}
+	if c.maxUserRecords > 0 && !kind.countsUserRecords {
+		faults = append(faults, errors.New("-max-user-records is for redis://, postgres:// and sqlite:"))
 	}
 	c.storeURL = parsed
 	return faults

@@ -107,6 +107,8 @@ func TestBadConfiguration(t *testing.T) {
 		"no time for bodies": {memory("-body-timeout", "0s"), 2, []string{"-body-timeout must be positive"}},
 		"no directory":       {one("-store", "sqlite:"+dir+"/none/records.db"), 1, []string{"-store: sqlitestore"}},
 		"migrate memory":     {memory("-migrate"), 2, []string{"-migrate is for postgres"}},
+		"quota in memory":    {memory("-max-user-records", "5"), 2, []string{"-max-user-records is for redis"}},
+		"negative quota":     {memory("-max-user-records", "-5"), 2, []string{"-max-user-records must not be negative"}},
 		"memory limit":       {one("-store", "memory:?max-bytes=much"), 1, []string{"max-bytes"}},
 		"methods":            {memory("-methods", "POST,GET"), 2, []string{"GET cannot be guarded"}},
 		"small methods":      {memory("-methods", "post"), 2, []string{"capital letters"}},

@@ -48,6 +48,28 @@ func TestPostgres(t *testing.T) {
 	require.True(t, p.post("/", "x", withKey("k"), withUser("alice")).replayed)
 }
 
+// A user at the limit of -max-user-records is refused, and gets its stored answers. Other users are not refused.
+func TestMaxUserRecords(t *testing.T) {
+	t.Parallel()
+	upstream := startService(t, answerCreated)
+	for name, store := range map[string][]string{
+		"PostgreSQL": {"-store-file", writeFile(t, servertest.Postgres(t).URL()), "-migrate"},
+		"Redis":      {"-store-file", startRedis(t)},
+		"SQLite":     {"-store", "sqlite:" + filepath.Join(t.TempDir(), "records.db")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := startProxy(t, upstream.URL, append(append(userHeaderFlags, store...), "-max-user-records", "1")...)
+			require.Equal(t, 201, p.post("/", "x", withKey("1"), withUser("alice")).status)
+			refused := p.post("/", "x", withKey("2"), withUser("alice"))
+			require.Equal(t, 429, refused.status)
+			require.Equal(t, "quota-exceeded", refused.problemCode())
+			require.True(t, p.post("/", "x", withKey("1"), withUser("alice")).replayed)
+			require.Equal(t, 201, p.post("/", "x", withKey("2"), withUser("bob")).status)
+		})
+	}
+}
+
 // While the store is down, guarded requests are refused. With -fail-open, guarded requests run without protection.
 func TestStoreDown(t *testing.T) {
 	t.Parallel()

@@ -31,18 +31,19 @@ type storeBackend struct {
 
 // storeKind is the kind of store for a URL scheme.
 type storeKind struct {
-	urlForm     string // for messages to the operator; empty for an alias
-	openBackend func(context.Context, *config) (*storeBackend, error)
+	urlForm           string // for messages to the operator; empty for an alias
+	openBackend       func(context.Context, *config) (*storeBackend, error)
+	countsUserRecords bool // heeds -max-user-records
 }
 
 var storeKinds = map[string]storeKind{
-	"memory":     {"memory:", openMemory},
-	"redis":      {"redis://host:port", openRedis},
-	"rediss":     {"rediss://host:port", openRedis},
-	"postgres":   {"postgres://host:port/database", openPostgres},
-	"postgresql": {"", openPostgres}, // an alias
-	"sqlite":     {"sqlite:file", openSQLite},
-	"dynamodb":   {"dynamodb://table?region=name", openDynamoDB},
+	"memory":     {"memory:", openMemory, false},
+	"redis":      {"redis://host:port", openRedis, true},
+	"rediss":     {"rediss://host:port", openRedis, true},
+	"postgres":   {"postgres://host:port/database", openPostgres, true},
+	"postgresql": {"", openPostgres, true}, // an alias
+	"sqlite":     {"sqlite:file", openSQLite, true},
+	"dynamodb":   {"dynamodb://table?region=name", openDynamoDB, false},
 }
 
 func listURLForms() (forms []string) {
@@ -127,7 +128,7 @@ func openSQLite(ctx context.Context, c *config) (*storeBackend, error) {
 	if file == "" {
 		return nil, errors.New("the name of the file is missing")
 	}
-	store, err := sqlitestore.Open(ctx, file, sqlitestore.Options{MaxBytes: limit})
+	store, err := sqlitestore.Open(ctx, file, sqlitestore.Options{MaxBytes: limit, MaxUserRecords: c.maxUserRecords})
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +168,7 @@ func openRedis(_ context.Context, c *config) (*storeBackend, error) {
 	}
 	opts.ContextTimeoutEnabled = true
 	client := redis.NewClient(opts)
-	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{MaxUserRecords: c.maxUserRecords})
 	return &storeBackend{
 		Store:       store,
 		checkStore:  store.Check,
@@ -181,13 +182,14 @@ func openPostgres(ctx context.Context, c *config) (*storeBackend, error) {
 	if err != nil {
 		return nil, err
 	}
+	storeOpts := pgxstore.Options{MaxUserRecords: c.maxUserRecords}
 	if c.shouldMigrate {
-		if err := pgxstore.Migrate(ctx, pool, pgxstore.Options{}); err != nil {
+		if err := pgxstore.Migrate(ctx, pool, storeOpts); err != nil {
 			pool.Close()
 			return nil, err
 		}
 	}
-	store := pgxstore.New(pool, pgxstore.Options{})
+	store := pgxstore.New(pool, storeOpts)
 	return &storeBackend{
 		Store:         store,
 		checkStore:    store.Check,
