@@ -122,6 +122,24 @@ var redisMutants = []mutant{{
 	from: "	_ = pipe.Process(ctx, wait)\n",
 	to:   "	wait.SetVal(int64(c.replicaCount))\n",
 	test: "TestRedisReplicas", testPackage: "./proof/redistest",
+}, {
+	name: "redis-quota-for-ever", broken: "Records that Redis has lost count against their user until their time.",
+	file: "internal/redisscript/counted.lua", testPackage: "./proof/redistest", needs: redis,
+	from: "      sweep_sample()\n",
+	to:   "",
+	test: "TestRedisUserIndex/server",
+}, {
+	name: "redis-quota-forgets", broken: "A record that was kept for longer than its first claim no longer counts.",
+	file: "internal/redisscript/counted.lua", testPackage: "./proof/redistest", needs: redis,
+	from: "    if expiry then\n",
+	to:   "    if false then\n",
+	test: "TestRedisUserRecords/server/records that are kept longer",
+}, {
+	name: "redis-quota-of-released-records", broken: "A released record counts against its user for longer than Redis keeps it.",
+	file: "internal/redisscript/index.lua", testPackage: "./proof/redistest", needs: redis,
+	from: "'XX', time",
+	to:   "'NX', time",
+	test: "TestRedisUserIndexHasTimes/server",
 }}
 
 var postgresMutants = []mutant{{
@@ -148,6 +166,18 @@ var postgresMutants = []mutant{{
 	from: "OR r.token <> $7::uuid AND (",
 	to:   "OR (",
 	test: "TestLateClaimOfAReleasedKey",
+}, {
+	name: "postgres-quota-without-turns", broken: "Claims of a user at the same time exceed the bound.",
+	file: "stores/pgxstore/sql/0001_user_claim.sql", needs: postgres,
+	from: "        PERFORM pg_advisory_xact_lock(hashtext({records_text}), hashtext($4));\n",
+	to:   "",
+	test: "TestConcurrentClaimsOfAUser/plain",
+}, {
+	name: "postgres-quota-refuses-duplicates", broken: "At the bound, a duplicate gets 429 instead of the state of its operation.",
+	file: "stores/pgxstore/sql/0001_user_claim.sql", needs: postgres,
+	from: "RETURN CASE WHEN EXISTS (",
+	to:   "RETURN CASE WHEN NOT EXISTS (",
+	test: "TestUserRecords/plain",
 }}
 
 var recordMutants = []mutant{{
