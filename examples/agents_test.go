@@ -131,9 +131,11 @@ func (s *agentShop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.Contains(string(body), "declined"):
 		status = http.StatusPaymentRequired
 	}
+	answer := `{"status": "completed", "id": 9007199254740993, "run": ` + strconv.FormatInt(run, 10) + `}`
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
 	w.WriteHeader(status)
-	_, _ = io.WriteString(w, `{"status": "completed", "id": 9007199254740993, "run": `+strconv.FormatInt(run, 10)+`}`)
+	_, _ = io.WriteString(w, answer)
 }
 
 // startAgentShop starts a service of the protocol.
