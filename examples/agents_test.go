@@ -233,6 +233,9 @@ func (s *agentShop) send(request agentRequest) (answer map[string]any, header ht
 	text, err := io.ReadAll(resp.Body)
 	require.NoError(s.t, err)
 	require.NoError(s.t, json.Unmarshal(text, &answer), "%s: %s", request.name, text)
+	if request.status == http.StatusCreated {
+		require.Contains(s.t, string(text), "9007199254740993", request.name) // no float has this value
+	}
 	return answer, resp.Header
 }
 
