@@ -47,7 +47,7 @@ export default defineConfig({
     const address = pageAddress(file)
     return address ? (address === '/' ? 'index.md' : address.slice(1) + '.md') : file
   },
-  srcExclude: ['CHANGELOG.md', 'CONTRIBUTING.md', '.github/**', 'proof/golden/**'],
+  srcExclude: ['CHANGELOG.md', 'CONTRIBUTING.md', '.github/**', 'proof/golden/**', 'proof/release/**'],
   markdown: { config: readAsGitHub },
   vite: { resolve: { alias: ['vue', 'vue/server-renderer'].map(resolveHere) } },
   themeConfig: {
