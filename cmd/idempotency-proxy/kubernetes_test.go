@@ -14,7 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The flags in the manifest exist, and the grace period of the pod is longer than a shutdown of the proxy may take.
+// The image in the manifest has the version of the release, the flags exist, and the grace period of the pod is longer than a shutdown of the proxy may take.
 func TestKubernetesManifest(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("kubernetes.yaml")
@@ -25,7 +25,10 @@ func TestKubernetesManifest(t *testing.T) {
 			Template struct {
 				Spec struct {
 					GracePeriod int `yaml:"terminationGracePeriodSeconds"`
-					Containers  []struct{ Args []string }
+					Containers  []struct {
+						Image string
+						Args  []string
+					}
 				}
 			}
 		}
@@ -59,6 +62,10 @@ func TestKubernetesManifest(t *testing.T) {
 			require.NoError(t, flags.Parse([]string{arg}))
 		}
 	}
+	goMod, err := os.ReadFile("go.mod")
+	require.NoError(t, err)
+	_, version, _ := strings.Cut(pod.Containers[0].Image, "/idempotency-proxy:")
+	require.Contains(t, string(goMod), "github.com/idempotency-go/idempotency "+version+"\n")
 	require.Positive(t, *delay)
 	require.Less(t, *delay+*timeout, time.Duration(pod.GracePeriod)*time.Second)
 }

@@ -31,6 +31,7 @@ func newShop(t *testing.T, version string) *workspace {
 		"LICENSE":                       "Do as you like.\n",
 		"README.md":                     "# Shop\n",
 		"CHANGELOG.md":                  "# Changelog\n\n## [0.1.0] - 2026-11-23\n\nThe first one.\n",
+		notesFile:                       "# v0.1.0\n\nThe first one.\n",
 		listFolder + "/idempotency.txt": "package " + name + "\nfunc Open() string\n",
 		listFolder + "/till.txt":        "package " + name + "/till\nfunc Ring() string\n",
 	})
@@ -75,6 +76,7 @@ func TestReleaseIsRefused(t *testing.T) {
 			false, "v0.0.9"},
 		{"not released by its README", "README.md", "# Shop\n\nNo version has been released yet.\n", false, "README.md"},
 		{"no changelog", "CHANGELOG.md", "# Changelog\n\n## [Unreleased]\n\nThe 0.1.0 to be: ## [0.1.0]\n", false, "CHANGELOG.md"},
+		{"notes of another version", notesFile, "# v0.0.9\n\nAs before v0.1.0.\n", false, notesFile},
 		{"does not compile", "till/till.go", "package till\n\nfunc Ring() string { return shop.Open() }\n", false, "undefined: shop"},
 		{"lacks a package that is listed", listFolder + "/till.txt", "package github.com/example/shop/till/drawer\n", false,
 			"till/drawer"},

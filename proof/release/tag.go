@@ -13,6 +13,9 @@ import (
 	"golang.org/x/mod/semver"
 )
 
+// notesFile has the text of the next release, which the workflow publishes with the programs.
+const notesFile = "proof/release/notes.md"
+
 // tagRelease checks that a version can be released, and makes the tags. A person publishes the version by pushing the tags.
 func (w *workspace) tagRelease(ctx context.Context, version string) error {
 	if err := w.checkReady(ctx, version); err != nil {
@@ -71,23 +74,23 @@ func (w *workspace) checkClean(ctx context.Context) error {
 	return err
 }
 
-// checkAnnounced returns an error if the changelog lacks the version, or if the README denies any release.
+// checkAnnounced returns an error if the changelog or the release notes lack the version, or if the README denies any release.
 func (w *workspace) checkAnnounced(version string) error {
-	changelog, err := os.ReadFile(filepath.Join(w.rootDir, "CHANGELOG.md"))
-	if err != nil {
-		return err
+	var missing []error
+	for file, heading := range map[string]string{
+		"CHANGELOG.md": "## [" + strings.TrimPrefix(version, "v") + "]", notesFile: "# " + version + "\n",
+	} {
+		text, err := os.ReadFile(filepath.Join(w.rootDir, file))
+		if err == nil && !strings.Contains("\n"+string(text), "\n"+heading) {
+			err = fmt.Errorf("%s has no %q", file, heading)
+		}
+		missing = append(missing, err)
 	}
 	readme, err := os.ReadFile(filepath.Join(w.rootDir, "README.md"))
-	if err != nil {
-		return err
+	if unreleased := "No version has been released yet."; err == nil && strings.Contains(string(readme), unreleased) {
+		err = fmt.Errorf("README.md says: %s", unreleased)
 	}
-	if heading := "## [" + strings.TrimPrefix(version, "v") + "]"; !strings.Contains("\n"+string(changelog), "\n"+heading) {
-		return fmt.Errorf("CHANGELOG.md has no %q", heading)
-	}
-	if unreleased := "No version has been released yet."; strings.Contains(string(readme), unreleased) {
-		return fmt.Errorf("README.md says: %s", unreleased)
-	}
-	return nil
+	return errors.Join(append(missing, err)...)
 }
 
 // findReleaseBefore returns the newest release before version, or an empty string.
