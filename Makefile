@@ -3,7 +3,8 @@
 # leaves out what only debuggers read. GOGC=200 saves a sixth of the time to compile, and takes more memory.
 test redis lint: export CGO_ENABLED = 1
 test redis lint: export GOFLAGS = -race -tags=nomsgpack -gcflags=all=-dwarf=false
-test redis lint: export GOGC = 200
+cover: export GOFLAGS = -tags=nomsgpack
+test redis lint cover: export GOGC = 200
 
 # test installs what is missing and tests every module of the workspace. lint vets, and compiles the packages without tests.
 # Three packages at a time, and three tests of each, keep two processors busy. With more, tests may fail for want of
@@ -18,7 +19,7 @@ test redis lint: export GOGC = 200
 #
 # Servers have their files in /dev/shm if it is large: they take a GB. A PostgreSQL has a thousand files, and ext4 without a
 # journal is slow to make files where many were deleted in the last minutes. make prove and make bench use the disk.
-test redis: export IDEMPOTENCY_SERVER_FILES := $(shell df -Pk /dev/shm 2>/dev/null | \
+test redis cover: export IDEMPOTENCY_SERVER_FILES := $(shell df -Pk /dev/shm 2>/dev/null | \
 	awk '$$6 == "/dev/shm" && $$2 > 6e6 { print $$6 }')
 .PHONY: test
 test: export GORACE = atexit_sleep_ms=0
@@ -41,6 +42,12 @@ prove:
 	.ci/setup
 	go run ./proof/guarantees/cmd/prove
 	.ci/untested
+
+# cover measures the statements that the tests of each published package run, and writes the badge of the README.
+.PHONY: cover
+cover:
+	.ci/setup
+	.ci/cover
 
 .PHONY: lint
 lint:

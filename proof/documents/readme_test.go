@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -100,4 +101,15 @@ func TestReadmeCommandsAreThere(t *testing.T) {
 	for _, script := range regexp.MustCompile("`(\\.ci/\\w+)").FindAllStringSubmatch(readme, -1) {
 		require.FileExists(t, script[1])
 	}
+}
+
+// "make cover" writes the badge of the README, and fails if a package is below the figure.
+func TestReadmeShowsTheCoverage(t *testing.T) {
+	t.Parallel()
+	require.Contains(t, readFile(t, "README.md"), "](docs/coverage.svg)")
+	written := regexp.MustCompile(`coverage (\d+) %`).FindStringSubmatch(readFile(t, "docs/coverage.svg"))
+	require.Len(t, written, 2)
+	figure, err := strconv.Atoi(written[1])
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, figure, 80)
 }
