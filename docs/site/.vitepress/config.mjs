@@ -74,7 +74,7 @@ export default defineConfig({
       ] },
       { text: 'Decide', items: [
         page('Guarantees', 'guarantees'), page('Probe', 'probe'), page('Comparison', 'comparison'), page('Migrating', 'migrating'), page('Leaving', 'leaving'),
-        page('Design', 'design'), page('Roadmap', 'roadmap'),
+        page('Design', 'design'),
       ] },
     ],
   },
