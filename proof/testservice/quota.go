@@ -228,17 +228,24 @@ func RequireConcurrentBound(t *testing.T, stores []idempotency.Store, bound, cla
 }
 
 // CompareUserRecords measures first executions in the store counted, which has the option MaxUserRecords, against those
-// in the store plain, in turns. Each user has up to a hundred records.
+// in the store plain, in turns. Each user has up to 100 records, and then up to 1000.
 func CompareUserRecords(b *testing.B, plain, counted idempotency.Store) {
-	var plainTime, countedTime time.Duration
+	for _, records := range []int{100, 1000} {
+		b.Run(fmt.Sprint("records=", records), func(b *testing.B) { compareUserRecords(b, plain, counted, records) })
+	}
+}
+
+func compareUserRecords(b *testing.B, plain, counted idempotency.Store, records int) {
+	run := time.Now().UnixNano() // tells the users of this run from those of others
 	execute := func(store idempotency.Store, n int) time.Duration {
 		began := time.Now()
-		key := idempotency.Key{User: fmt.Sprint("user ", n/100), Endpoint: "POST /payments", ID: fmt.Sprint(n)}
+		key := idempotency.Key{User: fmt.Sprint(run, n/records), Endpoint: "POST /payments", ID: fmt.Sprint(n)}
 		_, claim, err := store.Begin(b.Context(), key, AttemptFor(time.Hour))
 		require.NoError(b, err)
 		require.NoError(b, claim.Complete(b.Context(), BodyOf(200), time.Hour))
 		return time.Since(began)
 	}
+	var plainTime, countedTime time.Duration
 	n := 0
 	for b.Loop() {
 		plainTime += execute(plain, n)
