@@ -309,7 +309,7 @@ func (c *config) resolveStore(inEnv bool) (faults []error) {
 		faults = append(faults, errors.New("-migrate is for postgres://"))
 	}
 	if c.maxUserRecords > 0 && !kind.countsUserRecords {
-		faults = append(faults, errors.New("-max-user-records is for redis://, postgres:// and sqlite:"))
+		faults = append(faults, errors.New("-max-user-records is for redis://, sqlite: and postgres://"))
 	}
 	c.storeURL = parsed
 	return faults
