@@ -30,6 +30,8 @@ func TestExamplesDoWhatTheySay(t *testing.T) {
 			case "payment":
 				beginning := readShownOutput(t, "../docs/steps.md", name)
 				require.True(t, strings.HasPrefix(output, beginning), "docs/steps.md shows the beginning of %s", output)
+			case "mcp":
+				require.Equal(t, readShownOutput(t, "../adapters/mcpidempotency/README.md", name), output)
 			case "regions":
 				require.Equal(t, readShownOutput(t, "regions/README.md", name), output)
 			}

@@ -25,6 +25,7 @@ require (
 	github.com/idempotency-go/idempotency v0.1.0
 	github.com/idempotency-go/idempotency/adapters/gqlgenidempotency v0.1.0
 	github.com/idempotency-go/idempotency/adapters/grpcidempotency v0.1.0
+	github.com/idempotency-go/idempotency/adapters/mcpidempotency v0.1.0
 	github.com/idempotency-go/idempotency/adapters/otelidempotency v0.1.0
 	github.com/idempotency-go/idempotency/stores/dynamodbstore v0.1.0
 	github.com/idempotency-go/idempotency/stores/pgxstore v0.1.0
@@ -51,6 +52,8 @@ require (
 	google.golang.org/protobuf v1.36.12
 	modernc.org/sqlite v1.62.0
 )
+
+require github.com/modelcontextprotocol/go-sdk v1.8.0
 
 require (
 	codeberg.org/go-fonts/liberation v0.5.0 // indirect
@@ -87,6 +90,7 @@ require (
 	github.com/go-viper/mapstructure/v2 v2.5.0 // indirect
 	github.com/golang/freetype v0.0.0-20170609003504-e2365dfdc4a0 // indirect
 	github.com/google/go-tpm v0.9.8 // indirect
+	github.com/google/jsonschema-go v0.4.3 // indirect
 	github.com/hashicorp/go-cleanhttp v0.5.2 // indirect
 	github.com/hashicorp/golang-lru/v2 v2.0.7 // indirect
 	github.com/jackc/pgerrcode v0.0.0-20250907135507-afb5586c32a6 // indirect
@@ -110,12 +114,15 @@ require (
 	github.com/prometheus/procfs v0.23.0 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	github.com/robfig/cron/v3 v3.0.1 // indirect
+	github.com/segmentio/asm v1.2.1 // indirect
+	github.com/segmentio/encoding v0.5.4 // indirect
 	github.com/sosodev/duration v1.4.0 // indirect
 	github.com/tidwall/gjson v1.20.0 // indirect
 	github.com/tidwall/match v1.2.0 // indirect
 	github.com/tidwall/pretty v1.2.1 // indirect
 	github.com/tidwall/sjson v1.2.5 // indirect
 	github.com/vektah/gqlparser/v2 v2.5.64 // indirect
+	github.com/yosida95/uritemplate/v3 v3.0.2 // indirect
 	github.com/yuin/gopher-lua v1.1.1 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
 	go.opentelemetry.io/otel v1.47.0 // indirect
@@ -127,6 +134,7 @@ require (
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/image v0.30.0 // indirect
 	golang.org/x/net v0.62.0 // indirect
+	golang.org/x/oauth2 v0.38.0 // indirect
 	golang.org/x/sys v0.50.0 // indirect
 	golang.org/x/text v0.44.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
@@ -149,6 +157,8 @@ replace github.com/idempotency-go/idempotency/adapters/ginidempotency => ../adap
 replace github.com/idempotency-go/idempotency/adapters/gqlgenidempotency => ../adapters/gqlgenidempotency
 
 replace github.com/idempotency-go/idempotency/adapters/grpcidempotency => ../adapters/grpcidempotency
+
+replace github.com/idempotency-go/idempotency/adapters/mcpidempotency => ../adapters/mcpidempotency
 
 replace github.com/idempotency-go/idempotency/adapters/otelidempotency => ../adapters/otelidempotency
 

@@ -80,7 +80,7 @@ func runChild() {
 	var config childConfig
 	panicOnError(json.Unmarshal([]byte(os.Getenv(childVariable)), &config))
 	client := redis.NewClient(&redis.Options{Addr: config.RedisAddr, Password: config.Password})
-	opts := idempotency.RunnerOptions{Lease: childLease, Logger: slog.New(slog.DiscardHandler)}
+	opts := idempotency.RunnerOptions{Lease: childLease, StoreTimeout: childLease, Logger: slog.New(slog.DiscardHandler)}
 	if config.Refuse {
 		opts.Abandoned = idempotency.Refuse
 	}

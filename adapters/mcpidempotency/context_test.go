@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"sync/atomic"
 	"testing"
@@ -42,16 +43,20 @@ func (s *service) callUntilEnded(params *mcp.CallToolParams) (got answer) {
 // pausedTool is a tool that waits until finish is closed.
 type pausedTool struct {
 	started     chan context.Context // receives the context of each execution
+	ended       chan error           // receives the error of each execution
 	finish      chan struct{}
 	testContext context.Context
 }
 
 func newPausedTool(t *testing.T) *pausedTool {
-	return &pausedTool{make(chan context.Context, 100), make(chan struct{}), t.Context()}
+	return &pausedTool{make(chan context.Context, 100), make(chan error, 100), make(chan struct{}), t.Context()}
 }
 
-func (p *pausedTool) run(ctx context.Context, _ *mcp.CallToolRequest, _ payment) (*mcp.CallToolResult, error) {
+func (p *pausedTool) run(
+	ctx context.Context, _ *mcp.CallToolRequest, _ payment,
+) (result *mcp.CallToolResult, err error) {
 	p.started <- ctx
+	defer func() { p.ended <- err }()
 	select {
 	case <-p.finish:
 		return newTextResult("charged"), nil
@@ -120,6 +125,7 @@ func TestCancelWithClient(t *testing.T) {
 			cancel()
 			awaitValue(t, inside.Done())
 			awaitValue(t, left)
+			require.ErrorIs(t, awaitValue(t, p.ended), context.Canceled)
 			close(p.finish)
 			require.Equal(t, "charged", s.callUntilEnded(withKey("1", 1)).Text)
 			require.Equal(t, int64(2), s.runs.Load())
@@ -272,10 +278,37 @@ func TestLostAnswer(t *testing.T) {
 	require.Equal(t, int64(1), s.runs.Load())
 }
 
-// A second guard of the server passes a call that is already guarded with the same key.
-func TestTwoGuards(t *testing.T) {
+// A server whose client has gone waits for its tools before it ends, so that their results are stored.
+func TestServerWaitsForTools(t *testing.T) {
 	t.Parallel()
-	s := startService(t, setup{isGuardedTwice: true})
-	require.Equal(t, "charged 1", s.call(withKey("1", 1)).Text)
+	p, calls := newPausedTool(t), make(chan context.Context, 100)
+	var hasFinished atomic.Bool
+	s := startService(t, setup{
+		charge: func(ctx context.Context, r *mcp.CallToolRequest, pay payment) (*mcp.CallToolResult, error) {
+			defer hasFinished.Store(true)
+			return p.run(ctx, r, pay)
+		},
+		identifyUser: mcpidempotency.SingleUser, outer: []mcp.Middleware{observeCalls(calls)},
+	})
+	serverReader, clientWriter := io.Pipe()
+	clientReader, serverWriter := io.Pipe()
+	waited := make(chan bool, 1)
+	go func() {
+		_ = s.server.Run(t.Context(), &mcp.IOTransport{Reader: serverReader, Writer: serverWriter})
+		waited <- hasFinished.Load()
+	}()
+	clientSide := &mcp.IOTransport{Reader: clientReader, Writer: clientWriter}
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "agent", Version: "1"}, nil).Connect(t.Context(), clientSide, nil)
+	require.NoError(t, err)
+	left := make(chan answer, 1)
+	go func() { left <- callTool(t.Context(), session, withKey("1", 1)) }()
+	awaitValue(t, p.started)
+	require.NoError(t, clientWriter.Close())
+	require.NoError(t, clientReader.Close())
+	awaitValue(t, awaitValue(t, calls).Done()) // the server has noticed that the client has gone
+	close(p.finish)
+	require.True(t, awaitValue(t, waited))
+	require.Error(t, awaitValue(t, left).err)
+	_ = session.Close() // the connection is broken
 	require.True(t, s.call(withKey("1", 1)).Replayed)
 }

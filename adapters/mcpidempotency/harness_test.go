@@ -35,18 +35,17 @@ type chargeTool func(ctx context.Context, request *mcp.CallToolRequest, p paymen
 
 // setup configures a service. The comments state the defaults of fields without a value.
 type setup struct {
-	charge         chargeTool        // returns a text with the amount
-	store          idempotency.Store // a MemoryStore
-	runnerOptions  idempotency.RunnerOptions
-	guardOptions   mcpidempotency.Options
-	identifyUser   mcpidempotency.UserFunc // TokenUser
-	addTools       func(*mcp.Server)
-	inner          []mcp.Middleware // run inside the guard
-	outer          []mcp.Middleware // run outside the guard
-	serverOptions  *mcp.ServerOptions
-	clientOptions  *mcp.ClientOptions
-	isGuardedTwice bool
-	isStateless    bool // without sessions, by the protocol of 2026-07-28
+	charge        chargeTool        // returns a text with the amount
+	store         idempotency.Store // a MemoryStore
+	runnerOptions idempotency.RunnerOptions
+	guardOptions  mcpidempotency.Options
+	identifyUser  mcpidempotency.UserFunc // TokenUser
+	addTools      func(*mcp.Server)
+	inner         []mcp.Middleware // run inside the guard
+	outer         []mcp.Middleware // run outside the guard
+	serverOptions *mcp.ServerOptions
+	clientOptions *mcp.ClientOptions
+	isStateless   bool // without sessions, by the protocol of 2026-07-28
 }
 
 // service is a running server with a connected client of alice.
@@ -54,6 +53,7 @@ type service struct {
 	t       *testing.T
 	url     string
 	session *mcp.ClientSession
+	server  *mcp.Server
 	runner  *idempotency.Runner
 	guard   mcp.Middleware
 	runs    atomic.Int64 // executions of all tools
@@ -77,8 +77,8 @@ func startService(t *testing.T, s setup) *service {
 	require.NoError(t, err)
 	sv.guard, err = mcpidempotency.New(sv.runner, s.identifyUser, s.guardOptions)
 	require.NoError(t, err)
-	server := sv.newServer(s)
-	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{
+	sv.server = sv.newServer(s)
+	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return sv.server }, &mcp.StreamableHTTPOptions{
 		Stateless: s.isStateless, PropagateRequestCancellation: true,
 	})
 	listener := servertest.Listen(t)
@@ -86,7 +86,7 @@ func startService(t *testing.T, s setup) *service {
 	go func() { _ = httpServer.Serve(listener) }()
 	t.Cleanup(func() { _ = httpServer.Close() })
 	t.Cleanup(func() {
-		for session := range server.Sessions() {
+		for session := range sv.server.Sessions() {
 			_ = session.Close()
 		}
 	})
@@ -126,9 +126,6 @@ func (s *service) newServer(config setup) *mcp.Server {
 	}
 	server.AddReceivingMiddleware(config.inner...)
 	server.AddReceivingMiddleware(s.guard)
-	if config.isGuardedTwice {
-		server.AddReceivingMiddleware(s.guard)
-	}
 	server.AddReceivingMiddleware(config.outer...)
 	return server
 }

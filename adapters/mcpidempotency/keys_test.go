@@ -330,14 +330,17 @@ func TestListedTools(t *testing.T) {
 func TestOrderOfProperties(t *testing.T) {
 	t.Parallel()
 	s := startService(t, setup{})
+	schema := json.RawMessage(`{"type": "object", "properties": {"street": {}, "city": {}}}`)
+	tool := &mcp.Tool{Name: "move", InputSchema: schema}
+	list := &mcp.ListToolsResult{Tools: []*mcp.Tool{tool}}
 	result, err := s.guard(func(context.Context, string, mcp.Request) (mcp.Result, error) {
-		schema := json.RawMessage(`{"type": "object", "properties": {"street": {}, "city": {}}}`)
-		return &mcp.ListToolsResult{Tools: []*mcp.Tool{{Name: "move", InputSchema: schema}}}, nil
+		return list, nil
 	})(t.Context(), "tools/list", &mcp.ListToolsRequest{})
 	require.NoError(t, err)
-	schema, err := json.Marshal(result.(*mcp.ListToolsResult).Tools[0].InputSchema)
+	require.Same(t, tool, list.Tools[0], "other middleware may keep the list")
+	listed, err := json.Marshal(result.(*mcp.ListToolsResult).Tools[0].InputSchema)
 	require.NoError(t, err)
-	require.Regexp(t, `"street".*"city".*"idempotency_key"`, string(schema))
+	require.Regexp(t, `"street".*"city".*"idempotency_key"`, string(listed))
 }
 
 // Order and spelling of the arguments are irrelevant, and every digit counts.

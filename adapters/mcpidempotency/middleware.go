@@ -179,9 +179,6 @@ func (g *guard) handleCall(
 	if refusal != nil {
 		return g.refuse(tool, refusal)
 	}
-	if op, ok := idempotency.FromContext(ctx); ok && op.Key == key.Bounded() { // a second guard of the server
-		return next(ctx, method, forTool)
-	}
 	payload, err := g.fingerprintArguments(request.Params)
 	if err != nil {
 		return g.refuse(tool, refuseInvalidArguments(err))

@@ -26,7 +26,7 @@ func findTool(ctx context.Context, request *mcp.CallToolRequest, next mcp.Method
 			Session: request.Session, Params: &mcp.ListToolsParams{Cursor: cursor}, Extra: request.Extra,
 		})
 		list, ok := result.(*mcp.ListToolsResult)
-		if err != nil || !ok || list == nil {
+		if err != nil || !ok {
 			break
 		}
 		if i := slices.IndexFunc(list.Tools, isCalled); i >= 0 {

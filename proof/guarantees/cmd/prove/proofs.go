@@ -127,6 +127,16 @@ var allProofs = []proof{
 		},
 	},
 	{
+		name:    "tools",
+		summary: "servers of MCP tools killed at every point of a call, over HTTP and over stdio, with two servers on one store",
+		newCommand: func(o options) []string {
+			return []string{
+				"go", "test", "-json", "-count=1", "-timeout=" + (time.Duration(o.repetitions) * 20 * time.Minute).String(),
+				"-parallel=4", "-run=TestServersOfToolsAreKilled", "./adapters/mcpidempotency", "-deaths=" + strconv.Itoa(400*o.repetitions),
+			}
+		},
+	},
+	{
 		// Six services at a time, because a busy machine renews leases late, and then an outcome may be unknown.
 		name: "probe", newCommand: goTest("./proof/guarantees/probe", "-parallel=6"), ciArgs: []string{"-times=0.02"},
 		summary: "the probe against services that are correct: on each store, by hand, behind the proxy, the checkout",
