@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/idempotencytest"
 	"github.com/idempotency-go/idempotency/proof/servertest"
 	"github.com/idempotency-go/idempotency/proof/testservice"
 )
@@ -28,7 +29,7 @@ func TestRedisUserRecords(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		open := openBounded(client)
 		testservice.RequireConcurrentBound(t, []idempotency.Store{open(t, 7)}, 7, 40, 0)
-		open.TestUserRecords(t)
+		open.TestUserRecords(t, idempotencytest.Run, idempotencytest.RunSteps)
 	})
 }
 

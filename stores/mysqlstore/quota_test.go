@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/idempotencytest"
 	"github.com/idempotency-go/idempotency/proof/servertest"
 	"github.com/idempotency-go/idempotency/proof/testservice"
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
@@ -32,7 +33,7 @@ func TestUserRecords(t *testing.T) {
 		store, _ := newBoundedStore(t, db, bound)
 		return store
 	}
-	testservice.OpenBounded(open).TestUserRecords(t)
+	testservice.OpenBounded(open).TestUserRecords(t, idempotencytest.Run, idempotencytest.RunSteps)
 }
 
 // Claims that run at the same time do not see each other. So of 40 claims, 39 may each add a record too many.

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/idempotencytest"
 	"github.com/idempotency-go/idempotency/proof/servertest"
 	"github.com/idempotency-go/idempotency/proof/testservice"
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
@@ -38,7 +39,7 @@ func TestUserRecords(t *testing.T) {
 				require.NoError(t, pgxstore.Migrate(t.Context(), pool, opts))
 				return pgxstore.New(pool, opts)
 			}
-			testservice.OpenBounded(open).TestUserRecords(t)
+			testservice.OpenBounded(open).TestUserRecords(t, idempotencytest.Run, idempotencytest.RunSteps)
 		})
 	}
 }

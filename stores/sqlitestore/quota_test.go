@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/idempotencytest"
 	"github.com/idempotency-go/idempotency/proof/testservice"
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
@@ -16,7 +17,7 @@ func openBounded(t *testing.T, bound int) idempotency.Store {
 
 func TestUserRecords(t *testing.T) {
 	t.Parallel()
-	testservice.OpenBounded(openBounded).TestUserRecords(t)
+	testservice.OpenBounded(openBounded).TestUserRecords(t, idempotencytest.Run, idempotencytest.RunSteps)
 }
 
 // The claims of two stores on one file never exceed the bound.

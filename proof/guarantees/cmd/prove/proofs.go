@@ -132,7 +132,8 @@ var allProofs = []proof{
 		newCommand: func(o options) []string {
 			return []string{
 				"go", "test", "-json", "-count=1", "-timeout=" + (time.Duration(o.repetitions) * 20 * time.Minute).String(),
-				"-parallel=4", "-run=TestServersOfToolsAreKilled", "./adapters/mcpidempotency", "-deaths=" + strconv.Itoa(400*o.repetitions),
+				"-parallel=4", "-run=TestServersOfToolsAreKilled", "./adapters/mcpidempotency",
+				"-deaths=" + strconv.Itoa(400*o.repetitions),
 			}
 		},
 	},
