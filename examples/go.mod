@@ -31,6 +31,7 @@ require (
 	github.com/idempotency-go/idempotency/stores/pgxstore v0.1.0
 	github.com/idempotency-go/idempotency/stores/sqlitestore v0.1.0
 	github.com/jackc/pgx/v5 v5.13.0
+	github.com/modelcontextprotocol/go-sdk v1.8.0
 	github.com/nats-io/nats-server/v2 v2.15.3
 	github.com/nats-io/nats.go v1.55.0
 	github.com/prometheus/client_golang v1.25.0
@@ -52,8 +53,6 @@ require (
 	google.golang.org/protobuf v1.36.12
 	modernc.org/sqlite v1.62.0
 )
-
-require github.com/modelcontextprotocol/go-sdk v1.8.0
 
 require (
 	codeberg.org/go-fonts/liberation v0.5.0 // indirect
