@@ -38,21 +38,21 @@ func printText(text string) {
 // callUntilAnswered calls the tool charge until the tool no longer tells the agent to call again.
 func (a *agent) callUntilAnswered(ctx context.Context, arguments string) {
 	fmt.Println("agent: the same call again")
-	for lastText := ""; ; {
+	for lastRefusal := ""; ; {
 		result, err := a.callTool(ctx, arguments)
 		demo.Check(err)
 		text, marker := readText(result), readMarker(result)
 		if marker.Replayed {
 			text += " (a replay)"
 		}
-		if text != lastText {
+		if marker.Code == "" || marker.Code != lastRefusal {
 			printText(text)
 		}
 		if marker.Retry != "same-key" {
 			a.answers = append(a.answers, readText(result))
 			return
 		}
-		lastText = text
+		lastRefusal = marker.Code
 		time.Sleep(time.Duration(marker.RetryAfter) * time.Second)
 	}
 }
@@ -88,6 +88,7 @@ func readText(result *mcp.CallToolResult) (text string) {
 // marker is what the middleware tells programs in _meta.
 type marker struct {
 	Replayed   bool
+	Code       string // of a refusal
 	Retry      string
 	RetryAfter int // seconds
 }

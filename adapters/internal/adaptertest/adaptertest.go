@@ -166,7 +166,7 @@ func CheckUpload[H any](t *testing.T, handlers map[string]H, service func(guard 
 				got := send("1", large, large[1:])
 				require.Equal(t, http.StatusBadRequest, got.Status, got)
 				require.False(t, got.Replayed)
-				require.Regexp(t, `^\{[^{]*#body-invalid[^{]*\}\s*$`, got.Body, "one answer, which is the refusal")
+				require.Regexp(t, `^\{[^{]*#digest-mismatching-values[^{]*\}\s*$`, got.Body, "one answer, which is the refusal")
 			}
 			first := send("1", large, large)
 			require.Less(t, first.Status, 300, first)
