@@ -55,7 +55,7 @@ const connections = 256
 // [exec.ErrNotFound] if a server is not installed.
 func OpenCounting() (*Backends, error) {
 	b := newBackends()
-	b.dial, b.isCounting = b.dialCounted, true
+	b.dial, b.isCounting = dialWith(func() { b.roundTrips.Add(1) }, nil), true
 	return b.openAll(b.openRedis, b.openPostgres, b.openDynamoDB)
 }
 
@@ -68,13 +68,7 @@ func Open() (*Backends, error) {
 // OpenDistant starts Redis and PostgreSQL, whose replies arrive later by delay, as from another machine.
 func OpenDistant(delay time.Duration) (*Backends, error) {
 	b := newBackends()
-	b.dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		return &distantConn{TCPConn: conn.(*net.TCPConn), delay: delay}, nil
-	}
+	b.dial = dialWith(nil, func() { time.Sleep(delay) })
 	return b.openAll(b.openRedis, b.openPostgres)
 }
 
@@ -226,55 +220,37 @@ func (b *Backends) openMariaDB() error {
 
 type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// dialCounted returns a connection with counted round trips.
-func (b *Backends) dialCounted(ctx context.Context, network, addr string) (net.Conn, error) {
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, network, addr)
-	if err != nil {
-		return nil, err
+// dialWith returns a dialer whose connections call onRequest for each write after a read, and onReply for each read after a
+// write. Nil does nothing.
+func dialWith(onRequest, onReply func()) dialer {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return &roundTripConn{TCPConn: conn.(*net.TCPConn), onRequest: onRequest, onReply: onReply}, nil
 	}
-	return &countedConn{TCPConn: conn.(*net.TCPConn), roundTrips: &b.roundTrips}, nil
 }
 
-// countedConn counts a round trip for each write after a read. countedConn embeds the TCP connection, because clients ask
-// a connection for the file descriptor.
-type countedConn struct {
+// roundTripConn observes round trips. roundTripConn embeds the TCP connection, because clients ask a connection for the
+// file descriptor.
+type roundTripConn struct {
 	*net.TCPConn
-	roundTrips *atomic.Int64
-	isWriting  atomic.Bool
+	onRequest, onReply func()
+	isWriting          atomic.Bool
 }
 
-func (c *countedConn) Write(p []byte) (int, error) {
-	if !c.isWriting.Swap(true) {
-		c.roundTrips.Add(1)
+func (c *roundTripConn) Write(p []byte) (int, error) {
+	if !c.isWriting.Swap(true) && c.onRequest != nil {
+		c.onRequest()
 	}
 	return c.TCPConn.Write(p)
 }
 
-func (c *countedConn) Read(p []byte) (int, error) {
+func (c *roundTripConn) Read(p []byte) (int, error) {
 	n, err := c.TCPConn.Read(p)
-	if n > 0 {
-		c.isWriting.Store(false)
-	}
-	return n, err
-}
-
-// distantConn delays the first data after each write, so each round trip takes longer by delay.
-type distantConn struct {
-	*net.TCPConn
-	delay     time.Duration
-	isWriting atomic.Bool
-}
-
-func (c *distantConn) Write(p []byte) (int, error) {
-	c.isWriting.Store(true)
-	return c.TCPConn.Write(p)
-}
-
-func (c *distantConn) Read(p []byte) (int, error) {
-	n, err := c.TCPConn.Read(p)
-	if n > 0 && c.isWriting.Swap(false) {
-		time.Sleep(c.delay)
+	if n > 0 && c.isWriting.Swap(false) && c.onReply != nil {
+		c.onReply()
 	}
 	return n, err
 }
