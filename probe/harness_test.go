@@ -57,7 +57,8 @@ func newServer(handler http.Handler) *http.Server {
 	return server
 }
 
-// startServer serves handler in this process, and returns its URL.
+// startServer serves handler in this process, and returns its URL. At the end of the test, the server waits for handlers whose
+// clients have gone, because they may still write into the directory of the test.
 func startServer(t *testing.T, handler http.Handler) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -66,7 +67,9 @@ func startServer(t *testing.T, handler http.Handler) string {
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {
-		assert.NoError(t, server.Close())
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		assert.NoError(t, server.Shutdown(ctx))
 		assert.ErrorIs(t, <-served, http.ErrServerClosed)
 	})
 	return "http://" + listener.Addr().String()
