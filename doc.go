@@ -13,11 +13,12 @@
 //
 //   - To guard handlers: [New], [Middleware], [Options], [UserFunc], [SingleUser], and a store such as
 //     [NewMemoryStore] or [NewRedisStore].
+//   - To let clients ask what became of their keys: [Middleware.Status] and [KeyInfo].
 //   - Within a handler: [FromContext] and [Operation], [Decide] with a [Verdict], [Annotate].
 //   - For the options: [Abandoned], [DefaultEndpoint], [DefaultStorable], [Fingerprint], [FingerprintFunc],
 //     [FingerprintRaw], [Key], [Response], [Fields], [ValidateUUID].
 //   - For refused requests: [Error], [Retry], [WriteProblem], and the errors from [ErrKeyMissing] on.
-//   - To observe: [Observer], [Event], [Outcome].
+//   - To observe: [Observer], [Event], [Outcome]. For access logs: [WithReport], [ReportTo], [Report].
 //
 // The names for services without HTTP, for operators, and for authors of stores are at the end of this page.
 //
@@ -57,8 +58,8 @@
 // Some answers leave the operation open. Options.Storable reports whether an answer is stored, and the default,
 // [DefaultStorable], stores no answers that say "try again". The handler can call [Decide] with a verdict, and the
 // verdict overrides Storable. An answer that is not stored is sent all the same, and the claim is released, so that the
-// operation may be tried again. But with [Refuse], the claim of an attempt that panicked, gave up or decided [Unknown]
-// is left to lapse, as after a crash.
+// operation may be tried again. But with [Refuse], an attempt that panicked, gave up or decided [Unknown] leaves the
+// operation abandoned, as after a crash: the lease ends at once, and the next request is refused.
 //
 // The store may fail to take an answer within Options.StoreTimeout. The client then gets the answer all the same,
 // because the handler's effects exist, and the answer is stored later in the background. Call [Middleware.Shutdown]
@@ -116,8 +117,9 @@
 //
 // Packages resolve and console, and the command idempotency, are built on these names:
 //
-//   - [Inspector] shows the [Entry] of an operation, with its [State] and with a [StepSize] for each step. List takes
-//     a [ListRequest] and returns a [Listing] with a [Total] for each state.
+//   - [Inspector] shows the [Entry] of an operation, with its [State], with the [EndReason] of the last attempt, and
+//     with a [StepSize] for each step. List takes a [ListRequest] with a [ListOrder], and returns a [Listing] with a
+//     [Total] for each state.
 //   - [Resolver] ends an abandoned operation by a [Resolution]. The record keeps the resolution as [Resolved]; see
 //     also [MaxOperator], [ErrNoRecord] and [ErrEntryChanged].
 //   - [RedisStore.Check] reports each [UnsafeSetting] of the server, and [Findings] splits the report.
@@ -128,7 +130,7 @@
 // this contract, and also checks whether the routes of a service are guarded.
 //
 //   - [Store] and [Claim] are the contract. [Store.Begin] gets a [ClaimRequest], returns a [Record], and may fail
-//     with a [ClaimInDoubtError].
+//     with a [ClaimInDoubtError]. [Claim].Release gets a [Release].
 //   - [Checkpointer] adds steps, with [RecordLost]; [TxCheckpointer] adds steps in transactions, with [TxStep].
 //   - [Validator] and [Immediate] describe a store. [As] finds an ability through wrappers.
 //   - [Response.MarshalBinary], [NewFields], [ParseFields] and [Key.OperationID] are the stored forms.

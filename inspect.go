@@ -61,8 +61,8 @@ type Entry struct {
 	Created time.Time
 
 	// Ended is the reason why the last attempt ended without a response. Ended is empty if the attempt is running, if the
-	// operation is completed, and if the attempt could not say why, because its process died or could not reach the store.
-	// In a [Listing], Ended may be empty.
+	// operation is completed or resolved, or if the attempt could not say why, because its process died or could not reach
+	// the store. In a [Listing], Ended may be empty.
 	Ended EndReason
 
 	// Fingerprint is the fingerprint in the [Record]. A store may keep fingerprints secret, as in a Record. In a
@@ -115,8 +115,8 @@ const (
 	EndNoAnswer    EndReason = "no-answer"    // the handler returned without an answer, and its framework answered later
 	EndTruncated   EndReason = "truncated"    // the answer was shorter than its Content-Length
 	EndNotStorable EndReason = "not-storable" // Options.Storable refused the answer, as it does for a 503
-	EndNotKept     EndReason = "not-kept"     // the handler decided so by Operation.Decide
-	EndFailed      EndReason = "failed"       // the work of Runner.Do returned an error
+	EndNotKept     EndReason = "not-kept"     // the handler decided Free or Unknown
+	EndFailed      EndReason = "failed"       // the work of Runner.Do returned an error, or decided Free or Unknown
 	EndClaimLost   EndReason = "claim-lost"   // the lease was about to lapse, so the handler had to stop
 )
 
@@ -425,8 +425,7 @@ type Listing struct {
 	// Entries are the records of the page, without Response.
 	Entries []Entry
 
-	// Totals counts all records that List has read and that match States and User, including the records on other
-	// pages.
+	// Totals counts all records that List has read and that match the request, including the records on other pages.
 	Totals map[State]Total
 
 	// Partial reports that the store has more records than Scan.

@@ -68,9 +68,9 @@ func New(store Store, user UserFunc, opts Options) (*Middleware, error) {
 // and a header, and the header may be large.
 const maxWaitingPerUser = 128
 
-// Shutdown waits until the answers that the store did not take in time are stored, and until the claims are released for
-// which the store's reply was lost, as [Runner.Shutdown] does. Call Shutdown after [http.Server.Shutdown], and before closing the client of the
-// store.
+// Shutdown waits until the answers that the store did not take in time are stored, and until the claims are released
+// for which the store's reply was lost, as [Runner.Shutdown] does. Call Shutdown after [http.Server.Shutdown], and
+// before closing the client of the store.
 func (m *Middleware) Shutdown(ctx context.Context) error { return m.runner.Shutdown(ctx) }
 
 // Handler guards next. Routers such as chi and gorilla/mux take the method value m.Handler as a middleware.
@@ -87,8 +87,8 @@ func (m *Middleware) Shutdown(ctx context.Context) error { return m.runner.Shutd
 //
 // The frameworks echo and gin answer after their handlers have returned. If next writes nothing inside echo or gin, the
 // Middleware stores and writes nothing, so that the framework can answer, and warns the Logger. Keep and Tombstone store
-// status 200. Use the adapters
-// echoidempotency, echo4idempotency and ginidempotency instead, because the adapters record every kind of answer.
+// status 200. Use the adapters echoidempotency, echo4idempotency and ginidempotency instead, because the adapters record
+// every kind of answer.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
 	methods, headers := m.opts.Methods, m.opts.Headers
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -536,9 +536,9 @@ func (v *overflowSettler) setKeyInfo(h http.Header) {
 	}
 }
 
-// settleOverflow completes the record with the status of the answer if the answer completes the operation. Otherwise, with
-// Stream, or without a claim, the outcome stays crashOutcome until the handler ends. A refusal means that the attempt has lost the claim, and nothing may
-// be sent.
+// settleOverflow completes the record with the status of the answer if the answer completes the operation. Otherwise,
+// with Stream, or without a claim, the outcome stays crashOutcome until the handler ends. A refusal means that the
+// attempt has lost the claim, and nothing may be sent.
 func (v *overflowSettler) settleOverflow(answer Response) (refusal error) {
 	s := v.settlement
 	if s.claim == nil || v.answerJudge.opts.Stream {

@@ -77,7 +77,7 @@ func (r *Runner) Shutdown(ctx context.Context) error { return r.settlementBacklo
 //
 // If work returns an error, Do stores no response and returns the error, and the operation may be tried again. A panic
 // or [runtime.Goexit] of work has the same effect on the operation. But with [Refuse], a panic or Goexit leaves the
-// lease to lapse, as a crash does.
+// operation abandoned, as a crash does, and the lease ends at once.
 //
 // A response with invalid Fields, or with a status that is neither zero nor an HTTP status, cannot be stored. The
 // operation is completed without the response: Do returns an error, and later calls return [ErrNotReplayable].

@@ -42,9 +42,9 @@ type Store interface {
 	// Begin claims key for a new attempt in one atomic step.
 	//
 	// If err is nil, a non-nil claim means that the caller owns the operation, and record describes the caller's
-	// attempt. A nil claim means that the record of another attempt holds the key: completed, running, abandoned (its lease
-	// has lapsed), or released with a fingerprint other than request.Fingerprint. Begin then returns that record. See [Record] for the meaning of
-	// Record.Fingerprint. Begin grants the claim in three cases:
+	// attempt. A nil claim means that the record of another attempt holds the key: completed, running, abandoned (its
+	// lease has lapsed), or released with a fingerprint other than request.Fingerprint. Begin then returns that record.
+	// See [Record] for the meaning of Record.Fingerprint. Begin grants the claim in three cases:
 	//
 	//   - The key has no record, or its record has outlived the TTL. The caller begins attempt 1 of a new operation.
 	//   - The record was released, and its fingerprint equals request.Fingerprint. The caller begins the next attempt
@@ -89,8 +89,8 @@ func (e *ClaimInDoubtError) Unwrap() error { return e.Err }
 // token, by which the store recognises the owner.
 //
 // Only one goroutine at a time may use a Claim, except for Extend and the methods of [Checkpointer]: several goroutines
-// may call Extend at the same time, also during a call to Complete or Release. Extend has no effect after Complete or Release has settled the
-// claim.
+// may call Extend at the same time, also during a call to Complete or Release. Extend has no effect after Complete or
+// Release has settled the claim.
 //
 // The caller may repeat a call with the same arguments if the outcome of the first call is unknown. If the first call
 // has taken effect, the repetition succeeds and changes nothing. Complete and Release may also be called after the

@@ -689,8 +689,8 @@ func (s *MemoryStore) resolveEntry(
 	return nil
 }
 
-// List implements [Inspector]. It visits all records, and ignores ListRequest.Scan and Progress. While List visits a shard, claims
-// on the keys of this shard wait: some milliseconds in a store with a million records.
+// List implements [Inspector]. List visits all records, and ignores ListRequest.Scan and Progress. While List visits a
+// shard, claims on the keys of this shard wait: some milliseconds in a store with a million records.
 func (s *MemoryStore) List(ctx context.Context, request ListRequest) (Listing, error) {
 	if s.optionFaults != nil {
 		return Listing{}, s.optionFaults

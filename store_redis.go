@@ -265,8 +265,8 @@ func (c *redisClaim) nextClaim(head []byte) *redisClaim {
 
 // claimKey tries to store the running record under the key. The result storedRecord is nil if the key had no record, so
 // the claim is granted. Otherwise storedRecord is the record that the key has now: the record of this claim if a
-// script or an earlier try of SET has granted the claim, or else the record that holds the key. The result replyLost reports that the reply to a try was
-// lost, so Redis may have granted the claim although claimKey returns an error.
+// script or an earlier try of SET has granted the claim, or else the record that holds the key. The result replyLost
+// reports that the reply to a try was lost, so Redis may have granted the claim although claimKey returns an error.
 func (c *redisClaim) claimKey(
 	ctx context.Context, user [16]byte, takeOver bool,
 ) (storedRecord []byte, replyLost bool, err error) {

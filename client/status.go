@@ -38,11 +38,12 @@ type KeyStatus struct {
 // other requests, within ctx.
 //
 // AskStatus reads the problem in the body of resp, and the caller can read the body from its start afterwards. The caller
-// still has to close the body. An error wraps:
+// still has to close the body. AskStatus returns these errors:
 //
-//   - [ErrNoStatusURL], if resp is no problem with a statusUrl, if its body was read before, or if the statusUrl leads to
-//     another host or from https to http;
-//   - [*Error], if there is no answer to the question.
+//   - [ErrNoStatusURL], wrapped: resp is no problem with a statusUrl, its body was read before, or the statusUrl has
+//     another host or scheme than the request.
+//   - [*Error], wrapped: there is no answer to the question.
+//   - Another error: the status of the answer is not 200, or its body is no JSON of the expected form.
 func (t *Transport) AskStatus(ctx context.Context, resp *http.Response) (KeyStatus, error) {
 	address, err := findStatusURL(resp)
 	if err != nil {

@@ -25,7 +25,8 @@ import (
 )
 
 // Middleware guards handlers as an [idempotency.Middleware] does, but streams bodies with a digest instead of holding
-// them in memory. The adapters for echo and gin accept a Middleware as well.
+// them in memory. The adapters for echo and gin accept a Middleware as well. For [idempotency.Middleware.Status], make a
+// further Middleware by [idempotency.New] with the same store, user and options.
 type Middleware struct {
 	idem         *idempotency.Middleware // not embedded, because the Handler of idem verifies no body
 	writeRefusal func(http.ResponseWriter, *http.Request, *idempotency.Error)
@@ -87,10 +88,10 @@ func (m *Middleware) Shutdown(ctx context.Context) error { return m.idem.Shutdow
 // server, or a read deadline with [http.ResponseController]. Such a client holds no connection of the store, because the
 // lease is renewed from time to time. A retry sends the whole body again, because an upload cannot be resumed.
 //
-// A malformed Content-Digest is refused with 400 body-invalid. If a digest has the wrong length, the type of the problem is
-// the registered digest-invalid-values. A digest in a trailer is ignored. The body of a request
-// without a digest is read into memory, up to MaxBody, and its fingerprint is made of the body. A retry of an upload must
-// therefore have the same digest as the first request.
+// A malformed Content-Digest is refused with 400 body-invalid. If a digest has the wrong length, the type of the problem
+// is the registered digest-invalid-values. A digest in a trailer is ignored. The body of a request without a digest is
+// read into memory, up to MaxBody, and its fingerprint is made of the body. A retry of an upload must therefore have the
+// same digest as the first request.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
 	guarded := m.idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		u, _ := r.Context().Value(uploadKey{}).(*pendingUpload)

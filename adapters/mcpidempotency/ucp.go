@@ -17,7 +17,8 @@ import (
 // retry and retry_after.
 //
 // UCP compares repeated requests by all bytes. The middleware compares the arguments, because the other bytes differ
-// between repetitions, such as the ID of the JSON-RPC request.
+// between repetitions, such as the ID of the JSON-RPC request. UCP also demands the HTTP status of a refusal, such as 409,
+// but the SDK chooses the HTTP status.
 func UCP() Options {
 	return Options{Argument: "/meta/idempotency-key", Header: "Idempotency-Key", Refusal: refuseAsError}
 }

@@ -28,8 +28,9 @@
 //   - stats: `store`, `totals`, `partial`, `unreadable`, `abandoned` (entries), `users` with `user`, `records` and `bytes`.
 //
 // An entry has `state` (`running`, `abandoned`, `released` or `completed`), `user`, `endpoint`, `key`, `operation`,
-// `attempt`, `ended` (why the last attempt ended without an answer, if it could say so), `created`, `completed`, `leaseLeftMs`, `remainingMs`, `size`, `status`, `note`, `resolved` (with `happened`,
-// `attempt`, `at`, `operator` and `reason`, or `sealed`), and `damage` if the record is unreadable.
+// `attempt`, `ended` (why the last attempt ended without an answer, if it could say so), `created`, `completed`,
+// `leaseLeftMs`, `remainingMs`, `size`, `status`, `note`, `resolved` (with `happened`, `attempt`, `at`, `operator` and
+// `reason`, or `sealed`), and `damage` if the record is unreadable.
 //
 // The entry of inspect also has `response` with `header`, `trailer`, `omitted`, `sealed` and `bodySize`, and with --body
 // `body`, or `bodyBase64` if the body is no text. Until the operation is completed, it has `steps` with `name` and `size`. A

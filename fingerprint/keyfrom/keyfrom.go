@@ -37,6 +37,11 @@
 // All other requests without a key pass unprotected, unless Options.Required is set or Content is given. A body of another
 // media type than JSON, for example, has no member of JSON. So set Required.
 //
+// # Questions about a key
+//
+// For [idempotency.Middleware.Status], make a further Middleware by [idempotency.New] with the same store, user and options.
+// A question has its key in the header, wherever the request has its key.
+//
 // # Security
 //
 // A key in the header makes a browser ask for permission (CORS) before a page of another origin can send the request. A key

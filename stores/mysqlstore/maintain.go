@@ -73,8 +73,8 @@ func (t *Table) deleteExpired(ctx context.Context, found []expired) error {
 	return err
 }
 
-// operationArgs returns the operations of records in ascending order, as the parameters of a statement for deleteBatch operations. The last
-// operation fills the remaining parameters.
+// operationArgs returns the operations of records in ascending order, as the parameters of a statement for deleteBatch
+// operations. The last operation fills the remaining parameters.
 func operationArgs(records []expired) []any {
 	records = slices.SortedFunc(slices.Values(records), func(a, b expired) int { return bytes.Compare(a.operation, b.operation) })
 	args := make([]any, deleteBatch)

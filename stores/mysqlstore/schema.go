@@ -25,7 +25,8 @@ func Migrations(opts Options) []Migration {
 }
 
 // Migrate creates the table if the table is missing. Migrate leaves an existing table unchanged, except for the index of
-// [Options].MaxUserRecords, and returns an error if the table has another version, or columns in which the store cannot store records.
+// [Options].MaxUserRecords, and returns an error if the table has another version, or columns in which the store cannot store
+// records.
 //
 // Many processes may call Migrate at the same time, and again at each start. The database user needs the privilege CREATE for the
 // table. After a conflict with another session, Migrate tries again until ctx ends.

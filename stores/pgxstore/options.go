@@ -82,8 +82,9 @@ type Options struct {
 	// a part of each write.
 	//
 	// A claim of a new key takes longer, the more records the user has: with a thousand records, a first execution takes half
-	// as long again. Claims of new keys of one user take turns, each until its commit. If default_transaction_isolation is above read committed, claims that run at the same time do not
-	// see each other, and may exceed the bound by their number. Give all processes the same value.
+	// as long again. Claims of new keys of one user take turns, each until its commit. If default_transaction_isolation is
+	// above read committed, claims that run at the same time do not see each other, and may exceed the bound by their number.
+	// Give all processes the same value.
 	MaxUserRecords int
 
 	nowSQL       string // SQL expression for the current time; empty means statement_timestamp()

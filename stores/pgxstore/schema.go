@@ -42,8 +42,8 @@ func Migrations(opts Options) []Migration {
 }
 
 // Migrate applies, in one transaction, the migrations that the table lacks. Migrate also applies a migration again if its
-// function or comment is missing, as when [Options].MaxUserRecords is new. If opts has PartitionDays, Migrate then creates the first partitions. Many processes
-// may call Migrate at the same time, and at each start.
+// function or comment is missing, as when [Options].MaxUserRecords is new. If opts has PartitionDays, Migrate then creates
+// the first partitions. Many processes may call Migrate at the same time, and at each start.
 //
 // The role needs:
 //

@@ -4,9 +4,10 @@
 //
 // Encrypted are header, trailer and body of an answer, the result of a step, and operator and reason of a resolution. The
 // fingerprint of a request is stored as a keyed digest (HMAC-SHA256), so a reader of the inner store cannot confirm a guessed
-// body, or see that two requests have equal bodies. Plain are status, attempt, times, whether an operation was resolved as
-// happened, the name of a step, the sizes of answers and results, the ID of the sealing key, and the ID of the
-// operation. The inner store gets the [idempotency.Key] itself, and may keep the key, as PostgreSQL does.
+// body, or see that two requests have equal bodies. Plain are status, attempt, times, the [idempotency.EndReason] of an
+// attempt, whether an operation was resolved as happened, the name of a step, the sizes of answers and results, the ID of the
+// sealing key, and the ID of the operation. The inner store gets the [idempotency.Key] itself, and may keep the key, as
+// PostgreSQL does.
 //
 // Each answer is bound to its key, attempt, status and fingerprint, each result of a step to key, fingerprint and name, and
 // each resolution to key and fingerprint. So an attacker who can write to the inner store cannot forge, alter or move an answer,
