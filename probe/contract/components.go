@@ -29,8 +29,8 @@ type keyParameter struct {
 // file in a test, so that the two cannot part. With KeyInfo.StatusURL, the component IdempotencyStatus describes the answer
 // of Middleware.Status. With field names in KeyInfo, IdempotencyBegan and IdempotencyKeptUntil describe these fields.
 //
-// Refusals of other packages are missing: package upload adds two types that IANA registers, and package keyfrom the status
-// 415.
+// Refusals of other packages are missing: package upload adds two problem types of IANA about digests, and package keyfrom
+// the status 415.
 //
 // With several Options.Headers there is a parameter for each of them, and none is required, because a client sends one.
 func Components(opts idempotency.Options) ([]byte, error) {
