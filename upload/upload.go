@@ -70,7 +70,7 @@ func New(store idempotency.Store, user idempotency.UserFunc, opts idempotency.Op
 	return m, nil
 }
 
-// Shutdown is Shutdown of [idempotency.Middleware]. Call it before the program ends.
+// Shutdown is Shutdown of [idempotency.Middleware]. Call Shutdown before the program ends.
 func (m *Middleware) Shutdown(ctx context.Context) error { return m.idem.Shutdown(ctx) }
 
 // Handler guards next, as Handler of [idempotency.Middleware] does. For a guarded request with a Content-Digest of

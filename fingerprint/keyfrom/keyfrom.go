@@ -130,7 +130,7 @@ func withDefaults(opts idempotency.Options) idempotency.Options {
 	return opts
 }
 
-// Shutdown waits as Shutdown of [idempotency.Middleware] does. Call it before the program ends.
+// Shutdown waits as Shutdown of [idempotency.Middleware] does. Call Shutdown before the program ends.
 func (m *Middleware) Shutdown(ctx context.Context) error {
 	err := m.keyed.Shutdown(ctx)
 	if m.contentGuard != nil {
