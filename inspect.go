@@ -543,7 +543,8 @@ func (c *collector) makeListing() Listing {
 //
 // The parameters method and path are those of the request. For Options.Endpoint and Options.Replay, Status makes a
 // request with this method and path, without a body, and with host, header and context of the question. An Endpoint must
-// not need more, such as the pattern of a router. The member statusUrl of a refusal has the parameters (see [KeyInfo]).
+// not need more, such as the pattern of a router. The [UserFunc] gets the question itself. The member statusUrl of a
+// refusal has the parameters (see [KeyInfo]).
 //
 // The answer is a JSON object with status 200 and the member state, which tells what the same request with the same key
 // would get:
