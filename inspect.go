@@ -115,8 +115,8 @@ const (
 	EndNoAnswer    EndReason = "no-answer"    // the handler returned without an answer, and its framework answered later
 	EndTruncated   EndReason = "truncated"    // the answer was shorter than its Content-Length
 	EndNotStorable EndReason = "not-storable" // Options.Storable refused the answer, as it does for a 503
-	EndNotKept     EndReason = "not-kept"     // the handler decided Free or Unknown
-	EndFailed      EndReason = "failed"       // the work of Runner.Do returned an error, or decided Free or Unknown
+	EndNotKept     EndReason = "not-kept"     // the handler, or the work of Runner.Do, decided Free or Unknown
+	EndFailed      EndReason = "failed"       // the work of Runner.Do returned an error
 	EndClaimLost   EndReason = "claim-lost"   // the lease was about to lapse, so the handler had to stop
 )
 

@@ -529,9 +529,9 @@ type overflowSettler struct {
 	answerJudge answerJudge
 }
 
-// setKeyInfo sets the fields of KeyInfo for a first answer, which the store has if the claim is settled.
+// setKeyInfo sets the fields of KeyInfo for a first answer that the store has.
 func (v *overflowSettler) setKeyInfo(h http.Header) {
-	if s := v.settlement; s.claimState == claimSettled && s.outcome.recordAction == actionComplete {
+	if s := v.settlement; s.event.Outcome == OutcomeExecuted || s.event.Outcome == OutcomeRestored {
 		v.answerJudge.opts.KeyInfo.setFields(h, s.record.Created, s.runner.opts.TTL)
 	}
 }

@@ -496,23 +496,28 @@ func TestVerdictOfWork(t *testing.T) {
 		verdict idempotency.Verdict
 		err     error
 		outcome idempotency.Outcome
+		reason  idempotency.EndReason
 	}{
-		"free":                  {idempotency.Free, nil, idempotency.OutcomeReleased},
-		"unknown":               {idempotency.Unknown, nil, idempotency.OutcomeAbandoned},
-		"keep":                  {idempotency.Keep, nil, idempotency.OutcomeExecuted},
-		"tombstone":             {idempotency.Tombstone, nil, idempotency.OutcomeExecuted},
-		"error that is unknown": {idempotency.Unknown, testservice.ErrDown, idempotency.OutcomeAbandoned},
-		"error that is kept":    {idempotency.Keep, testservice.ErrDown, idempotency.OutcomeReleased},
-		"error that is hidden":  {idempotency.Tombstone, testservice.ErrDown, idempotency.OutcomeReleased},
+		"free":                  {idempotency.Free, nil, idempotency.OutcomeReleased, ""},
+		"unknown":               {idempotency.Unknown, nil, idempotency.OutcomeAbandoned, idempotency.EndNotKept},
+		"keep":                  {idempotency.Keep, nil, idempotency.OutcomeExecuted, ""},
+		"tombstone":             {idempotency.Tombstone, nil, idempotency.OutcomeExecuted, ""},
+		"error that is unknown": {idempotency.Unknown, testservice.ErrDown, idempotency.OutcomeAbandoned, idempotency.EndFailed},
+		"error that is kept":    {idempotency.Keep, testservice.ErrDown, idempotency.OutcomeReleased, idempotency.EndFailed},
+		"error that is hidden":  {idempotency.Tombstone, testservice.ErrDown, idempotency.OutcomeReleased, idempotency.EndFailed},
 	} {
-		b := newBench(t, testservice.NewSpyStore(), idempotency.RunnerOptions{Abandoned: idempotency.Refuse})
+		store := testservice.NewSpyStore()
+		b := newBench(t, store, idempotency.RunnerOptions{Abandoned: idempotency.Refuse})
 		resp, _, err := b.doOperation(func(ctx context.Context) (idempotency.Response, error) {
 			assert.True(t, idempotency.Decide(ctx, test.verdict))
 			return idempotency.Response{Status: 207}, test.err
 		})
 		require.Equal(t, test.err, err, name)
 		require.Equal(t, 207, resp.Status)
-		require.Equal(t, test.outcome, b.journal.Last(t).Outcome, name)
+		last := b.journal.Last(t)
+		require.Equal(t, test.outcome, last.Outcome, name)
+		entry, _ := store.Store.(idempotency.Inspector).Inspect(t.Context(), last.Key)
+		require.Equal(t, test.reason, entry.Ended, name)
 	}
 }
 

@@ -660,6 +660,11 @@ func TestOptionKeyInfoFields(t *testing.T) {
 			}
 			return store
 		}, func(o *idempotency.Options) { o.StoreTimeout = time.Millisecond }, "a", false, true},
+		"the store refuses the answer": {func(*testing.T) idempotency.Store {
+			store := testservice.NewSpyStore()
+			store.OnComplete = func(context.Context, int64, func() error) error { return idempotency.ErrRecordInvalid }
+			return store
+		}, nil, "a", false, false},
 		"unprotected": {func(*testing.T) idempotency.Store {
 			store := testservice.NewSpyStore()
 			store.OnBegin = testservice.Failing(1, testservice.ErrDown)

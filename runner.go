@@ -135,8 +135,12 @@ func (o *attemptOutcome) judgeWork(resp Response, failure error, verdict Verdict
 	if invalid := resp.checkStorable(); invalid != nil && action == actionComplete {
 		stored, failure = Response{Omitted: true}, fmt.Errorf("idempotency: the response of work cannot be stored: %v", invalid)
 	}
+	cause := failure
+	if failure == nil && action != actionComplete {
+		cause = errNotKept
+	}
 	*o = attemptOutcome{
-		ending: endingAnswered, status: resp.Status, recordAction: action, storedResponse: stored, notStoredCause: failure,
+		ending: endingAnswered, status: resp.Status, recordAction: action, storedResponse: stored, notStoredCause: cause,
 	}
 	return failure
 }

@@ -659,7 +659,7 @@ func (s *MemoryStore) resolveEntry(
 		return ErrEntryChanged
 	}
 	next, within := *stored, s.claimLimits
-	next.heapPlace, next.leaseEnd = 0, now
+	next.heapPlace, next.leaseEnd, next.endReason = 0, now, ""
 	var extra extras
 	if r.Response != nil {
 		next.endedBy, next.response = completed, r.Response.Clone()

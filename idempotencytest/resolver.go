@@ -120,6 +120,20 @@ var resolveCases = []testCase{{
 		}
 	},
 }, {
+	name: "resolve/reason",
+	rule: "After Resolve, Inspect no longer shows why the attempt has ended.",
+	checkRule: func(t *trial) {
+		for _, resolution := range []idempotency.Resolution{asHappened(operatorResponse()), asNotHappened("bob", "no charge")} {
+			t := t.withKey(newKey())
+			own := t.claimKey(request)
+			t.checkSuccess("Release", own.claim.Release(t.ctx, idempotency.Release{Abandoned: true, Reason: idempotency.EndPanicked}))
+			t.resolveEntry(t.inspectAbandoned(own), resolution)
+			if got := t.inspectKey().Ended; got != "" {
+				t.failf("Inspect returned the reason %q, want none", got)
+			}
+		}
+	},
+}, {
 	name: "resolve/steps",
 	rule: "Resolve as not happened keeps the checkpoints. Resolve as happened removes the checkpoints.",
 	checkRule: func(t *trial) {

@@ -21,6 +21,7 @@ var resolverBugs = map[string][]string{
 		"claiming forgets the resolution", "completing forgets the resolution", "note of a handler is the reason",
 	},
 	"resolve/who and why, visible text": {"reason is cut"},
+	"resolve/reason":                    {"reason outlives the resolution"},
 	"resolve/steps":                     {"answer leaves the steps"},
 	"resolve/steps that were begun":     {"marks stay", "marks beyond the entry are removed"},
 	"resolve/again":                     {"first resolution counts"},
@@ -160,6 +161,9 @@ func (r *referenceStore) Resolve(_ context.Context, asked idempotency.Entry, res
 		e.expiresAt = now.Add(2 * resolution.TTL)
 	}
 	e.leaseEnd = now
+	if !r.hasBug("reason outlives the resolution") {
+		e.endReason = ""
+	}
 	r.keepResolution(e, resolution.Resolved(asked))
 	if resolution.Response == nil {
 		e.isReleased = true

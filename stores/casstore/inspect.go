@@ -57,7 +57,7 @@ func (s *steps) Forget(operation uuid.UUID, _ *sqlstore.Seen) (bool, error) {
 // Resolve implements [sqlstore.Changes].
 func (s *steps) Resolve(operation uuid.UUID, _, own *sqlstore.Seen, ttl time.Duration) (bool, error) {
 	next := s.returnedRecord.Seen
-	next.Token, next.Response, next.Steps, next.Resolved = own.Token, own.Response, own.Steps, own.Resolved
+	next.Token, next.Response, next.Steps, next.Resolved, next.Ended = own.Token, own.Response, own.Steps, own.Resolved, nil
 	s.endLease(&next, ttl)
 	return s.writeRecord(operation, s.returnedRecord.version, &next)
 }
