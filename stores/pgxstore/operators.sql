@@ -4,6 +4,7 @@
 
 -- What the role of a service needs beside USAGE on the schema, if another role calls Migrate. DELETE is for the janitor. On a
 -- table with partitions, the janitor's role must own the table and its partitions, and the function is idempotency_records_claim_day.
+-- With Options.MaxUserRecords, the function idempotency_records_claim_max is needed as well.
 GRANT SELECT, INSERT, UPDATE, DELETE ON idempotency_records TO shop;
 GRANT EXECUTE ON FUNCTION idempotency_records_claim TO shop;
 
