@@ -1,6 +1,9 @@
 /** Options are the fields of `fetch`, such as `headers`, `credentials` and `signal`, and those below. */
 export interface SendOptions extends Omit<RequestInit, 'body'> {
-  /** The key of a new operation: 1 to 255 visible ASCII characters. Without it, the key is a random UUID. */
+  /**
+   * The key of the operation: 1 to 255 visible ASCII characters. Without it, the oldest operation that is pending for the
+   * URL goes first, and the key of a new operation is a random UUID.
+   */
   key?: string
 
   /**
@@ -30,6 +33,7 @@ export interface KeyStorage {
 /** An operation whose answer is unknown. */
 export interface Operation {
   key: string
+  method: string
   /** The JSON that was sent, or undefined without a value. */
   body?: string
 }
@@ -53,9 +57,11 @@ export interface KeyStatus {
  * honours the header Idempotency-Key carries the operation out once. The method is POST unless `options.method` says
  * otherwise.
  *
- * Key and body are kept from before the first attempt until the final answer. An operation that is pending for url goes
- * first, unchanged, and value is not sent: the answer is that of the pending operation. So a page that is loaded with a
- * pending operation calls `sendOnce(url)`.
+ * Key, method and body are kept from before the first attempt until the final answer. An operation that is pending for url
+ * goes first, unchanged, and value is not sent: the answer is that of the pending operation. So a page that is loaded with
+ * a pending operation calls `sendOnce(url)`, with the same headers as before. With `options.key`, only the operation with
+ * this key goes first. In a process that acts for several users, every call needs a key: calls without a key for one URL
+ * send one operation, and all get its answer.
  *
  * The answer is complete: its body can be read at any time. An answer with status 401 is returned although it is not
  * final, and the operation stays pending, so that the user can log in and try again.
@@ -66,12 +72,13 @@ export interface KeyStatus {
  * Rejects with
  * - an Error with the last failure as its cause, if there is no final answer: the operation stays pending;
  * - the reason of `options.signal`, if the signal is aborted: the operation stays pending;
- * - the error of the storage, if the storage does not take the operation: nothing was sent.
+ * - the error of the storage, if the storage does not take the operation: nothing was sent;
+ * - a TypeError, if no request can have the key or a header: nothing was sent, and nothing is pending.
  */
 export function sendOnce(url: string | URL, value?: unknown, options?: SendOptions): Promise<Response>
 
-/** Returns the operation that is pending for url, or null. */
-export function pending(url: string | URL, options?: Pick<SendOptions, 'storage'>): Operation | null
+/** Returns the oldest operation that is pending for url, or the one with the key, or null. */
+export function pending(url: string | URL, options?: Pick<SendOptions, 'key' | 'storage'>): Operation | null
 
 /**
  * Asks the service what became of the operation, after an answer of sendOnce such as `outcome-unknown`. The question goes

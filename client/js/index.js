@@ -10,10 +10,11 @@ export async function sendOnce(url, value, options = {}) {
   options.signal?.throwIfAborted()
   const { key, storage, fetch: send = globalThis.fetch, isFinal = isStored, signal, ...init } = options
   const entries = storage ?? defaultStorage()
-  const operation = pending(url, options) ?? { key: key ?? newKey(), body: JSON.stringify(value) }
-  entries.setItem(entryName(url), JSON.stringify(operation))
-  const request = { method: 'POST', ...init, headers: makeHeaders(init, operation), body: operation.body }
+  const operation = pending(url, options) ??
+    { key: key ?? newKey(), method: init.method ?? 'POST', body: JSON.stringify(value) }
+  const request = { ...init, method: operation.method, headers: makeHeaders(init, operation), body: operation.body }
   request.keepalive ??= (operation.body ?? '').length < maxKeepalive
+  keepOperation(entries, url, operation)
 
   let lastFailure
   const waitUntil = Date.now() + maxWait
@@ -28,7 +29,7 @@ export async function sendOnce(url, value, options = {}) {
       const answer = new Response(body.byteLength > 0 ? body : null, response)
       const problem = parseProblem(answer.headers, body)
       if (isDecided(problem) ?? isFinal(answer)) {
-        if (pending(url, options)?.key === operation.key) entries.removeItem(entryName(url))
+        dropOperation(entries, url, operation)
         noteQuestion(answer, problem?.statusUrl, response.url, { send, init, key: operation.key })
         return answer
       }
@@ -47,8 +48,8 @@ export async function sendOnce(url, value, options = {}) {
   throw new Error(text, { cause: lastFailure })
 }
 
-export function pending(url, { storage = defaultStorage() } = {}) {
-  return JSON.parse(storage.getItem(entryName(url)))
+export function pending(url, { key, storage = defaultStorage() } = {}) {
+  return listOperations(storage, url).find((operation) => key === undefined || operation.key === key) ?? null
 }
 
 export async function askStatus(answer) {
@@ -79,13 +80,33 @@ function noteQuestion(answer, statusUrl, requestUrl, question) {
   if (address.origin === new URL(requestUrl).origin) questions.set(answer, { ...question, address: address.href })
 }
 
-// makeHeaders returns the headers of a request. The headers are a plain object, because functions that add a header often
-// spread the headers that they get, and would lose the key of an instance of Headers.
+// makeHeaders returns the headers of a request, or throws a TypeError if no request can have them. The headers are a plain
+// object, because functions that add a header often spread the headers that they get, and would lose the key of an instance
+// of Headers.
 function makeHeaders(init, { key, body }) {
-  const headers = Object.fromEntries(new Headers(init.headers)) // with names in lower case
-  if (body !== undefined) headers['content-type'] ??= 'application/json'
-  headers['idempotency-key'] = key
-  return headers
+  const headers = new Headers(init.headers)
+  if (body !== undefined && !headers.has('content-type')) headers.set('content-type', 'application/json')
+  headers.set('idempotency-key', key)
+  return Object.fromEntries(headers) // with names in lower case
+}
+
+// listOperations returns the operations that are pending for url, the oldest first.
+function listOperations(entries, url) {
+  return JSON.parse(entries.getItem(entryName(url))) ?? []
+}
+
+// keepOperation makes operation pending, unless it is pending already.
+function keepOperation(entries, url, operation) {
+  const operations = listOperations(entries, url)
+  if (operations.some(({ key }) => key === operation.key)) return
+  entries.setItem(entryName(url), JSON.stringify([...operations, operation]))
+}
+
+// dropOperation ends the wait of an operation for its answer. The other operations stay pending.
+function dropOperation(entries, url, operation) {
+  const others = listOperations(entries, url).filter(({ key }) => key !== operation.key)
+  if (others.length > 0) entries.setItem(entryName(url), JSON.stringify(others))
+  else entries.removeItem(entryName(url))
 }
 
 // memory takes the place of sessionStorage where there is none, as in a worker or in Node.

@@ -95,7 +95,7 @@ test('a pending operation goes first, with its key and body', async (t) => {
   const { url, requests } = await startServer(t, { status: 401 }, { status: 201 })
   const storage = newStorage()
   assert.equal((await sendOnce(url, { amount: 1 }, { storage, key: 'cart-1' })).status, 401)
-  assert.deepEqual(pending(url, { storage }), { key: 'cart-1', body: '{"amount":1}' })
+  assert.deepEqual(pending(url, { storage }), { key: 'cart-1', method: 'POST', body: '{"amount":1}' })
   assert.equal(pending(`${url}/other`, { storage }), null)
 
   assert.equal((await sendOnce(url, undefined, { storage })).status, 201)
@@ -110,6 +110,37 @@ test('operations of different addresses do not mix', async (t) => {
   await Promise.all(['a', 'b'].map((name) => sendOnce(`${url}/${name}`, name, { storage })))
   assert.deepEqual(new Set(requests.map(({ url, body }) => url + body)), new Set(['/orders/a"a"', '/orders/b"b"']))
   assert.equal(keysOf(requests).size, 2)
+})
+
+test('operations with different keys do not mix, and one may stay pending', async (t) => {
+  const { url, requests } = await startServer(t, { status: 401 }, { status: 401 }, { status: 201 })
+  const storage = newStorage()
+  await Promise.all(['cart-1', 'cart-2'].map((key) => sendOnce(url, key, { key, storage })))
+  assert.deepEqual(new Set(requests.map(({ headers, body }) => `${headers['idempotency-key']} ${body}`)),
+    new Set(['cart-1 "cart-1"', 'cart-2 "cart-2"']))
+
+  assert.equal((await sendOnce(url, 'another', { key: 'cart-2', storage })).status, 201)
+  assert.equal(requests[2].body, '"cart-2"')
+  assert.equal(pending(url, { storage, key: 'cart-2' }), null)
+  assert.equal(pending(url, { storage }).key, 'cart-1')
+})
+
+test('a pending operation keeps its method', async (t) => {
+  const { url, requests } = await startServer(t, { status: 401 }, { status: 201 })
+  const storage = newStorage()
+  await sendOnce(url, 1, { storage, method: 'PATCH' })
+  await sendOnce(url, undefined, { storage })
+  assert.deepEqual(requests.map(({ method }) => method), ['PATCH', 'PATCH'])
+})
+
+test('nothing stays pending if no request can have the key or the headers', async (t) => {
+  const { url, requests } = await startServer(t, { status: 201 })
+  const storage = newStorage()
+  for (const options of [{ key: '\u043a\u043b\u044e\u0447' }, { key: 'a\nb' }, { headers: { 'two words': '1' } }]) {
+    await assert.rejects(sendOnce(url, 1, { ...options, storage }), TypeError)
+    assert.equal(storage.entries.size, 0)
+  }
+  assert.equal(requests.length, 0)
 })
 
 test('concurrent calls send one operation, and the late answer leaves the next operation pending', async (t) => {
