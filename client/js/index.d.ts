@@ -83,8 +83,8 @@ export function pending(url: string | URL, options?: Pick<SendOptions, 'key' | '
 /**
  * Asks the service what became of the operation, after an answer of sendOnce such as `outcome-unknown`. The question goes
  * to the `statusUrl` of the answer, with the headers and credentials of the operation, and changes nothing. The result is
- * null if answer is not from sendOnce, or has no `statusUrl` at the origin of its request. Rejects if the service does
- * not tell.
+ * null if answer is not from sendOnce, has no `statusUrl` at its own origin, or came by a redirect from another origin.
+ * Rejects if the service does not tell.
  */
 export function askStatus(answer: Response): Promise<KeyStatus | null>
 

@@ -30,7 +30,7 @@ export async function sendOnce(url, value, options = {}) {
       const problem = parseProblem(answer.headers, body)
       if (isDecided(problem) ?? isFinal(answer)) {
         dropOperation(entries, url, operation)
-        noteQuestion(answer, problem?.statusUrl, response.url, { send, init, key: operation.key })
+        noteQuestion(answer, problem?.statusUrl, response, url, { send, init, key: operation.key })
         return answer
       }
       if (answer.status === 401) return answer // the user logs in and tries again: the operation stays pending
@@ -73,11 +73,16 @@ export function newKey() {
 // questions has, for each answer with an address to ask at, what askStatus sends.
 const questions = new WeakMap()
 
-// noteQuestion lets askStatus ask about answer. The key goes only to the origin that has received the key already.
-function noteQuestion(answer, statusUrl, requestUrl, question) {
-  if (typeof statusUrl !== 'string' || !URL.canParse(statusUrl, requestUrl)) return
-  const address = new URL(statusUrl, requestUrl)
-  if (address.origin === new URL(requestUrl).origin) questions.set(answer, { ...question, address: address.href })
+// noteQuestion lets askStatus ask about answer. Key and credentials go only to the origin that has received both already:
+// fetch leaves the credentials out when it follows a redirect to another origin.
+function noteQuestion(answer, statusUrl, response, url, question) {
+  if (typeof statusUrl !== 'string' || !URL.canParse(statusUrl, response.url)) return
+  const address = new URL(statusUrl, response.url)
+  const page = globalThis.location?.href
+  const isOwn = (sentTo) => URL.canParse(sentTo, page) && new URL(sentTo, page).origin === address.origin
+  if (isOwn(response.url) && (!response.redirected || isOwn(url))) {
+    questions.set(answer, { ...question, address: address.href })
+  }
 }
 
 // makeHeaders returns the headers of a request, or throws a TypeError if no request can have them. The headers are a plain

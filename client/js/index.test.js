@@ -91,6 +91,25 @@ test('a question that is refused rejects, and an answer without an address has n
   assert.equal(await askStatus(new Response()), null)
 })
 
+test('a question goes nowhere that a redirect has kept the credentials from', async (t) => {
+  const problem = {
+    status: 409,
+    headers: { 'Content-Type': 'application/problem+json' },
+    text: JSON.stringify({ retry: 'never', statusUrl: '/status' }),
+  }
+  const headers = { Authorization: 'Bearer secret' }
+  const foreign = await startServer(t, problem, { status: 200, text: '{}' })
+  const leading = await startServer(t, { status: 307, headers: { Location: foreign.url } })
+  assert.equal(await askStatus(await sendOnce(leading.url, 1, { headers })), null)
+  assert.deepEqual(foreign.requests.map(({ headers }) => headers.authorization), [undefined])
+
+  const within = await startServer(t, { status: 307, headers: { Location: '/moved' } }, problem,
+    { status: 200, text: '{"state":"done"}' })
+  assert.equal((await askStatus(await sendOnce(within.url, 1, { headers }))).state, 'done')
+  assert.deepEqual(within.requests.map(({ url, headers }) => `${url} ${headers.authorization}`),
+    ['/orders', '/moved', '/status'].map((path) => `${path} Bearer secret`))
+})
+
 test('a pending operation goes first, with its key and body', async (t) => {
   const { url, requests } = await startServer(t, { status: 401 }, { status: 201 })
   const storage = newStorage()
