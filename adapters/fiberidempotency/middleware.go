@@ -16,8 +16,8 @@
 //     Options.CancelWithClient has no effect.
 //   - The context of the operation is [fiber.Ctx.Context], for [idempotency.FromContext] and [idempotency.Decide].
 //   - The timeout middleware of fiber may be outside or inside. When the time is up, the outcome is unknown, because the handler
-//     may still be writing, so the answer is neither stored nor sent. The same holds for an answer after Drop.
-//     Options.Abandoned decides about a retry.
+//     may still be writing, so the answer is neither stored nor sent. The same holds for the deadline of any other context that
+//     outer middleware sets, and for an answer after Drop. Options.Abandoned decides about a retry.
 //   - A panic ends the process unless the recover middleware of fiber is mounted, inside or outside.
 package fiberidempotency
 
@@ -119,9 +119,11 @@ func recordAnswer(c fiber.Ctx, w http.ResponseWriter, ctx context.Context) error
 	return nil
 }
 
-// hasTimedOut reports whether the timeout middleware, or a handler abandoned by the timeout middleware, may be using c.
+// hasTimedOut reports whether the timeout middleware, or a handler abandoned by the timeout middleware, may be using c. The
+// context of that middleware has a deadline. The end of a context without a deadline, as in a shutdown, says nothing about c.
 func hasTimedOut(c fiber.Ctx, outside context.Context) bool {
-	return c.IsAbandoned() || outside.Err() != nil
+	_, hasDeadline := outside.Deadline()
+	return c.IsAbandoned() || hasDeadline && outside.Err() != nil
 }
 
 // hasGivenUp reports whether err, the error of the handler, is the error of ctx, which has ended because the claim is lost. Without

@@ -566,6 +566,26 @@ func TestOuterMiddlewareSeesTheAnswer(t *testing.T) {
 	}
 }
 
+// A context without a deadline may end while the handler runs, as in a shutdown. The answer is stored and sent all the same.
+func TestContextOutsideEnds(t *testing.T) {
+	t.Parallel()
+	shutdown, shutDown := context.WithCancel(t.Context())
+	s := newService(t, func(c fiber.Ctx) error {
+		shutDown()
+		return respondCreated(c)
+	}, func(c fiber.Ctx) error {
+		c.SetContext(shutdown)
+		return c.Next()
+	})
+	for _, wantReplayed := range []string{"", "true"} {
+		resp, body := s.send("key", "4200", nil)
+		require.Equal(t, http.StatusCreated, resp.StatusCode, body)
+		require.Equal(t, "charged 4200", body)
+		require.Equal(t, wantReplayed, resp.Header.Get("Idempotent-Replayed"))
+	}
+	require.EqualValues(t, 1, s.runCount.Load())
+}
+
 // The tests that all adapters share find fiber behind net/http.
 func TestSharedByAdapters(t *testing.T) {
 	t.Parallel()
