@@ -6,7 +6,8 @@
 //
 // A guarded handler answers as usual. An error that the handler returns is answered by the ErrorHandler of the app within the
 // recording, so a retry gets the same answer. After a refusal or a replay, the rest of the chain does not run. Mount the
-// middleware inside authentication, on a group or on routes. Requests without a key reach the handler unguarded.
+// middleware inside authentication, on a group or on routes. Requests without a key reach the handler unguarded. A 404 or 405 by
+// fiber itself is not stored, because the route may exist at the next request.
 //
 // fiber is built on fasthttp instead of net/http, which makes these differences:
 //
@@ -105,6 +106,9 @@ func recordAnswer(c fiber.Ctx, w http.ResponseWriter, ctx context.Context) error
 	if hasGivenUp(ctx, err) {
 		return nil
 	}
+	if isUnrouted(c, err) {
+		idempotency.Decide(ctx, idempotency.Free)
+	}
 	if err != nil && c.App().ErrorHandler(c, err) != nil {
 		_ = c.SendStatus(http.StatusInternalServerError) // like fiber
 	}
@@ -130,6 +134,11 @@ func hasTimedOut(c fiber.Ctx, outside context.Context) bool {
 // an answer, the middleware refuses the request.
 func hasGivenUp(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)))
+}
+
+// isUnrouted reports whether err comes from fiber itself, which has found no route for the request.
+func isUnrouted(c fiber.Ctx, err error) bool {
+	return !c.Matched() && (errors.Is(err, fiber.ErrNotFound) || errors.Is(err, fiber.ErrMethodNotAllowed))
 }
 
 // wasDropped reports whether the handler has closed the connection by Drop, without an answer. End, too, closes the connection,

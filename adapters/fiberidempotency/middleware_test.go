@@ -333,6 +333,30 @@ func TestNotStorable(t *testing.T) {
 	require.EqualValues(t, 2, s.runCount.Load())
 }
 
+// A 404 or 405 by fiber itself is not stored. The same answer by a handler is.
+func TestNoRoute(t *testing.T) {
+	t.Parallel()
+	s := &service{T: t, app: fiber.New(fiber.Config{DisablePreParseMultipartForm: true})}
+	s.app.Use(guardApp(t, s.app, newStore(), idempotency.Options{}))
+	s.app.Put("/charges/1", respondCreated)
+	s.app.Post("/charges/3", func(fiber.Ctx) error { return fiber.ErrNotFound })
+	for path, want := range map[string]struct {
+		status   int
+		replayed string
+	}{
+		"/charges/1": {http.StatusMethodNotAllowed, ""},
+		"/charges/2": {http.StatusNotFound, ""},
+		"/charges/3": {http.StatusNotFound, "true"},
+	} {
+		var resp *http.Response
+		for range 2 {
+			resp, _ = s.send("key", "4200", func(r *http.Request) { r.URL.Path = path })
+			require.Equal(t, want.status, resp.StatusCode, path)
+		}
+		require.Equal(t, want.replayed, resp.Header.Get("Idempotent-Replayed"), path)
+	}
+}
+
 // A stream that breaks off is not stored as an answer.
 func TestStreamBreaksOff(t *testing.T) {
 	t.Parallel()
