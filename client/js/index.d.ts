@@ -64,7 +64,9 @@ export interface KeyStatus {
  * send one operation, and all get its answer.
  *
  * The answer is complete: its body can be read at any time. An answer with status 401 is returned although it is not
- * final, and the operation stays pending, so that the user can log in and try again.
+ * final, and the operation stays pending, so that the user can log in and try again. A service that leads to a page for
+ * the login instead of answering with 401 needs an `isFinal` that is false for `answer.redirected`: otherwise the page is
+ * the final answer, and the next attempt has a new key.
  *
  * An attempt takes at most 60 seconds, and there are at most 8, with pauses of up to 10 seconds between them, or up to 60
  * if Retry-After asks for more. For 5 minutes, attempts that find the operation in progress do not count.

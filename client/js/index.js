@@ -27,6 +27,8 @@ export async function sendOnce(url, value, options = {}) {
       const response = await send(url, { ...request, signal: AbortSignal.any(bounds) })
       const body = await response.arrayBuffer()
       const answer = new Response(body.byteLength > 0 ? body : null, response)
+      const { url: address, redirected } = response // which the constructor leaves out
+      Object.defineProperties(answer, { url: { value: address }, redirected: { value: redirected } })
       const problem = parseProblem(answer.headers, body)
       if (isDecided(problem) ?? isFinal(answer)) {
         dropOperation(entries, url, operation)

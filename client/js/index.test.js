@@ -298,6 +298,16 @@ test('a service decides which answers are final', async (t) => {
   assert.equal(requests.length, 2)
 })
 
+test('a page for the login need not be the final answer', async (t) => {
+  const toLogin = { status: 303, headers: { Location: '/login' } }
+  const { url, requests } = await startServer(t, toLogin, { status: 200 }, { status: 201 })
+  const redirected = []
+  const answer = await sendOnce(url, 1, { isFinal: (answer) => redirected.push(answer.redirected) && !answer.redirected })
+  assert.deepEqual(redirected, [true, false])
+  assert.equal(answer.url, url)
+  assert.deepEqual(requests.map(({ method, url }) => `${method} ${url}`), ['POST /orders', 'GET /login', 'POST /orders'])
+})
+
 test('a body that is no text arrives unchanged', async () => {
   const bytes = new Uint8Array([0xff, 0x00, 0xfe])
   const answer = await sendOnce('/x', 1, { storage: newStorage(), fetch: async () => new Response(bytes) })
