@@ -536,7 +536,8 @@ func (c *collector) makeListing() Listing {
 
 // Status returns a handler that tells clients the state of their keys, so that a client can ask what became of a request
 // without sending the request again. A service mounts the handler at any path, inside authentication and outside of
-// [Middleware.Handler]. A client asks by GET, with its key and its credentials as in the request:
+// [Middleware.Handler]. In echo, gin and fiber, use Status of the adapter. A client asks by GET, with its key and its
+// credentials as in the request:
 //
 //	GET /payments/status?method=POST&path=%2Fpayments
 //	Idempotency-Key: 8e03978e-40d5-43e8-bc93-6894a57f9324

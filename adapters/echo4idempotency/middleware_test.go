@@ -45,6 +45,22 @@ func TestMiddleware(t *testing.T) {
 	})
 }
 
+// The user function finds the context of echo in a question for the state of a key.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	user := func(r *http.Request) (string, error) {
+		return echo4idempotency.Context(r).Request().Header.Get("User"), nil
+	}
+	adaptertest.CheckStatus(t, user, func(idem *idempotency.Middleware) http.Handler {
+		e := newEcho()
+		e.POST("/payments", func(c echo.Context) error {
+			return c.String(http.StatusCreated, "charged")
+		}, echo4idempotency.Middleware(idem))
+		e.GET("/status", echo4idempotency.Status(idem))
+		return e
+	})
+}
+
 // newEcho returns an echo without log output.
 func newEcho() *echo.Echo {
 	e := echo.New()

@@ -48,6 +48,18 @@ func Middleware(idem interface {
 	}
 }
 
+// Status returns a handler that answers as Status of idem does. The functions of the service find the context of echo with
+// [Context], as behind Middleware. Mount the handler inside authentication, for GET:
+//
+//	e.GET("/payments/status", echoidempotency.Status(idem))
+func Status(idem interface{ Status() http.Handler }) echo.HandlerFunc {
+	status := idem.Status()
+	return func(c *echo.Context) error {
+		status.ServeHTTP(c.Response(), requestWithContext(c))
+		return nil
+	}
+}
+
 // recordAnswer runs next, and the error handler of echo for an error, with the recording writer w. hasAnswered is false if next has
 // left the answer to outer middleware.
 func recordAnswer(c *echo.Context, next echo.HandlerFunc, w http.ResponseWriter, r *http.Request) (hasAnswered bool, err error) {

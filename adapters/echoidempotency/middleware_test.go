@@ -2,12 +2,14 @@ package echoidempotency_test
 
 import (
 	"log/slog"
+	"net/http"
 	"testing"
 
 	"github.com/labstack/echo/v5"
 	"github.com/labstack/echo/v5/middleware"
 	"go.uber.org/goleak"
 
+	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/adapters/echoidempotency"
 	"github.com/idempotency-go/idempotency/adapters/internal/adaptertest"
 )
@@ -40,6 +42,22 @@ func TestMiddleware(t *testing.T) {
 		},
 		HTTPError: func(status int, message string) error { return echo.NewHTTPError(status, message) },
 		BodyLimit: func(next handler) handler { return middleware.BodyLimit(4)(next) },
+	})
+}
+
+// The user function finds the context of echo in a question for the state of a key.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	user := func(r *http.Request) (string, error) {
+		return echoidempotency.Context(r).Request().Header.Get("User"), nil
+	}
+	adaptertest.CheckStatus(t, user, func(idem *idempotency.Middleware) http.Handler {
+		e := echo.New()
+		e.POST("/payments", func(c *echo.Context) error {
+			return c.String(http.StatusCreated, "charged")
+		}, echoidempotency.Middleware(idem))
+		e.GET("/status", echoidempotency.Status(idem))
+		return e
 	})
 }
 

@@ -56,14 +56,39 @@ func Middleware(app *fiber.App, idem *idempotency.Middleware) (fiber.Handler, er
 	return func(c fiber.Ctx) error { return serveGuarded(c, idem) }, nil
 }
 
-// serveGuarded passes the request of c through idem, and puts the answer into the response of c.
-func serveGuarded(c fiber.Ctx, idem *idempotency.Middleware) error {
+// Status returns a handler that answers as Status of idem does. The functions of the service find the context of fiber with
+// [Context], as behind Middleware. Mount the handler inside authentication, for GET:
+//
+//	app.Get("/payments/status", fiberidempotency.Status(idem))
+func Status(idem interface{ Status() http.Handler }) fiber.Handler {
+	status := idem.Status()
+	return func(c fiber.Ctx) error {
+		request, err := newRequest(c)
+		if err != nil {
+			return err
+		}
+		answer := &answerWriter{header: copyFields(c.Response())}
+		status.ServeHTTP(answer, request)
+		return answer.copyTo(c)
+	}
+}
+
+// newRequest returns the request of c, with c in its context. The error is an error of fiber.
+func newRequest(c fiber.Ctx) (*http.Request, error) {
 	request, err := adaptor.ConvertRequest(c, true)
 	if err != nil {
-		return fiber.NewError(fiber.StatusBadRequest, "the target of the request is invalid")
+		return nil, fiber.NewError(fiber.StatusBadRequest, "the target of the request is invalid")
+	}
+	return request.WithContext(context.WithValue(c.Context(), contextKey{}, c)), nil
+}
+
+// serveGuarded passes the request of c through idem, and puts the answer into the response of c.
+func serveGuarded(c fiber.Ctx, idem *idempotency.Middleware) error {
+	request, err := newRequest(c)
+	if err != nil {
+		return err
 	}
 	outside := c.Context()
-	request = request.WithContext(context.WithValue(outside, contextKey{}, c))
 	isUnguarded, answer := false, &answerWriter{header: copyFields(c.Response())}
 	idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r == request {

@@ -636,6 +636,16 @@ func TestSharedByAdapters(t *testing.T) {
 			})
 		})
 	})
+	adaptertest.CheckStatus(t, func(r *http.Request) (string, error) {
+		return userOf(fiberidempotency.Context(r)), nil
+	}, func(idem *idempotency.Middleware) http.Handler {
+		return serve(idem, func(app *fiber.App, once fiber.Handler) {
+			app.Post("/payments", once, func(c fiber.Ctx) error {
+				return c.Status(http.StatusCreated).SendString("charged")
+			})
+			app.Get("/status", fiberidempotency.Status(idem))
+		})
+	})
 }
 
 // Middleware reports all faults together.

@@ -54,6 +54,15 @@ func Middleware(idem interface {
 	}
 }
 
+// Status returns a handler that answers as Status of idem does. The functions of the service find the context of gin with
+// [Context], as behind Middleware. Mount the handler inside authentication, for GET:
+//
+//	r.GET("/payments/status", ginidempotency.Status(idem))
+func Status(idem interface{ Status() http.Handler }) gin.HandlerFunc {
+	status := idem.Status()
+	return func(c *gin.Context) { status.ServeHTTP(c.Writer, requestWithContext(c)) }
+}
+
 // recordAnswer runs the rest of the chain with the recording writer w. wasWritten reports whether the chain has written a header.
 func recordAnswer(c *gin.Context, w http.ResponseWriter, r *http.Request) (wasWritten bool) {
 	outer, errorCount := c.Writer, len(c.Errors)

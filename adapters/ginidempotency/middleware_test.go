@@ -91,6 +91,18 @@ func TestContextOfTheRequest(t *testing.T) {
 	require.Nil(t, ginidempotency.Context(httptest.NewRequest(http.MethodPost, "/", nil)))
 }
 
+// The user function finds the context of gin in a question for the state of a key.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	user := func(r *http.Request) (string, error) { return ginidempotency.Context(r).GetHeader("User"), nil }
+	adaptertest.CheckStatus(t, user, func(idem *idempotency.Middleware) http.Handler {
+		e := gin.New()
+		e.POST("/payments", ginidempotency.Middleware(idem), func(c *gin.Context) { c.String(http.StatusCreated, "charged") })
+		e.GET("/status", ginidempotency.Status(idem))
+		return e
+	})
+}
+
 // outerView is what middleware outside the guard finds in the context of gin after the guard has returned.
 type outerView struct {
 	status, bodySize     int

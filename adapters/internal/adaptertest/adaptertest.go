@@ -5,6 +5,7 @@ package adaptertest
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -129,6 +130,30 @@ func CheckClaimLost(t *testing.T, service func(guard Guard) http.Handler) {
 	require.Equal(t, http.StatusConflict, got.Status, got.Body)
 	require.Equal(t, "application/problem+json", got.Header.Get("Content-Type"))
 	require.True(t, strings.HasSuffix(got.Body, "}") && strings.Count(got.Body, "{") == 1, got.Body)
+}
+
+// CheckStatus checks that clients learn the state of their own keys. The function user reads the field User from the context
+// of the framework. The service guards POST /payments, which answers "charged" with 201, and answers questions at GET /status.
+func CheckStatus(t *testing.T, user idempotency.UserFunc, service func(idem *idempotency.Middleware) http.Handler) {
+	t.Helper()
+	s := httptest.NewServer(service(NewGuard(t, user, idempotency.Options{}).(*idempotency.Middleware)))
+	t.Cleanup(s.Close)
+	send := func(method, path, user string) string {
+		r, err := http.NewRequest(method, s.URL+path, nil)
+		require.NoError(t, err)
+		r.Header = http.Header{"Idempotency-Key": {"k"}, "User": {user}}
+		resp, err := s.Client().Do(r)
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		return fmt.Sprint(resp.StatusCode, " ", string(body))
+	}
+	const question = "/status?method=POST&path=%2Fpayments"
+	require.Equal(t, "201 charged", send(http.MethodPost, "/payments", "alice"))
+	require.Regexp(t, `^200 \{"state":"done","instance":"urn:uuid:[^"]+","status":201`, send(http.MethodGet, question, "alice"))
+	require.Regexp(t, `^200 \{"state":"never-seen"`, send(http.MethodGet, question, "bob"))
+	require.Regexp(t, `^401 .*#user-unknown"`, send(http.MethodGet, question, ""))
 }
 
 // serveUploads starts a service for uploads, and returns a function that uploads body with the digest of digestOf. An
