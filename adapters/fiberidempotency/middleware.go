@@ -117,8 +117,9 @@ func recordAnswer(c fiber.Ctx, w http.ResponseWriter, ctx context.Context) error
 	c.Response().CopyTo(outer)
 	outside := c.Context()
 	c.SetContext(ctx)
-	defer func() {
+	defer func() { // also after a panic
 		if !hasTimedOut(c, outside) {
+			outer.CopyTo(c.Response())
 			c.SetContext(outside)
 		}
 	}()
@@ -127,7 +128,6 @@ func recordAnswer(c fiber.Ctx, w http.ResponseWriter, ctx context.Context) error
 		idempotency.Decide(ctx, idempotency.Unknown)
 		return nil
 	}
-	defer outer.CopyTo(c.Response())
 	if hasGivenUp(ctx, err) {
 		return nil
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/gofiber/fiber/v3"
 	"github.com/gofiber/fiber/v3/middleware/adaptor"
 	"github.com/gofiber/fiber/v3/middleware/cors"
+	recoverer "github.com/gofiber/fiber/v3/middleware/recover"
 	"github.com/gofiber/fiber/v3/middleware/requestid"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -368,6 +369,22 @@ func TestStreamBreaksOff(t *testing.T) {
 		require.Equal(t, http.StatusInternalServerError, resp.StatusCode)
 	}
 	require.EqualValues(t, 2, s.runCount.Load())
+}
+
+// Nothing of the answer of a handler that panics remains.
+func TestHeaderOfAPanickedHandlerIsTakenBack(t *testing.T) {
+	t.Parallel()
+	s := newService(t, func(c fiber.Ctx) error {
+		if err := respondCreated(c); err != nil {
+			return err
+		}
+		panic("crash")
+	}, recoverer.New())
+	resp, body := s.send("key", "4200", nil)
+	require.Equal(t, http.StatusInternalServerError, resp.StatusCode)
+	require.NotContains(t, body, "charged")
+	require.Empty(t, resp.Header.Get("Location"))
+	require.Empty(t, resp.Header["Set-Cookie"])
 }
 
 // overtakenStore is a store in which another attempt takes over each claim before its end.
