@@ -61,6 +61,11 @@ const maxEraseTries = 5
 // leave nothing behind, refuse requests of the user first, and repeat EraseUser after a lease until Running and Erased
 // are zero. EraseUser may be interrupted and repeated at any time.
 //
+// EraseUser finds no record that has expired, and no key that was freed within the last two leases. Both hold the name of the
+// user, and an expired record its answer, until the store deletes them: after two leases, call Maintain of a table of
+// pgxstore or mysqlstore; in sqlitestore, later claims delete them. A RedisStore with MaxUserRecords keeps an index with the
+// IDs of the operations for up to two TTLs.
+//
 // EraseUser reaches only the records of store. The same data may also be in backups, in replicas that lag, in the memory
 // of other processes with a store of package cache (up to its MaxAge), in logs, and in the systems that handlers call.
 //
