@@ -40,8 +40,8 @@ type KeyStatus struct {
 // AskStatus reads the problem in the body of resp, and the caller can read the body from its start afterwards. The caller
 // still has to close the body. AskStatus returns these errors:
 //
-//   - [ErrNoStatusURL], wrapped: resp is no problem with a statusUrl, its body was read before, or the statusUrl has
-//     another host or scheme than the request.
+//   - [ErrNoStatusURL], wrapped: resp is no problem with a statusUrl, its body was read before or takes longer than a
+//     second, which closes the body, or the statusUrl has another host or scheme than the request.
 //   - [*Error], wrapped: there is no answer to the question.
 //   - Another error: the status of the answer is not 200, or its body is no JSON of the expected form.
 func (t *Transport) AskStatus(ctx context.Context, resp *http.Response) (KeyStatus, error) {
@@ -55,7 +55,8 @@ func (t *Transport) AskStatus(ctx context.Context, resp *http.Response) (KeyStat
 	}
 	question.Host = resp.Request.Host
 	for name, values := range resp.Request.Header {
-		if !strings.HasPrefix(name, "Content-") && name != "Expect" { // fields about the body
+		// Fields about the body stay away, and net/http only decompresses an answer if it has asked for that itself.
+		if !strings.HasPrefix(name, "Content-") && name != "Expect" && name != "Accept-Encoding" {
 			question.Header[name] = values
 		}
 	}

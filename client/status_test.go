@@ -57,6 +57,7 @@ func TestAskStatusOfARefusal(t *testing.T) {
 					panic(http.ErrAbortHandler)
 				}
 				require.Empty(t, r.Header["Content-Type"])
+				require.Equal(t, "gzip", r.Header.Get("Accept-Encoding"), "as net/http asks for by itself")
 				idem.Status().ServeHTTP(w, r)
 			})
 			server := httptest.NewServer(mux)
@@ -70,6 +71,7 @@ func TestAskStatusOfARefusal(t *testing.T) {
 				require.NoError(t, err)
 				req.SetBasicAuth("alice", "secret")
 				req.Header.Set("Content-Type", "text/plain")
+				req.Header.Set("Accept-Encoding", "zstd")
 				resp, err = (&http.Client{Transport: transport}).Do(req)
 				require.NoError(t, err)
 				t.Cleanup(func() { resp.Body.Close() })
