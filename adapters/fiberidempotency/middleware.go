@@ -18,7 +18,9 @@
 //   - The context of the operation is [fiber.Ctx.Context], for [idempotency.FromContext] and [idempotency.Decide].
 //   - The timeout middleware of fiber may be outside or inside. When the time is up, the outcome is unknown, because the handler
 //     may still be writing, so the answer is neither stored nor sent. The same holds for the deadline of any other context that
-//     outer middleware sets, and for an answer after Drop. Options.Abandoned decides about a retry.
+//     outer middleware sets, and for an answer after Drop. Options.Abandoned decides about a retry. With the timeout outside, the
+//     claim lasts until the handler returns. With the timeout inside, a retry may run beside a handler that goes on, so mount it
+//     outside.
 //   - A panic ends the process unless the recover middleware of fiber is mounted, inside or outside.
 package fiberidempotency
 
