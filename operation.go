@@ -233,6 +233,7 @@ func Annotate(ctx context.Context, note string) error {
 	if op == nil {
 		return errNoOperation
 	}
+	note = strings.Clone(note) // the answer may be stored after the request, and fiber then uses its memory again
 	op.note.Store(&note)
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/assert"
@@ -168,6 +169,21 @@ func TestNoteOfARunner(t *testing.T) {
 		require.Equal(t, idempotency.Response{Body: []byte("b"), Note: someNote}, got)
 		require.Equal(t, someNote, (<-service.events).Note)
 	}
+}
+
+// The text of a note stays although the caller uses its memory again, as fiber does after a request.
+func TestNoteIsCopied(t *testing.T) {
+	t.Parallel()
+	text, store := []byte(someNote), idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	service := newObservedRunner(t, store, idempotency.RunnerOptions{})
+	_, _, err := service.Do(t.Context(), idempotency.Key{ID: "k"}, nil,
+		func(ctx context.Context) (idempotency.Response, error) {
+			return workResponse, idempotency.Annotate(ctx, unsafe.String(&text[0], len(text)))
+		})
+	require.NoError(t, err)
+	copy(text, strings.Repeat("\n", len(text)))
+	require.Equal(t, someNote, (<-service.events).Note)
+	require.Equal(t, someNote, testservice.MustInspect(t, store, idempotency.Key{ID: "k"}).Note)
 }
 
 func TestNotesThatAreRefused(t *testing.T) {

@@ -48,6 +48,7 @@ func (x *execution) runStep(ctx context.Context) (err error) {
 	if err := x.checkMayBegin(ctx); err != nil {
 		return err
 	}
+	x.name = strings.Clone(x.name) // stores keep the name, and fiber uses the memory of its strings again
 	ctx, endTrace := startTrace(ctx, x.name)
 	err = errInterrupted // for the tracer, if the work panics or exits its goroutine
 	defer func() { endTrace(x.wasFound, err) }()

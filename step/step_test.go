@@ -15,6 +15,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -73,6 +74,21 @@ func (h *harness) countCharge(context.Context) (int32, error) { return h.effectC
 func (h *harness) failCharge(context.Context) (int32, error) {
 	h.effectCount.Add(1)
 	return 0, errDown
+}
+
+// A step keeps its name although the caller uses the memory of the name again, as fiber does after a request.
+func TestNameIsCopied(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, newMemoryStore())
+	for range 2 {
+		h.runAttempt(func(ctx context.Context) {
+			name := []byte("charge")
+			_, err := step.Do(ctx, unsafe.String(&name[0], len(name)), h.countCharge)
+			assert.NoError(t, err)
+			copy(name, "refund")
+		})
+	}
+	require.EqualValues(t, 1, h.effectCount.Load())
 }
 
 // A step with a stored result does not run in a later attempt.
