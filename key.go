@@ -49,7 +49,7 @@ func (k Key) Bounded() Key {
 }
 
 // cloneParts returns the key with copies of its parts. The parts may be substrings of a larger string, which can then
-// be garbage-collected.
+// be garbage-collected, or strings of fiber, whose memory another request uses later.
 func (k Key) cloneParts() Key {
 	return Key{User: strings.Clone(k.User), Endpoint: strings.Clone(k.Endpoint), ID: strings.Clone(k.ID)}
 }

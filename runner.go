@@ -105,7 +105,7 @@ func (r *Runner) Do(
 		return Response{}, false, refusalFor(err)
 	}
 	s := &settlement{admission: admission{request: request{
-		runner: r, key: key.Bounded(), fingerprint: sha256.Sum256(payload), ctx: ctx,
+		runner: r, key: key.Bounded().cloneParts(), fingerprint: sha256.Sum256(payload), ctx: ctx,
 	}}}
 	replay, err := s.admitRequest()
 	if err != nil {

@@ -22,6 +22,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -66,6 +67,23 @@ func TestDoSharesNoMemory(t *testing.T) {
 			resp.Body[0] = 'x'
 		}
 	}
+}
+
+// A record keeps its key although the caller uses the memory of the key again, as fiber does after a request.
+func TestDoCopiesTheKey(t *testing.T) {
+	t.Parallel()
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{})
+	require.NoError(t, err)
+	user := []byte("alice")
+	key := idempotency.Key{User: unsafe.String(&user[0], len(user)), Endpoint: "charge", ID: "1"}
+	_, _, err = runner.Do(t.Context(), key, nil, func(context.Context) (idempotency.Response, error) {
+		return workResponse, nil
+	})
+	require.NoError(t, err)
+	copy(user, "bobby")
+	want := idempotency.Key{User: "alice", Endpoint: "charge", ID: "1"}
+	require.Equal(t, want, testservice.MustInspect(t, store, want).Key)
 }
 
 func TestDoMayBeTriedAgainAfterAnError(t *testing.T) {
