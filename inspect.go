@@ -561,8 +561,9 @@ func (c *collector) makeListing() Listing {
 // Further members are instance, as in an [Error]; began, the time at which the first attempt began; keptUntil, the time
 // until which the key is kept; and for a completed operation status, the status of its answer, and completed, the time
 // of completion. Unknown members are left out. With the parameter answer=true, done has the member answer, with status,
-// header, trailer, and body or, if the body is no text, bodyBase64. Options.Replay may refuse this. Status does not
-// compare the content of requests, so the user must include everything that decides who may see an answer.
+// header without Set-Cookie, trailer, and body or, if the body is no text, bodyBase64. Options.Replay may refuse this.
+// Status does not compare the content of requests, so the user must include everything that decides who may see an
+// answer.
 //
 // A question is no attempt: Status makes one request to the store, which changes no record, and never waits, runs a
 // handler or calls Reconcile. Refusals are answered as those of the Middleware:
@@ -748,11 +749,11 @@ func (m *Middleware) describeStatus(entry *Entry, method string) (keyStatus, err
 	return status, nil
 }
 
-// show returns the answer with the fields that a client has seen.
+// show returns the answer with the fields that a client has seen, except Set-Cookie: browsers keep cookies from scripts.
 func (resp *Response) show() *shownAnswer {
 	shown := &shownAnswer{Status: resp.Status, Header: make(http.Header), Trailer: make(http.Header)}
 	for name, values := range resp.Header.Header() {
-		if len(values) > 0 && !strings.HasPrefix(name, http.TrailerPrefix) {
+		if len(values) > 0 && !strings.EqualFold(name, "Set-Cookie") && !strings.HasPrefix(name, http.TrailerPrefix) {
 			shown.Header[name] = values
 		}
 	}

@@ -152,6 +152,7 @@ func (c *statusCheck) pay(w http.ResponseWriter, r *http.Request) {
 		idempotency.Decide(r.Context(), idempotency.Tombstone)
 	}
 	w.Header().Set("X-Receipt", "7")
+	w.Header().Set("Set-Cookie", "session=7; HttpOnly") // which Status must not show
 	w.WriteHeader(http.StatusCreated)
 	_, _ = w.Write(command)
 }
