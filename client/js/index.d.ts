@@ -60,8 +60,8 @@ export interface KeyStatus {
  * Key, method and body are kept from before the first attempt until the final answer. An operation that is pending for url
  * goes first, unchanged, and value is not sent: the answer is that of the pending operation. So a page that is loaded with
  * a pending operation calls `sendOnce(url)`, with the same headers as before. With `options.key`, only the operation with
- * this key goes first. In a process that acts for several users, every call needs a key: calls without a key for one URL
- * send one operation, and all get its answer.
+ * this key goes first. Outside of a page, as in Node, `options.key` or `options.storage` is required, because one process
+ * may act for several users: calls without a key for one URL send one operation, and all get its answer.
  *
  * The answer is complete: its body can be read at any time. An answer with status 401 is returned although it is not
  * final, and the operation stays pending, so that the user can log in and try again. A service that leads to a page for
@@ -75,7 +75,8 @@ export interface KeyStatus {
  * - an Error with the last failure as its cause, if there is no final answer: the operation stays pending;
  * - the reason of `options.signal`, if the signal is aborted: the operation stays pending;
  * - the error of the storage, if the storage does not take the operation: nothing was sent;
- * - a TypeError, if no request can have the key or a header: nothing was sent, and nothing is pending.
+ * - a TypeError, if no request can have the key or a header, or if the key is missing outside of a page: nothing was sent,
+ *   and nothing is pending.
  */
 export function sendOnce(url: string | URL, value?: unknown, options?: SendOptions): Promise<Response>
 

@@ -9,6 +9,9 @@ const maxKeepalive = 16_000 // UTF-16 units: browsers refuse more than 64 KiB, a
 export async function sendOnce(url, value, options = {}) {
   options.signal?.throwIfAborted()
   const { key, storage, fetch: send = globalThis.fetch, isFinal = isStored, signal, ...init } = options
+  if (key === undefined && storage === undefined && globalThis.document === undefined) {
+    throw new TypeError('Outside of a page, the operation needs a key, or a storage of its user.')
+  }
   const entries = storage ?? defaultStorage()
   const operation = pending(url, options) ??
     { key: key ?? newKey(), method: init.method ?? 'POST', body: JSON.stringify(value) }

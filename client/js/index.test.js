@@ -6,6 +6,7 @@ import { test } from 'node:test'
 import { askStatus, newKey, pending, sendOnce } from './index.js'
 
 const service = process.env.SERVICE
+globalThis.document ??= {} // as in a page, where an operation needs no key
 
 // loadWithPauses loads the module with pauses that take as many milliseconds as pause(seconds) returns.
 async function loadWithPauses(pause) {
@@ -142,6 +143,18 @@ test('operations with different keys do not mix, and one may stay pending', asyn
   assert.equal(requests[2].body, '"cart-2"')
   assert.equal(pending(url, { storage, key: 'cart-2' }), null)
   assert.equal(pending(url, { storage }).key, 'cart-1')
+})
+
+test('outside of a page, an operation needs a key or a storage', async (t) => {
+  const { url, requests } = await startServer(t, { status: 201 })
+  const { document } = globalThis
+  delete globalThis.document
+  t.after(() => { globalThis.document = document })
+  await assert.rejects(sendOnce(url, 1), TypeError)
+  assert.equal(requests.length, 0)
+  for (const options of [{ key: 'order-1' }, { storage: newStorage() }]) {
+    assert.equal((await sendOnce(url, 1, options)).status, 201)
+  }
 })
 
 test('a pending operation keeps its method', async (t) => {

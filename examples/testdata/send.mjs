@@ -5,6 +5,7 @@ import { readFileSync } from 'node:fs'
 const [path, patience, ...urls] = process.argv.slice(2)
 const stored = {}
 let pauses, bounds
+globalThis.document = {}
 globalThis.sessionStorage = {
   getItem: (name) => stored[name] ?? null,
   setItem: (name, value) => { stored[name] = value },
