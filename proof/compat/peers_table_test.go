@@ -13,7 +13,7 @@ import (
 
 const comparisonPage = "../../docs/comparison.md"
 
-// readMark ends the names of the rows and columns of docs/comparison.md that were taken from source code.
+// readMark ends the names of the rows and columns of docs/comparison.md that were taken from source code or documentation.
 const readMark = " (read)"
 
 // measuredCells has a function for each row of docs/comparison.md that the probe measures. The function returns the cell
@@ -105,28 +105,43 @@ func countFailures(results map[string]measuredRow) string {
 	return fmt.Sprintf("%d of %d", failed, len(results))
 }
 
-// TestComparisonTable shows that docs/comparison.md has the measured versions and results, or writes them if -write is set.
-// Other cells stay as they are.
+// TestComparisonTable shows that both tables of other libraries in docs/comparison.md have the measured versions and results,
+// or writes them if -write is set. Other cells stay as they are.
 func TestComparisonTable(t *testing.T) {
 	t.Parallel()
 	rows := readMeasuredRows(t)
 	page, err := os.ReadFile(comparisonPage)
 	require.NoError(t, err)
-	before, rest, found := strings.Cut(string(page), "\n| | this library |")
-	require.True(t, found)
-	table, after, found := strings.Cut("| | this library |"+rest, "\n\n")
-	require.True(t, found)
+	want := changeTable(t, string(page), "| | this library |", func(lines []string) { fillColumns(t, rows, lines) })
+	want = changeTable(t, want, "| | a crash blocks", func(lines []string) { fillLines(t, rows, lines) })
+	if *writeTable {
+		require.NoError(t, os.WriteFile(comparisonPage, []byte(want), 0o644))
+		return
+	}
+	require.Equal(t, want, string(page), "write the table anew: go test -run TestComparisonTable -write")
+}
+
+// changeTable returns page after change has changed the lines of the table that begins with start.
+func changeTable(t *testing.T, page, start string, change func(lines []string)) string {
+	t.Helper()
+	before, rest, found := strings.Cut(page, "\n"+start)
+	require.True(t, found, start)
+	table, after, found := strings.Cut(start+rest, "\n\n")
+	require.True(t, found, start)
 	lines := strings.Split(table, "\n")
+	change(lines)
+	return before + "\n" + strings.Join(lines, "\n") + "\n\n" + after
+}
+
+// fillColumns writes the measured cells of the table that has a column for each library.
+func fillColumns(t *testing.T, rows []measuredRow, lines []string) {
+	t.Helper()
 	header := splitCells(lines[0])
 	libraries := []string{"", "this library"}
 	for i, cell := range header[2:] {
-		library, _, _ := strings.Cut(cell, " ")
+		named, library := nameVersion(t, rows, cell)
+		header[2+i] = named
 		libraries = append(libraries, library)
-		if version := findVersion(rows, library); version != "" {
-			header[2+i] = library + " " + version
-		} else {
-			assert.True(t, strings.HasSuffix(cell, readMark), "%s was not measured", cell)
-		}
 	}
 	lines[0] = joinCells(header)
 	measured := 0
@@ -145,12 +160,37 @@ func TestComparisonTable(t *testing.T) {
 		lines[2+i] = joinCells(cells)
 	}
 	assert.Equal(t, len(measuredCells), measured, "each measured row is in the table")
-	want := before + "\n" + strings.Join(lines, "\n") + "\n\n" + after
-	if *writeTable {
-		require.NoError(t, os.WriteFile(comparisonPage, []byte(want), 0o644))
-		return
+}
+
+// fillLines writes the measured cells of the table that has a line for each library.
+func fillLines(t *testing.T, rows []measuredRow, lines []string) {
+	t.Helper()
+	header := splitCells(lines[0])
+	for i, line := range lines[2:] {
+		cells := splitCells(line)
+		named, library := nameVersion(t, rows, cells[0])
+		cells[0] = named
+		for column, title := range header[1:] {
+			describe, isMeasured := measuredCells[title]
+			assert.True(t, isMeasured || strings.HasSuffix(title, readMark), "%s was not measured", title)
+			if isMeasured && findVersion(rows, library) != "" {
+				cells[1+column] = describeWithOptions(rows, library, describe)
+			}
+		}
+		lines[2+i] = joinCells(cells)
 	}
-	require.Equal(t, want, string(page), "write the table anew: go test -run TestComparisonTable -write")
+}
+
+// nameVersion returns cell with the version that was measured, and the library, which is the first word of cell. The cell of a
+// library that was not measured stays as it is, and must end with readMark.
+func nameVersion(t *testing.T, rows []measuredRow, cell string) (named, library string) {
+	t.Helper()
+	library, _, _ = strings.Cut(cell, " ")
+	if version := findVersion(rows, library); version != "" {
+		return library + " " + version, library
+	}
+	assert.True(t, strings.HasSuffix(cell, readMark), "%s was not measured", cell)
+	return cell, library
 }
 
 // describeWithOptions returns the cell for the defaults of a library, and what its options change.
