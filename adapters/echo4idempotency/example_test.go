@@ -76,3 +76,21 @@ func ExampleContext() {
 	// the card of alice
 	// the card of bob
 }
+
+// A client asks what became of its key, without sending the request again.
+func ExampleStatus() {
+	idem, err := idempotency.New(
+		idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, idempotency.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	e := echo.New()
+	e.GET("/payments/status", echo4idempotency.Status(idem))
+
+	r := httptest.NewRequest(http.MethodGet, "/payments/status?method=POST&path=/payments", nil)
+	r.Header.Set("Idempotency-Key", "order-1")
+	w := httptest.NewRecorder()
+	e.ServeHTTP(w, r)
+	fmt.Println(w.Body)
+	// Output: {"state":"never-seen","instance":"urn:uuid:ca4e60da-6fb5-864c-b367-900239233779"}
+}

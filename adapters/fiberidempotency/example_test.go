@@ -84,3 +84,24 @@ func ExampleContext() {
 	// the card of alice
 	// the card of bob
 }
+
+// A client asks what became of its key, without sending the request again.
+func ExampleStatus() {
+	idem, err := idempotency.New(
+		idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, idempotency.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	app := fiber.New()
+	app.Get("/payments/status", fiberidempotency.Status(idem))
+
+	r := httptest.NewRequest(http.MethodGet, "/payments/status?method=POST&path=/payments", nil)
+	r.Header.Set("Idempotency-Key", "order-1")
+	resp, err := app.Test(r)
+	if err != nil {
+		log.Fatal(err)
+	}
+	body, _ := io.ReadAll(resp.Body)
+	fmt.Println(string(body))
+	// Output: {"state":"never-seen","instance":"urn:uuid:ca4e60da-6fb5-864c-b367-900239233779"}
+}

@@ -186,8 +186,8 @@ func TestFiguresAreMeasured(t *testing.T) {
 		text, figure, measured string
 		count                  int
 	}{
-		{readFile(t, "README.md"), `(\d+\.\d+) ms`, ` $1 ms`, 5},
-		{readFile(t, "docs/comparison.md"), `(\d+\.\d+) ms`, `$1 ms`, 2},
+		{readFile(t, "README.md"), `(\d+\.\d+) ms`, `\| $1 \|`, 6},
+		{readFile(t, "docs/comparison.md"), `(\d+\.\d+) ms`, `\| $1 \|`, 2},
 		{readFile(t, "docs/operating.md"), `(?m)^\| (\w+)[^|]* \| ([\d,]+) B \|`, `\n\| $1 \| [\d,]+ \| $2 \|`, 6},
 	} {
 		figure := regexp.MustCompile(test.figure)

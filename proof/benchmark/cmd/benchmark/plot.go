@@ -37,7 +37,7 @@ func plotCost(compared []comparison) string {
 		g := barGroup{name: c.heading() + ", " + requestName(c.path)}
 		for i, s := range c.subjects {
 			ratio := c.withManyClients.Ratio(i, 0)
-			g.bars = append(g.bars, bar{ratio * unit, fmt.Sprintf("%.2f  %s", ratio, s.Name), colourOf(s)})
+			g.bars = append(g.bars, bar{ratio * unit, fmt.Sprintf("%.2f  %s", ratio, nameInGroup(s)), colourOf(s)})
 		}
 		groups = append(groups, g)
 	}
@@ -46,8 +46,9 @@ func plotCost(compared []comparison) string {
 
 // plotLatency draws a bar for each subject: the median latency of a first request with one client.
 func plotLatency(compared []comparison) string {
-	const unit = 40 // length of a bar of a millisecond
+	const longest = 320 // because the bar must leave room for the name
 	var groups []barGroup
+	slowest := 0.0
 	for _, c := range compared {
 		if c.path != bm.First {
 			continue
@@ -55,11 +56,17 @@ func plotLatency(compared []comparison) string {
 		g := barGroup{name: c.heading()}
 		for i, s := range c.subjects {
 			median := c.withOneClient.Latency(i, 0.5)
-			g.bars = append(g.bars, bar{median.Seconds() * 1e3 * unit, formatMilliseconds(median) + "  " + s.Name, colourOf(s)})
+			slowest = max(slowest, median.Seconds())
+			g.bars = append(g.bars, bar{median.Seconds(), formatMilliseconds(median) + "  " + nameInGroup(s), colourOf(s)})
 		}
 		groups = append(groups, g)
 	}
-	return drawBars("latency of a first request over HTTP: median, with one client", groups)
+	for _, g := range groups {
+		for i := range g.bars {
+			g.bars[i].length *= longest / slowest
+		}
+	}
+	return drawBars("latency of a first request over HTTP, in milliseconds: median, with one client", groups)
 }
 
 // colourOf returns the colour of the library, of fiber, or of what is written by hand.
