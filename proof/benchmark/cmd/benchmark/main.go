@@ -1,12 +1,11 @@
-// Command benchmark measures what the library costs, and writes one page with a plot.
+// Command benchmark measures what the library costs, and writes one page with two plots.
 //
 //	go run ./proof/benchmark/cmd/benchmark [-rounds n] [-records n] [-lookup n] [-out directory]
 //
 // The command starts private servers, so redis-server, PostgreSQL and MariaDB have to be installed. The machine should be
-// idle otherwise: the page shows the load before the run. On two cores, a round takes about 25 seconds, and 100,000
-// records take a minute and a half. For example, -rounds 25 -records 100000 takes about 12 minutes, and with -rounds 5
-// about 4. With -lookup 10000000, filling the stores takes about 25 minutes, 10 GB of disk and 7 GB of
-// memory.
+// idle otherwise: the page shows the load before the run. For example, -rounds 15 -records 100000 -lookup 10000000 takes
+// 80 minutes on two slow cores. Of these, the lookup takes 50, with 10 GB of disk and 7 GB of memory, and each round almost
+// two.
 package main
 
 import (
@@ -24,7 +23,7 @@ func main() {
 	rounds := flag.Int("rounds", 11, "rounds of each comparison")
 	records := flag.Int("records", 1_000_000, "the most records of a store, rounded down to a power of ten")
 	lookup := flag.Int("lookup", 100_000, "the records of a store in which operations are looked up")
-	out := flag.String("out", filepath.Join("proof", "benchmark", "results"), "directory of the page and its plot")
+	out := flag.String("out", filepath.Join("proof", "benchmark", "results"), "directory of the page and its plots")
 	flag.Parse()
 	r, err := measureAll(plan{*rounds, 256, *records, *lookup, time.Second, bm.Limits})
 	if err != nil {

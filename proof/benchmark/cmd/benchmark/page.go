@@ -17,7 +17,7 @@ import (
 	bm "github.com/idempotency-go/idempotency/proof/benchmark"
 )
 
-// renderFiles returns the content of the page and of the plot, by file name.
+// renderFiles returns the content of the page and of the plots, by file name.
 func (r *results) renderFiles() map[string]string {
 	var p page
 	p.writeText(head)
