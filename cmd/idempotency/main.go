@@ -21,6 +21,7 @@
 //     `partial`, `unreadable`.
 //   - erase: `store`, and the numbers of records `erased`, `running` and `unreadable`.
 //   - export: an entry on each line, without `note`, and with pseudonyms for `user`, `endpoint` and `key`, unless --names is given.
+//     The `operation` stays, as in logs, and is computed from the three: whoever guesses all three can confirm the guess.
 //   - check: `store`, `findings` with `severity` (unsafe or broken) and `problem`.
 //   - probe: `results` with `name`, `demands`, `source`, `status` (`passed`, `failed`, `partly made`, `not made`, `skipped`),
 //     `detail`, `exchanges` (`curl`, `answer`), `decisions` (`name`, `value`), `notes` and `interrupted`, and `requests`.
