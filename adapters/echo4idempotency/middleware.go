@@ -11,7 +11,8 @@
 // middleware then stores no answer, and outer middleware such as ContextTimeout turns the error into an answer.
 //
 // Mount the middleware inside authentication, Recover, Gzip, BodyLimit and ContextTimeout, on a group or on routes. Requests
-// without a key reach the handler unguarded.
+// without a key reach the handler unguarded. A 404 or 405 by echo itself is not stored, because the route may exist at the next
+// request.
 package echo4idempotency
 
 import (
@@ -19,8 +20,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/labstack/echo/v4"
+
+	"github.com/idempotency-go/idempotency"
 )
 
 // Middleware returns echo middleware that guards handlers with idem, a middleware of package idempotency, upload or keyfrom. The
@@ -76,6 +80,9 @@ func recordAnswer(c echo.Context, next echo.HandlerFunc, w http.ResponseWriter, 
 	c.SetRequest(r)
 
 	err = next(c)
+	if isUnrouted(c, err) {
+		idempotency.Decide(r.Context(), idempotency.Free)
+	}
 	switch {
 	case !response.Committed && hasGivenUp(r.Context(), err):
 		return false, err
@@ -86,6 +93,20 @@ func recordAnswer(c echo.Context, next echo.HandlerFunc, w http.ResponseWriter, 
 		w.WriteHeader(http.StatusOK) // as net/http does
 	}
 	return true, nil
+}
+
+// isUnrouted reports whether err comes from echo itself, which has found no route for the request.
+func isUnrouted(c echo.Context, err error) bool {
+	if !errors.Is(err, echo.ErrNotFound) && !errors.Is(err, echo.ErrMethodNotAllowed) {
+		return false
+	}
+	isMatched := func(route *echo.Route) bool { return route.Path == c.Path() && route.Method == c.Request().Method }
+	for _, router := range c.Echo().Routers() {
+		if slices.ContainsFunc(router.Routes(), isMatched) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(c.Echo().Routes(), isMatched)
 }
 
 func restoreContext(c echo.Context, response *echo.Response, request *http.Request) {

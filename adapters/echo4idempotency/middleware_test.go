@@ -40,6 +40,7 @@ func TestMiddleware(t *testing.T) {
 				ResponseWriter: r, Status: r.Status, Size: r.Size, Committed: r.Committed, Before: r.Before,
 			}
 		},
+		NotFound:  echo.ErrNotFound,
 		HTTPError: func(status int, message string) error { return echo.NewHTTPError(status, message) },
 		BodyLimit: func(next handler) handler { return middleware.BodyLimit("4B")(next) },
 	})
@@ -78,6 +79,8 @@ func (a app) OnError(h func(c echo.Context, err error)) {
 func (a app) Use(m ...layer) { a.Echo.Use(convertLayers(m)...) }
 
 func (a app) POST(path string, h handler, m ...layer) { a.Echo.POST(path, h, convertLayers(m)...) }
+
+func (a app) PUT(path string, h handler) { a.Echo.PUT(path, h) }
 
 func (a app) POSTInGroup(prefix string, group layer, path string, h handler, m ...layer) {
 	a.Group(prefix, convertLayers([]layer{group})...).POST(path, h, convertLayers(m)...)

@@ -11,7 +11,8 @@
 // middleware then stores no answer, and outer middleware such as ContextTimeout turns the error into an answer.
 //
 // Mount the middleware inside authentication, Recover, Gzip, BodyLimit and ContextTimeout, on a group or on routes. Requests
-// without a key reach the handler unguarded.
+// without a key reach the handler unguarded. A 404 or 405 by echo itself is not stored, because the route may exist at the next
+// request.
 package echoidempotency
 
 import (
@@ -20,6 +21,8 @@ import (
 	"net/http"
 
 	"github.com/labstack/echo/v5"
+
+	"github.com/idempotency-go/idempotency"
 )
 
 // Middleware returns echo middleware that guards handlers with idem, a middleware of package idempotency, upload or keyfrom. The
@@ -70,6 +73,9 @@ func recordAnswer(c *echo.Context, next echo.HandlerFunc, w http.ResponseWriter,
 	c.SetRequest(r)
 
 	err = next(c)
+	if isUnrouted(c, err) {
+		idempotency.Decide(r.Context(), idempotency.Free)
+	}
 	switch {
 	case !response.Committed && hasGivenUp(r.Context(), err):
 		return false, err
@@ -85,6 +91,15 @@ func recordAnswer(c *echo.Context, next echo.HandlerFunc, w http.ResponseWriter,
 func restoreContext(c *echo.Context, response http.ResponseWriter, request *http.Request) {
 	c.SetResponse(response)
 	c.SetRequest(request)
+}
+
+// isUnrouted reports whether err comes from echo itself, which has found no route for the request.
+func isUnrouted(c *echo.Context, err error) bool {
+	if !errors.Is(err, echo.ErrNotFound) && !errors.Is(err, echo.ErrMethodNotAllowed) {
+		return false
+	}
+	route := c.RouteInfo()
+	return route.Method == echo.RouteNotFound || route.Name == echo.NotFoundRouteName || route.Name == echo.MethodNotAllowedRouteName
 }
 
 // hasGivenUp reports whether ctx has ended and err is nil or the error of ctx.

@@ -41,6 +41,7 @@ type EchoApp[C EchoContext] interface {
 	OnError(handler func(c C, err error))
 	Use(middleware ...EchoMiddleware[C])
 	POST(path string, handler EchoHandler[C], middleware ...EchoMiddleware[C])
+	PUT(path string, handler EchoHandler[C])
 	// POSTInGroup adds a route to a new group with the middleware group.
 	POSTInGroup(prefix string, group EchoMiddleware[C], path string, handler EchoHandler[C], middleware ...EchoMiddleware[C])
 }
@@ -61,6 +62,7 @@ type Echo[C EchoContext] struct {
 	Context   func(r *http.Request) C
 	Response  func(c C) EchoResponse
 	HTTPError func(status int, message string) error
+	NotFound  error             // of echo itself
 	BodyLimit EchoMiddleware[C] // of 4 bytes
 }
 
@@ -73,6 +75,7 @@ func RunEcho[C EchoContext](t *testing.T, e Echo[C]) {
 		"an error that echo does not answer":  e.testUnansweredError,
 		"hooks of outer middleware":           e.testHooks,
 		"mounting":                            e.testMounting,
+		"no route":                            e.testNoRoute,
 		"without a key nothing changes":       e.testWithoutKey,
 		"a form is left to the server":        e.testForm,
 		"body limit":                          e.testBodyLimit,
@@ -279,6 +282,36 @@ func (e Echo[C]) testMounting(t *testing.T) {
 				return app
 			})
 		})
+	}
+}
+
+// A 404 or 405 by echo itself is not stored. The same answer by a handler is, and so is an answer by middleware for a path
+// without a route, as of a proxy.
+func (e Echo[C]) testNoRoute(t *testing.T) {
+	for name, mount := range map[string]func(app EchoApp[C], m EchoMiddleware[C], h EchoHandler[C]){
+		"all routes": func(app EchoApp[C], m EchoMiddleware[C], h EchoHandler[C]) { app.Use(m); app.POST("/v1/known", h) },
+		"a group":    func(app EchoApp[C], m EchoMiddleware[C], h EchoHandler[C]) { app.POSTInGroup("/v1", m, "/known", h) },
+	} {
+		app, guard := e.New(), e.newSingleGuard(t)
+		answerProxied := func(next EchoHandler[C]) EchoHandler[C] {
+			return func(c C) error {
+				if c.Request().URL.Path == "/v1/proxied" {
+					return c.String(http.StatusNotFound, "by the other service")
+				}
+				return next(c)
+			}
+		}
+		notFound := func(C) error { return e.NotFound }
+		mount(app, func(next EchoHandler[C]) EchoHandler[C] { return guard(answerProxied(next)) }, notFound)
+		app.PUT("/v1/put", notFound)
+		send := Serve(t, app)
+		for path, isReplayed := range map[string]bool{
+			"/v1/known": true, "/v1/proxied": true, "/v1/unknown": false, "/v1/put": false,
+		} {
+			first := send(path, "k", "")
+			require.Contains(t, []int{http.StatusNotFound, http.StatusMethodNotAllowed}, first.Status, "%s: %s", name, path)
+			require.Equal(t, isReplayed, send(path, "k", "").Replayed, "%s: %s", name, path)
+		}
 	}
 }
 
