@@ -100,12 +100,15 @@ func TestPlanOfAListByUser(t *testing.T) {
 	pool := newPool(t, serverURL(t))
 	opts := newTable(t, pool, pgxstore.Options{})
 	insertRecords(t, pool, opts, 5000, "now() + interval '1 hour'")
-	execStatement(t, pool, "UPDATE "+tableName(opts)+" SET user_id = key")
+	// If the index were made after the update, PostgreSQL would not use it before the end of all older transactions, those of other
+	// tests included.
 	execStatement(t, pool, "CREATE INDEX of_the_operator ON "+tableName(opts)+" (user_id, created_at)")
+	execStatement(t, pool, "UPDATE "+tableName(opts)+" SET user_id = key")
 	execStatement(t, pool, "ANALYZE "+tableName(opts))
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release() // also after a failure, because the pool waits for it
 	for _, statement := range []string{"list", "totals", "each"} {
-		conn, err := pool.Acquire(t.Context())
-		require.NoError(t, err)
 		_, err = conn.Exec(t.Context(), "PREPARE list AS "+opts.Statement(statement), pgx.QueryExecModeSimpleProtocol)
 		require.NoError(t, err)
 		page := ""
@@ -120,7 +123,6 @@ func TestPlanOfAListByUser(t *testing.T) {
 		require.Contains(t, strings.Join(plan, "\n"), "of_the_operator", statement)
 		_, err = conn.Exec(t.Context(), "DEALLOCATE list", pgx.QueryExecModeSimpleProtocol)
 		require.NoError(t, err)
-		conn.Release()
 	}
 }
 
