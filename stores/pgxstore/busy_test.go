@@ -77,6 +77,7 @@ func TestBusyPoolDuringAClaim(t *testing.T) {
 	_, claim := claimNewKey(t, pgxstore.New(pool, opts))
 	held, err := pool.Acquire(ctx)
 	require.NoError(t, err)
+	defer held.Release() // also after a failure
 	holdConnections(t, pool, 1)
 	brief, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()

@@ -97,6 +97,7 @@ func TestSlowBodiesHoldNoConnection(t *testing.T) {
 			for range slow {
 				conn, err := pool.Acquire(ctx)
 				require.NoError(t, err, "a connection is held while a body arrives")
+				defer conn.Release() // also after a failure
 				all = append(all, conn)
 			}
 			for _, conn := range all {
