@@ -77,22 +77,17 @@ var inspectCases = []testCase{{
 	name: "inspect/reason",
 	rule: "Inspect shows why the last attempt has ended, until the next attempt begins.",
 	checkRule: func(t *trial) {
-		checkReason := func(want idempotency.EndReason) {
-			if got := t.inspectKey().Ended; got != want {
-				t.failf("Inspect returned the reason %q, want %q", got, want)
-			}
-		}
 		own := t.claimKey(request)
-		checkReason("")
+		t.checkReason("")
 		t.checkSuccess("Release", own.claim.Release(t.ctx, idempotency.Release{TTL: long, Reason: idempotency.EndNotStorable}))
-		checkReason(idempotency.EndNotStorable)
+		t.checkReason(idempotency.EndNotStorable)
 		own = t.claimNextAttempt(own, request)
-		checkReason("")
+		t.checkReason("")
 		t.checkSuccess("Release", own.claim.Release(t.ctx, idempotency.Release{Abandoned: true, Reason: idempotency.EndPanicked}))
-		checkReason(idempotency.EndPanicked)
+		t.checkReason(idempotency.EndPanicked)
 		t.inspectState(idempotency.StateAbandoned, own)
 		t.completeClaim(t.claimNextAttempt(own, withTakeOver(request)), newSample())
-		checkReason("")
+		t.checkReason("")
 	},
 }, {
 	name: "inspect/completed",
@@ -230,4 +225,11 @@ func newSampleWithNote(note string) idempotency.Response {
 	resp := newSample()
 	resp.Note = note
 	return resp
+}
+
+// checkReason checks the reason for which the last attempt ended.
+func (t *trial) checkReason(want idempotency.EndReason) {
+	if got := t.inspectKey().Ended; got != want {
+		t.failf("Inspect returned the reason %q, want %q", got, want)
+	}
 }
